@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
-from itertools import chain
 
 from convstore.mongo.heads import Heads, ListedHead
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, LOG, SEARCH, SUMMARIES, is_conversation_id
@@ -28,35 +27,41 @@ class StatsReader:
     async def read(self, partial_scope: Scope, *, sizes: bool, budget: int | None) -> StoreStats:
         """Return the statistics; see `ConversationStore.stats`."""
         heads = [head async for head in self._heads.each(dict(partial_scope))]
-        totals = [head.totals for head in heads]
         ids = _conversations(heads) if partial_scope else None
-        amounts = await self._amounts(ids) if sizes else []
         summaries = await self._summaries(ids)
         folded = {id_: before - shown for id_, (before, shown) in summaries.items()}
-        views = (head.totals.view_tokens - folded.get(head.head.conversation, 0) for head in heads)
-        return StoreStats(
+        stats = StoreStats(
             conversations=len(heads),
             damaged=sum(head.damage is not None for head in heads),
-            messages=sum(total.active for total in totals),
-            turns=sum(total.turns for total in totals),
-            tokens=sum(total.tokens for total in totals),
-            saved_by_stubs=sum(total.tokens - total.view_tokens for total in totals),
+            messages=sum(head.totals.active for head in heads),
+            turns=sum(head.totals.turns for head in heads),
+            tokens=sum(head.totals.tokens for head in heads),
+            saved_by_stubs=sum(head.totals.tokens - head.totals.view_tokens for head in heads),
             saved_by_summaries=sum(folded.values()),
-            saved_by_budget=0 if budget is None else sum(max(0, view - budget) for view in views),
+            saved_by_budget=_saved_by_budget(heads, folded, budget),
             summarized=len(summaries),
-            bytes={kind: sum(part.size for part in amounts if part.kind == kind) for kind in _KINDS} if sizes else {},
-            growth=_growth(heads, amounts) if sizes else [],
         )
+        if not sizes:
+            return stats
+        amounts = await self._amounts(ids)
+        return stats.model_copy(update={"bytes": _bytes(amounts), "growth": _growth(heads, amounts)})
 
     async def _amounts(self, ids: Sequence[str] | None) -> list[Amount]:
         """Measure the collections, for all conversations or for each of some."""
+        amounts = list[Amount]()
 
-        async def measure(place: tuple[str, str | None]) -> list[Amount]:
+        async def measure(place: tuple[str, str]) -> list[Amount]:
             return await self._statistics.amounts(*place)
 
-        conversations: Sequence[str | None] = [None] if ids is None else ids
-        places = [(collection, conversation) for conversation in conversations for collection in _COLLECTIONS]
-        return [*chain.from_iterable(await in_parallel(measure, places))]
+        if ids is None:
+            for collection in _COLLECTIONS:
+                amounts += await self._statistics.amounts(collection, None)
+            return amounts
+        for start in range(0, len(ids), _AT_ONCE):
+            places = [(collection, id_) for id_ in ids[start : start + _AT_ONCE] for collection in _COLLECTIONS]
+            for found in await in_parallel(measure, places):
+                amounts += found
+        return amounts
 
     async def _summaries(self, ids: Sequence[str] | None) -> dict[str, tuple[int, int]]:
         """Return the sizes of current summaries and of what they cover, by conversation."""
@@ -71,6 +76,22 @@ class StatsReader:
 def _conversations(heads: Sequence[ListedHead]) -> list[str]:
     """Return the ids in heads; that of a damaged head could be a part of another one, and select its documents."""
     return [head.head.conversation for head in heads if is_conversation_id(head.head.conversation)]
+
+
+def _saved_by_budget(heads: Sequence[ListedHead], folded: Mapping[str, int], budget: int | None) -> int:
+    """Return the tokens by which views without a budget would exceed it, after what summaries save."""
+    if budget is None:
+        return 0
+    views = [head.totals.view_tokens - folded.get(head.head.conversation, 0) for head in heads]
+    return sum(max(0, view - budget) for view in views)
+
+
+def _bytes(amounts: Sequence[Amount]) -> dict[str, int]:
+    """Return the sizes by kind."""
+    sizes = dict.fromkeys(_KINDS, 0)
+    for amount in amounts:
+        sizes[amount.kind] += amount.size
+    return sizes
 
 
 def _growth(heads: Sequence[ListedHead], amounts: Sequence[Amount]) -> list[Growth]:

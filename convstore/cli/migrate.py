@@ -72,15 +72,10 @@ def migrate_command(
             if not dry_run:
                 listings = [text.split(",") for text in listing or ()]
                 await set_up(store, listings=listings, after_deployment=after_deployment)
-            after, keys = await store.migrations(), store.scope_keys
+            after = await store.migrations()
+            keys = store.scope_keys
             shard_keys = await shard_key_indexes(store, create=not dry_run) if sharded else []
-        states = {
-            "applied": [step for step in before if step.is_applied],
-            "ran": [step for step, now in zip(before, after, strict=True) if now.is_applied and not step.is_applied],
-            "pending": [step for step in after if not step.is_applied and step.phase == "before"],
-            "after_deployment": [step for step in after if not step.is_applied and step.phase == "after"],
-        }
-        names = {state: [step.name for step in steps] for state, steps in states.items()}
+        states = _states(before, after)
         head = {"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys)}
         if sharded:
             head["shard_keys"] = shard_keys
@@ -90,9 +85,29 @@ def migrate_command(
             if sharded:
                 console.print(_shard_keys(shard_keys, dry_run=dry_run), style="dim")
 
-        return Answer(lambda: {**head, **names}, show)
+        return Answer(lambda: head | _names(states), show)
 
     answer(work(), as_document=as_document)
+
+
+def _states(before: Sequence[Migration], after: Sequence[Migration]) -> dict[str, list[Migration]]:
+    """Return the migrations by what became of them."""
+    applied = [step for step in before if step.is_applied]
+    applied_now = [step for step in after if step.is_applied]
+    return {
+        "applied": applied,
+        "ran": [step for step in applied_now if step not in applied],
+        "pending": _waiting(after, "before"),
+        "after_deployment": _waiting(after, "after"),
+    }
+
+
+def _waiting(steps: Sequence[Migration], phase: str) -> list[Migration]:
+    return [step for step in steps if step.phase == phase and not step.is_applied]
+
+
+def _names(states: dict[str, list[Migration]]) -> dict[str, list[str]]:
+    return {state: [step.name for step in steps] for state, steps in states.items()}
 
 
 def _print(console: Console, states: dict[str, list[Migration]], keys: Sequence[str]) -> None:
@@ -114,9 +129,11 @@ def _print(console: Console, states: dict[str, list[Migration]], keys: Sequence[
 
 def _shard_keys(collections: Sequence[str], *, dry_run: bool) -> str:
     if not collections:
-        return "The indexes of shard keys are there."
+        return "No index for sharding is missing."
     names = plain(", ".join(collections))
-    return f"To index for sharding: {names}." if dry_run else f"Indexed for sharding: {names}."
+    if dry_run:
+        return f"Collections to index for sharding: {names}."
+    return f"Collections indexed for sharding: {names}."
 
 
 def _verdict(ran: int, pending: int) -> str:

@@ -86,15 +86,8 @@ class SchemaCheck:
                 text = "the index differs from the one that the store creates; drop it, then run doctor --repair"
                 findings.report("index_different", collection, index.name, text)
         for name, document in found.items():
-            if "expireAfterSeconds" in document:
-                text = "it deletes single documents when they expire, which leaves holes; drop it, and use prune"
-                findings.report("index_expiring", collection, name, text)
-            if collection in OF_CONVERSATIONS and _is_by_conversation(document):
-                text = (
-                    "the server reads a state by it and examines the whole conversation; drop it, on a sharded cluster "
-                    "after `convstore migrate --sharded`"
-                )
-                findings.report("index_slow", collection, name, text)
+            for kind, problem in _problems_of(collection, document).items():
+                findings.report(kind, collection, name, problem)
 
     async def _is_of_another_store(self, index: Index) -> bool:
         """Return True if an index is for a scope key that no conversation has, although conversations exist."""
@@ -109,6 +102,21 @@ class SchemaCheck:
             except StoreError as error:
                 problem = f"the index is missing and cannot be created: {error}"
         findings.report("index_missing", collection, index.name, problem, repairable=True, repaired=repaired)
+
+
+def _problems_of(collection: str, index: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is wrong with an index whoever made it, by kind of the finding."""
+    problems = {}
+    if "expireAfterSeconds" in index:
+        problems["index_expiring"] = (
+            "it deletes single documents when they expire, which leaves holes; drop it, and use prune"
+        )
+    if collection in OF_CONVERSATIONS and _is_by_conversation(index):
+        problems["index_slow"] = (
+            "the server reads a state by it and examines the whole conversation; drop it, on a sharded cluster after "
+            "`convstore migrate --sharded`"
+        )
+    return problems
 
 
 def _is_by_conversation(index: Mapping[str, Any]) -> bool:
