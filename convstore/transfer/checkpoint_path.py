@@ -16,7 +16,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.integration import driver_errors
 from convstore.transfer.states import Checkpoint, plain_state, rebuilt
 
-_PAGE = 10
+_PAGE = 5
 """Checkpoints that are read at once. Each may have the whole state of its thread."""
 
 

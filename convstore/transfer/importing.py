@@ -29,7 +29,7 @@ from convstore import (
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
 from convstore.integration import StoredId, VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import in_a_thread, location_of, run_each
-from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, make_ready, numbers_of
+from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, items_after, make_ready, numbers_of
 from convstore.transfer.records import (
     AssignedScope,
     BadRecord,
@@ -39,7 +39,7 @@ from convstore.transfer.records import (
     ScopeRule,
     counted,
 )
-from convstore.transfer.second_import import differences, missing_items
+from convstore.transfer.second_import import differences, missing_items, rewound_ids
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
@@ -230,6 +230,7 @@ class _ConversationImport:
         self.known = self.written = 0
         self.changed: list[str] = []
         self._stored: dict[str, StoredId] = {}
+        self._rewound: set[str] = set()
 
     async def run(self) -> None:
         """Append the missing messages, or with `dry_run` count them; an InvalidInputError before anything is written.
@@ -240,6 +241,9 @@ class _ConversationImport:
         if self._dry_run:
             self.written = len(self._messages) - self.known
             return
+        known = self._messages[: self.known]
+        if known and self._record.rewound:
+            self._rewound = await rewound_ids(self._log, known, self._stored)
         await self._write(stored)
         if self._record.sources_through:
             with as_of(self._last_date):
@@ -249,8 +253,7 @@ class _ConversationImport:
         await self._check_sources()
         await self._describe()
         await self._annotate()
-        if self.known:
-            known = self._messages[: self.known]
+        if known:
             self.changed += await differences(self._chat, self._log, self._record, known, self._stored)
 
     async def _end_last_turn(self) -> None:
@@ -321,7 +324,7 @@ class _ConversationImport:
                 if batch.reserve_to:
                     with as_of(batch.at or self._last_date):
                         await self._log.reserve_sources(batch.reserve_to)
-                items = _items_after(batch.items, len(batch.messages) - len(new))
+                items = items_after(batch.items, len(batch.messages) - len(new))
                 await self._append(new, batch.at, self._change_of(batch), items)
             # An earlier run that was killed can only have missed the rewind after its last message.
             if batch.rewind_from and (new or stored == self.known == done):
@@ -368,7 +371,7 @@ class _ConversationImport:
             half = len(messages) // 2
             leading = [item for item in items if item.position <= half]
             await self._append(messages[:half], at, change and change._replace(kind="append"), leading)
-            await self._append(messages[half:], at, change, _items_after(items, half))
+            await self._append(messages[half:], at, change, items_after(items, half))
             return
         self.written += receipt.written
         self._note_numbers(receipt)
@@ -389,10 +392,12 @@ class _ConversationImport:
                 self.changed.append(f"message {id_!r} has source ids that are already in use: {shown}{more}")
 
     async def _rewind(self, batch: Batch) -> None:
-        first = bisect_left(self._messages, batch.rewind_from, key=attrgetter("position"))
-        if first < len(self._messages):
+        """Rewind to the first message of a range that an earlier import did not rewind."""
+        start = bisect_left(self._messages, batch.rewind_from, key=attrgetter("position"))
+        ids = (self._messages[index].id for index in range(start, len(self._messages)))
+        if first := next((id_ for id_ in ids if id_ not in self._rewound), ""):
             with as_of(batch.at):
-                await self._chat.rewind(before=self._messages[first].id)
+                await self._chat.rewind(before=first)
 
     async def _check_sources(self) -> None:
         """Report sources whose ids differ from the record, because answers cite them."""
@@ -440,8 +445,3 @@ class _ConversationImport:
                     await self._chat.annotate(message.id, **new)
                 except InvalidInputError as error:
                     self.changed.append(f"{message.item.where}: its annotations are left out: {error}")
-
-
-def _items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:
-    """Return the items after some messages of a batch, with the number of messages between them."""
-    return [PlacedItem(item, position - number) for item, position in items if position > number or not number]

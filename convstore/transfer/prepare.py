@@ -208,6 +208,11 @@ def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
     return isinstance(following.message, HumanMessage)
 
 
+def items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:
+    """Return the items after some messages of a batch, with the number of messages between them."""
+    return [PlacedItem(item, position - number) for item, position in items if position > number or not number]
+
+
 def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
     """Return first and last position, from 1, of adjacent messages that a source does not show, for `rewound`.
 

@@ -130,8 +130,7 @@ async def _opened_mongodb(source: str, collection: str, writes_collection: str) 
         raise _missing("langgraph-checkpoint-mongodb") from error
     # The saver would create collections with indexes in another database.
     database = await database_with(source, collection, default=DATABASE)
-    names = {"checkpoint_collection_name": collection, "writes_collection_name": writes_collection}
-    opening = MongoDBSaver.from_conn_string(source, database, serde=_serde(), **names)
+    opening = MongoDBSaver.from_conn_string(source, database, collection, writes_collection, serde=_serde())
     async with driver_errors():
         saver = await asyncio.to_thread(opening.__enter__)
     try:
@@ -158,8 +157,10 @@ def _opened_sqlite(source: str) -> Iterator[Any]:
 @contextmanager
 def _opened_postgres(source: str) -> Iterator[Any]:
     try:
-        from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - reads one kind of source
-        from psycopg import Error  # noqa: PLC0415 - as above
+        from langgraph.checkpoint.postgres import (  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+            PostgresSaver,
+        )
+        from psycopg import Error  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise _missing("langgraph-checkpoint-postgres psycopg[binary]") from error
     try:

@@ -24,6 +24,13 @@ async def missing_items(log: ConversationLog, record: ConversationRecord) -> lis
     return [placed for placed in record.items if placed.item.id not in stored]
 
 
+async def rewound_ids(log: ConversationLog, known: Sequence[ReadyMessage], stored: Mapping[str, StoredId]) -> set[str]:
+    """Return the ids of the known messages that are rewound in the log."""
+    end = await log.snapshot()
+    ranges = [(first, last) for first, last, *_ in await log.rewound(end)] if end else []
+    return {message.id for message in known if _is_in(stored[message.id].ordinal, ranges)}
+
+
 async def differences(
     chat: Conversation,
     log: ConversationLog,
@@ -64,8 +71,7 @@ async def _rewinds(
         made = Counter(map(_change_of, await log.variant_changes(end)))
         missing = (Counter(map(_change_of, record.variants)) - made).total()
         return [f"not made: {counted(missing, 'change')} of variants since the last import"] if missing else []
-    ranges = [(first, last) for first, last, *_ in await log.rewound(end)]
-    here = {message.id for message in known if _is_in(stored[message.id].ordinal, ranges)}
+    here = await rewound_ids(log, known, stored)
     there = {message.id for message in known if _is_in(message.position, record.rewound)}
     found = list[str]()
     if restored := len(here - there):

@@ -77,6 +77,7 @@ class Place:
         is_active: The newest state has it.
         is_replaced: Its content changed.
         is_open: The state that was read last has it.
+        came_back: It was removed, and came back.
     """
 
     message: Any
@@ -89,13 +90,15 @@ class Place:
     is_active: bool
     is_replaced: bool = False
     is_open: bool = True
+    came_back: bool = False
 
 
 @dataclass(slots=True)
 class StateHistory:
     """The messages of all states of a path, which are added from the newest to the oldest.
 
-    A message that was removed and came back stands where it came back.
+    A message stands where it came into the state; if it was removed and came back, where it came back. If messages of
+    the newest state came back, all of its messages stand in its order: a graph may hide and restore them for each call.
     """
 
     depth: int = -1
@@ -115,14 +118,16 @@ class StateHistory:
             if place is None:
                 place = Place(message, message, 0, 0, 0, "", checkpoint.at, is_active=self.depth == 0)
                 self._found[key] = place
-            if place.is_open:
-                place.is_replaced |= place.oldest != message
-                place.oldest = message
-                place.depth = self.depth
-                place.index = index
-                place.step = checkpoint.step if step is None else step
-                place.checkpoint = checkpoint.id
-                place.at = checkpoint.at
+            if not place.is_open:
+                place.came_back = True
+                continue
+            place.is_replaced |= place.oldest != message
+            place.oldest = message
+            place.depth = self.depth
+            place.index = index
+            place.step = checkpoint.step if step is None else step
+            place.checkpoint = checkpoint.id
+            place.at = checkpoint.at
         for key, place in self._found.items():
             place.is_open = place.is_open and key in seen
 
@@ -132,8 +137,13 @@ class StateHistory:
             self.summaries.add(digest_of(text))
 
     def places(self) -> list[Place]:
-        """Return the messages in the order in which they came into the state."""
-        return sorted(self._found.values(), key=lambda place: (-place.depth, place.index))
+        """Return the messages in order; `_found` has those of the newest state first, in its order."""
+        found = sorted(self._found.values(), key=lambda place: (-place.depth, place.index))
+        active = [place for place in self._found.values() if place.is_active]
+        if not any(place.came_back for place in active):
+            return found
+        in_order = iter(active)
+        return [next(in_order) if place.is_active else place for place in found]
 
 
 def replayed(base: Any, writes: Sequence[Write]) -> list[Any]:
@@ -143,7 +153,8 @@ def replayed(base: Any, writes: Sequence[Write]) -> list[Any]:
         from langgraph.graph.message import _messages_delta_reducer  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtraError(package="langgraph", extra="langgraph") from error
-    channel = DeltaChannel(_messages_delta_reducer, list).from_checkpoint(base)
+    reducer: Any = _messages_delta_reducer
+    channel = DeltaChannel(reducer, list).from_checkpoint(base)
     channel.replay_writes(writes)
     return list(channel.get())
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer
 from typing_extensions import TypedDict
 
 from convstore import ConversationStore, InvalidInputError
 from convstore.transfer import BadRecord, import_conversations, read_checkpoints
+from convstore.transfer.savers import open_saver
 
 CONFIG: Any = {"configurable": {"thread_id": "orcas"}}
 Step = Callable[[Any], dict[str, Any]]
@@ -86,15 +90,15 @@ def texts(*numbers: int) -> list[str]:
 
 @pytest.mark.parametrize("state", [MessagesState, DeltaState])
 async def test_a_shortened_state_loses_no_message(store: ConversationStore, state: Any) -> None:
-    """Removed messages are in the log once, in order, and in no view; a second import adds none."""
+    """Removed messages are in the log once, in order, and in no view, also if the thread has grown since an import."""
     graph = graph_of(trim, answer, state=state)
-    await ask(graph, *map(str, range(5)))
-    for _ in range(2):
+    for questions, rewound in ("0123", 3), ("", 3), ("456", 9):
+        await ask(graph, *questions)
         log, shown, reasons = await imported(store, graph.checkpointer)
-        assert log == texts(*range(5))
+        assert log == texts(*range((rewound + 5) // 2))
         kept = (await graph.aget_state(CONFIG)).values["messages"]
-        assert shown == [message.id for message in kept] == log[5:]
-        assert reasons == ["rewound: 5 messages that the graph removed from its state"]
+        assert shown == [message.id for message in kept] == log[rewound:]
+        assert reasons == [f"rewound: {rewound} messages that the graph removed from its state"]
 
 
 async def test_what_was_removed_or_replaced_is_never_shown(store: ConversationStore) -> None:
@@ -120,6 +124,24 @@ async def test_what_was_removed_or_replaced_is_never_shown(store: ConversationSt
     await chat.delete()
     log, shown, _ = await imported(store, graph.checkpointer, removed="leave out")
     assert log == shown == ["q-0", "a-0", "q-pin", "q-2"]
+
+
+async def test_messages_that_a_graph_hides_and_restores_keep_their_order(store: ConversationStore) -> None:
+    """All but the question are removed before each call of the model and come back after it: nothing is rewound."""
+    hidden: list[Any] = []
+
+    def hide(state: Any) -> dict[str, Any]:
+        hidden[:] = state["messages"][:-1]
+        return {"messages": [RemoveMessage(message.id) for message in hidden]}
+
+    def restore(state: Any) -> dict[str, Any]:
+        return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *hidden, *state["messages"]]}
+
+    graph = graph_of(hide, answer, restore)
+    await ask(graph, "0", "1", "2")
+    assert await imported(store, graph.checkpointer) == (texts(0, 1, 2), texts(0, 1, 2), [])
+    await ask(graph, "3")
+    assert await imported(store, graph.checkpointer) == (texts(0, 1, 2, 3), texts(0, 1, 2, 3), [])
 
 
 async def test_the_path_is_that_of_the_newest_checkpoint(store: ConversationStore) -> None:
@@ -197,3 +219,32 @@ async def test_an_interrupted_step_belongs_to_the_thread(store: ConversationStor
     with pytest.raises(ValueError, match="1"):
         await ask(agent, "0")
     assert (await imported(store, agent.checkpointer))[:2] == (texts(0), texts(0))
+
+
+@dataclass
+class Foreign:
+    """A class of an application that a checkpoint names."""
+
+    made: ClassVar[int] = 0
+    value: int = 0
+
+    def __post_init__(self) -> None:
+        type(self).made += 1
+
+
+@pytest.mark.slow
+async def test_the_savers_of_the_command_build_no_classes_of_others(store: ConversationStore, tmp_path: Path) -> None:
+    """A value of another class stays plain; the thread is imported."""
+
+    class State(MessagesState):
+        foreign: Any
+
+    path = str(tmp_path / "checkpoints.sqlite")
+    async with AsyncSqliteSaver.from_conn_string(path) as saver:
+        graph = graph_of(lambda _: {"messages": [AIMessage("Yes.", id="a-0")]}, saver=saver, state=State)
+        await graph.ainvoke({"messages": [HumanMessage("0", id="q-0")], "foreign": Foreign()}, CONFIG)
+        assert (await imported(store, saver))[0] == texts(0)
+    made = Foreign.made
+    async with open_saver(path) as saver:
+        assert (await imported(store, saver))[0] == texts(0)
+    assert Foreign.made == made
