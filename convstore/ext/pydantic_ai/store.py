@@ -2,19 +2,25 @@
 
 The entries of a history are messages of the log, where search, views and read-back find them. A save first replaces the
 record, if it has the expected revision, and then appends its messages.
+
+Pydantic AI passes no scope to the five methods that a backend implements. So each method that takes a ``scope=`` first
+finds the owner of the conversation, and the five methods read and write the conversation of that owner alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from itertools import takewhile
 from typing import Any
 
 from langchain_core.messages import BaseMessage
+from pydantic_ai import Conversation as PydanticConversation
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
 from pydantic_ai.conversation_store import ConversationStore as PydanticStore
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.run import AgentRunResult
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError, LogMovedError
@@ -24,12 +30,16 @@ from convstore.integration import each_conversation, newest_first, read_current,
 
 _BATCH, _MAX_TIPS = 100, 10_000
 
+_owner: ContextVar[str | None] = ContextVar("owner", default=None)
+"""The owner of the conversations that a call may read and write, once it is known."""
+
 
 class ConvstoreConversationStore(PydanticStore):
     """Keeps conversations of Pydantic AI in the log, each message once, with their branches.
 
     The last scope key that is not given has the conversation id; the one before it, if any, has the ``scope=`` of the
-    methods. Without such a key a scope is a label, kept with the record.
+    methods. Without such a key a scope is a label, kept with the record. A method that gets no scope finds the owner of
+    the conversation id; an id that several owners have is a UserError then.
 
     A branch that was left is rewound: views do not show it, and it stays in the log. One that is returned to is
     appended again. A fork has copies of the messages, under the same entry ids, and outlives its origin; `delete`
@@ -58,7 +68,46 @@ class ConvstoreConversationStore(PydanticStore):
         self.store, self._fixed, self._id_key = store, dict(scope), left[-1]
         self.owner_key = left[0] if len(left) == 2 else None
         self.shared_keys = tuple(key for key in store.scope_keys if key != self._id_key)
-        self._chats: dict[str, Conversation] = {}
+        self._chats: dict[tuple[str | None, str], Conversation] = {}
+
+    async def load(
+        self, conversation_id: str, *, limit: int | None = None, scope: str | None = None
+    ) -> PydanticConversation | None:
+        """Load a conversation, or None if its owner does not have it."""
+        async with self._owned_by(scope, conversation_id):
+            return await super().load(conversation_id, limit=limit, scope=scope)
+
+    async def load_entries(
+        self, conversation_id: str, *, limit: int | None = None, scope: str | None = None
+    ) -> list[ConversationEntry] | None:
+        """Load the entries of a conversation, or None if its owner does not have it."""
+        async with self._owned_by(scope, conversation_id):
+            return await super().load_entries(conversation_id, limit=limit, scope=scope)
+
+    async def save(
+        self, conversation: PydanticConversation | AgentRunResult[Any], *, scope: str | None = None
+    ) -> list[ConversationEntry]:
+        """Save a conversation of its owner; return the entries that were new."""
+        saved = conversation.conversation if isinstance(conversation, AgentRunResult) else conversation
+        async with self._owned_by(scope, saved.conversation_id):
+            return await super().save(conversation, scope=scope)
+
+    async def branch(self, conversation_id: str, *, scope: str | None = None, **options: Any) -> PydanticConversation:
+        """Continue a conversation of its owner from an earlier point."""
+        async with self._owned_by(scope, conversation_id):
+            return await super().branch(conversation_id, scope=scope, **options)
+
+    async def fork(
+        self, conversation_id: str, *, scope: str | None = None, source_scope: str | None = None, **options: Any
+    ) -> PydanticConversation:
+        """Begin a conversation with the history of another one; each has its own owner."""
+        async with self._owned_by(source_scope, conversation_id):
+            return await super().fork(conversation_id, scope=scope, source_scope=source_scope, **options)
+
+    async def delete(self, conversation_id: str, *, scope: str | None = None) -> None:
+        """Delete a conversation of its owner with all its messages."""
+        async with self._owned_by(scope, conversation_id):
+            await super().delete(conversation_id, scope=scope)
 
     async def conversation(self, conversation_id: str, *, scope: str | None = None) -> Conversation:
         """Return convstore's handle of a conversation, for views, search or an export.
@@ -68,25 +117,54 @@ class ConvstoreConversationStore(PydanticStore):
             scope: Its scope. If that is the value of a scope key, None looks it up with one command.
 
         Raises:
-            UserError: The scope has to be given, because there is no such conversation.
+            UserError: The scope has to be given, because no owner has the id, or several have it.
         """
-        values = {**self._fixed, self._id_key: conversation_id}
-        if self.owner_key and scope is None:
-            async for info in each_conversation(self.store, values):
-                return self.store.conversation(**info.scope)
+        chat = await self._find(conversation_id, scope)
+        if chat is None:
             raise UserError(f"Conversation {conversation_id!r} is not in the store; pass scope= to create it.")
-        return self.store.conversation(**values, **({self.owner_key: str(scope)} if self.owner_key else {}))
+        return chat
+
+    async def _find(self, conversation_id: str, scope: str | None = None) -> Conversation | None:
+        """Return a conversation of one owner; None if the owner is not given and no owner has the id."""
+        values = {**self._fixed, self._id_key: conversation_id}
+        if self.owner_key is not None:
+            owner = await self._owner_of(conversation_id) if scope is None else scope
+            if owner is None:
+                return None
+            values[self.owner_key] = owner
+        return self.store.conversation(**values)
+
+    async def _owner_of(self, conversation_id: str) -> str | None:
+        """Return the owner of this call, else the only owner of the id; None if there is none."""
+        if (known := _owner.get()) is not None:
+            return known
+        values = {**self._fixed, self._id_key: conversation_id}
+        found = (await self.store.list_conversations(limit=2, **values)).conversations
+        if len(found) > 1:
+            raise UserError(f"Several owners have a conversation {conversation_id!r}; pass scope= to choose one.")
+        return found[0].scope[str(self.owner_key)] if found else None
+
+    @asynccontextmanager
+    async def _owned_by(self, scope: str | None, conversation_id: str) -> AsyncIterator[None]:
+        """Restrict the calls inside to the conversations of one owner: `scope`, else the only owner of the id."""
+        if self.owner_key is None:
+            yield
+            return
+        token = _owner.set(scope)
+        try:
+            _owner.set(await self._owner_of(conversation_id))
+            yield
+        finally:
+            _owner.reset(token)
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Return the record of a conversation. Two or three commands, one more to look up its scope."""
-        with suppress(UserError):
-            return (await self._state_of(await self.conversation(conversation_id))).record
-        return None
+        chat = await self._find(conversation_id)
+        return None if chat is None else (await self._state_of(chat)).record
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         """Return the records with a scope, newest first. Reads all of them, each with two or three commands."""
-        values = self._fixed | ({self.owner_key: scope} if self.owner_key and scope is not None else {})
-        found = [info.scope async for info in each_conversation(self.store, values)]
+        found = [info.scope async for info in each_conversation(self.store, self._values_of(scope))]
         states = [await self._state_of(self.store.conversation(**scope)) for scope in found]
         records = [state.record for state in states if state.record and scope in (None, state.record.scope)]
         return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
@@ -107,12 +185,19 @@ class ConvstoreConversationStore(PydanticStore):
         if head_id is None or limit == 0:
             return []
         with suppress(LookupError):
-            return await _history(self._chats[head_id], head_id, limit)
-        async for info in each_conversation(self.store, self._fixed):
+            return await _history(self._chats[_owner.get(), head_id], head_id, limit)
+        found = dict[str | None, Conversation]()
+        async for info in each_conversation(self.store, self._values_of(_owner.get())):
             chat = self.store.conversation(**info.scope)
             if await chat.get_tool_messages([head_id]):
-                return await _history(chat, head_id, limit)
-        raise LookupError(head_id)
+                found[chat.scope[self.owner_key] if self.owner_key else None] = chat
+                if self.owner_key is None or _owner.get() is not None:
+                    break
+        if not found:
+            raise LookupError(head_id)
+        if len(found) > 1:
+            raise UserError(f"Several owners have an entry {head_id!r}; load it with its conversation and scope=.")
+        return await _history(*found.values(), head_id, limit)
 
     async def write_record(
         self,
@@ -126,9 +211,15 @@ class ConvstoreConversationStore(PydanticStore):
         Raises:
             ConversationConflict: The stored record has another revision, another save is running, or there is no entry
                 `record.head_id`. A save whose process was killed counts as running for 90 seconds.
+            UserError: The record has no scope, though it is the value of a scope key.
         """
+        if self.owner_key is not None and record.scope is None:
+            raise UserError(
+                f"Conversation {record.conversation_id!r} is not in the store; pass scope= to create it: "
+                f"it is the {self.owner_key}."
+            )
         try:
-            chat = await self._chat_of(record)
+            chat = await self.conversation(record.conversation_id, scope=record.scope)
             added = [*(await self._forked_entries(record) if expected_revision is None else []), *new_entries]
             messages = [message for entry in added for message in to_log(entry)]
             state, extends = await self._replace_record(chat, record, expected_revision, added, len(messages))
@@ -150,23 +241,26 @@ class ConvstoreConversationStore(PydanticStore):
         Raises:
             ConversationConflict: There is no record with this revision.
         """
-        record = await self.read_record(conversation_id)
-        if record is None or record.revision != expected_revision:
+        chat = await self._find(conversation_id)
+        record = (await self._state_of(chat)).record if chat else None
+        if chat is None or record is None or record.revision != expected_revision:
             raise ConversationConflict(conversation_id)
-        await (await self._chat_of(record)).delete()
+        await chat.delete()
 
-    async def _chat_of(self, record: ConversationRecord) -> Conversation:
-        with suppress(UserError):
-            return await self.conversation(record.conversation_id)
-        return await self.conversation(record.conversation_id, scope=record.scope)
+    def _values_of(self, owner: str | None) -> dict[str, str]:
+        """Return the scope values of an owner's conversations; those of all owners for None."""
+        if self.owner_key is None or owner is None:
+            return self._fixed
+        return {**self._fixed, self.owner_key: owner}
 
     async def _forked_entries(self, record: ConversationRecord) -> list[ConversationEntry]:
         """Return the entries that a new fork begins with."""
         if record.forked_from is None or record.head_id is None:
             return []
-        with suppress(UserError):
-            return await _history(await self.conversation(record.forked_from), record.head_id)
-        raise LookupError(record.forked_from)
+        origin = await self._find(record.forked_from)
+        if origin is None:
+            raise LookupError(record.forked_from)
+        return await _history(origin, record.head_id)
 
     async def _replace_record(
         self, chat: Conversation, record: ConversationRecord, expected: str | None, added: Any, messages: int
@@ -178,7 +272,7 @@ class ConvstoreConversationStore(PydanticStore):
             if stored != expected or state.is_running:
                 raise ConversationConflict(record.conversation_id)
             if record.head_id not in {None, head, *(entry.id for entry in added)}:
-                await self.read_history(record.head_id, limit=1)
+                await _history(chat, record.head_id, 1)
             extends = state.tail is not None and (added[0].parent_id if added else record.head_id) == head
             tail = (state.tail or 0) + messages if extends else None
             if await state.replace(chat, record, tail=tail, unfinished=bool(added)):
@@ -192,9 +286,10 @@ class ConvstoreConversationStore(PydanticStore):
 
     def _note_tips(self, chat: Conversation, record: ConversationRecord) -> None:
         """Remember which conversation has the tips of a record: a history is read by its tip alone."""
+        owner = chat.scope[self.owner_key] if self.owner_key else None
         for tip in {record.head_id, *record.branches} - {None}:
-            self._chats.pop(str(tip), None)
-            self._chats[str(tip)] = chat
+            self._chats.pop((owner, str(tip)), None)
+            self._chats[owner, str(tip)] = chat
         while len(self._chats) > _MAX_TIPS:
             del self._chats[next(iter(self._chats))]
 

@@ -84,6 +84,8 @@ class ConvstoreView(AbstractCapability[Any]):
     async def _stored(self, ctx: RunContext[Any]) -> tuple[Conversation, ModelMessage] | None:
         """Return the run's conversation and its last stored message; None if it is not stored with the run's scope."""
         scope = self._scope(ctx) if callable(self._scope) else self._scope
+        if self._conversations.owner_key and scope is None:
+            raise UserError(f"scope= of ConvstoreView returned None; it is the {self._conversations.owner_key}")
         id_ = str(ctx.conversation_id)
         entries = await self._conversations.load_entries(id_, limit=1, scope=scope)
         return (await self._conversations.conversation(id_, scope=scope), entries[0].message) if entries else None

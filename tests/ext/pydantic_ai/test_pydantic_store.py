@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from pydantic_ai import Agent, ApprovalRequired, BinaryContent, Conversation, DeferredToolRequests, RunContext
 from pydantic_ai.conversation import ConversationTypeAdapter
 from pydantic_ai.conversation_store import (
@@ -532,3 +533,27 @@ async def test_a_history_that_another_worker_deleted_is_unknown(
     await elsewhere.close()
     with pytest.raises(LookupError):
         await ours.read_history(head)
+
+
+async def test_an_id_of_several_owners_is_an_error_without_its_owner(store: ConversationStore) -> None:
+    """Nothing chooses an owner; a thread that another part of the application made is not adopted either."""
+    ours, id_ = ConvstoreConversationStore(store), uuid.uuid4().hex
+    await store.conversation(user_id="eve", thread_id=id_).append(HumanMessage("Hello?"))
+    with pytest.raises(UserError, match="pass scope="):
+        await ours.save(Conversation(messages=said("My PIN is 4711."), conversation_id=id_))
+    await ours.save(Conversation(messages=said("My PIN is 4711."), conversation_id=id_), scope="ada")
+    calls: list[Callable[[], Any]] = [
+        lambda: ours.load(id_),
+        lambda: ours.load_entries(id_),
+        lambda: ours.save(Conversation(conversation_id=id_)),
+        lambda: ours.fork(id_),
+        lambda: ours.delete(id_),
+        lambda: ours.read_record(id_),
+        lambda: ours.conversation(id_),
+    ]
+    for call in calls:
+        with pytest.raises(UserError, match="Several owners"):
+            await call()
+    assert (await store.conversation(user_id="eve", thread_id=id_).info()).message_count == 1
+    assert (await store.erase(user_id="ada")).conversations >= 1
+    assert await ours.load(id_, scope="ada") is None
