@@ -260,6 +260,9 @@ def _encode_result(fields: dict[str, Any], payload: _Payload, artifact: str | No
         del fields[key]
     _put_large_parts(fields, payload, late=False)
     _put_large_parts(fields, payload, late=True)
+    smaller = fields.get("artifact")
+    if isinstance(smaller, PayloadRange):  # moved because the entry is crowded
+        in_artifact = smaller.start
     return EncodedMessage(
         payload.codec.encode_with(moved, fields, omitted=payload.omitted),
         "".join(payload.pieces),

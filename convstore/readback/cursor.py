@@ -1,9 +1,10 @@
 """The cursor at the end of a page: the position where the page ended, and the request that the next page continues.
 
-``11@4000`` continues in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the second additional part
-of that message, ``f9@40`` after the best 40 passages of a search up to ordinal 9. The names of the request follow, then
-the words to find: ``2@325/m3+1,1-5/leopard seal``. ``m3+1`` is the message with ordinal 4, in an entry that begins with
-ordinal 3. A cursor is data from a model: it names messages and sources of the conversation that reads it, no other.
+``11@4000`` continues in source 11, ``m7@4000`` in the message with ordinal 7, ``m7.2@0`` in the third part of its
+content, ``m7.x1@0`` in its second part after the content, ``f9@40`` after the best 40 passages of a search up to
+ordinal 9. The names of the request follow, then the words to find: ``2@325/m3+1,1-5/leopard seal``. ``m3+1`` is the
+message with ordinal 4, in an entry that begins with ordinal 3. A cursor is data from a model: it names messages and
+sources of the conversation that reads it, no other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MESSAGE = r"m(?:\d{1,15}\+)?\d{1,15}"
 _SOURCES = r"\d{1,15}(?:-\d{1,15})?"
 _NAMES = rf"(?:{_MESSAGE}|{_SOURCES})(?:,(?:{_MESSAGE}|{_SOURCES}))*"
 _CURSOR = re.compile(
-    rf"([mf]?\d{{1,15}}|m\d{{1,15}}\.\d{{1,6}})@(\d{{1,15}})(?:/({_NAMES})?(?:/(.*))?)?", re.ASCII | re.DOTALL
+    rf"([mf]?\d{{1,15}}|m\d{{1,15}}\.x?\d{{1,6}})@(\d{{1,15}})(?:/({_NAMES})?(?:/(.*))?)?", re.ASCII | re.DOTALL
 )
 
 

@@ -139,9 +139,12 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
         content, artifact = _without_repeats(codec, row, value, payload or "", content=content, artifact=artifact)
     elif not is_compared(row, message) and _is_long(content, texts):
         content = [replace(passage, remark=_REPEATED) for passage in content]
-    listed = [*content, *artifact, *_large_parts(message, ref, payload)]
-    names = [f"{key}.{position}" if position else key for position in range(len(listed))]
-    own = [replace(passage, key=name, suffix=f", {key}") for passage, name in zip(listed, names, strict=True)]
+    # The parts of a content are known only from its payload, so the names of the others do not count them.
+    others = [*artifact, *_large_parts(message, ref, payload)]
+    keys = [f"{key}.{number}" if number else key for number in range(len(content))]
+    keys += [f"{key}.x{number}" for number in range(len(others))]
+    named = zip([*content, *others], keys, strict=True)
+    own = [replace(passage, key=name, suffix=f", {key}") for passage, name in named]
     if ref is None or not is_compared(row, message):
         return [*texts, *own]
     return [
@@ -179,15 +182,16 @@ def _without_repeats(
         value,
         codec,
     )
-    shown = zip(artifact, others, strict=True)
     return (
         [_with_text(passage, text) for passage, text in zip(content, texts, strict=True)],
-        [_with_text(passage, text) for passage, text in shown if text is not None],
+        [_with_text(passage, text) for passage, text in zip(artifact, others, strict=True)],
     )
 
 
 def _with_text(passage: Passage, text: str | None) -> Passage:
     """Replace the text of a passage; None marks the passage as repeated."""
+    if passage.is_repeated:
+        return passage
     return replace(passage, text=text or "", length=len(text or ""), is_repeated=text is None)
 
 
@@ -197,10 +201,12 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
     for passage in passages:
         by_key.setdefault(passage.key, passage)
     each = by_key.values()
-    shown, is_rest = [part for part in each if not part.is_rest], [part for part in each if part.is_rest]
-    if is_rest and shown and not shown[-1].remark:
-        is_rest[0] = replace(is_rest[0], remark=is_rest[0].remark or _REST)
-    return [*shown, *is_rest]
+    shown = [part for part in each if not part.is_rest]
+    rest = [part for part in each if part.is_rest]
+    first = next((index for index, part in enumerate(rest) if not part.is_repeated), None)
+    if first is not None and shown and not shown[-1].remark:
+        rest[first] = replace(rest[first], remark=rest[first].remark or _REST)
+    return [*shown, *rest]
 
 
 def passage_of_source(source: EntrySource, row: StoredMessageRow, codec: Codec) -> Passage:
@@ -283,11 +289,13 @@ def _text_of_block(part: Any) -> Any:
 
 
 def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None, codec: Codec) -> list[Passage]:
-    """Return the passages of the artifact; none if it holds only its sources."""
+    """Return the passages of the artifact; they are repeated if it holds only its sources."""
     artifact = getattr(message, "artifact", None)
-    if artifact is None or (row.sources and _holds_only_sources(artifact, row.sources, codec)):
+    if artifact is None:
         return []
     found = _of_value("artifact", artifact, row.message.payload, payload)
+    if row.sources and _holds_only_sources(artifact, row.sources, codec):
+        return [replace(passage, is_rest=True, is_repeated=True) for passage in found]
     in_place = [source for source in row.sources if source.place.part == "artifact"]
     if isinstance(artifact, PayloadRange) and in_place:
         if payload is None:
@@ -300,8 +308,12 @@ def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None, 
 def _without_texts(codec: Codec, payload: str, artifact: PayloadRange, sources: Sequence[EntrySource]) -> str:
     """Return the text of an artifact with a reference in place of the text of each source."""
     pieces, position = [], artifact.start
-    for place in (source.place for source in sources):
-        found = read_item(codec, place, payload[place.middle : place.end])
+    for source in sources:
+        place = source.place
+        try:
+            found = read_item(codec, place, payload[place.middle : place.end])
+        except ValueError as error:
+            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
         pieces += [payload[position : place.middle], codec.encode(found.with_text(SHOWN_ABOVE)) if found else ""]
         position = place.end
     return "".join([*pieces, payload[position : artifact.end]])

@@ -5,22 +5,32 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
+import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
+from convstore.append import batch
 from convstore.exceptions import ConvstoreError
-from convstore.messages.encoding import PART_MINIMUM, RESULT_MINIMUM
+from convstore.messages.compression import cut
+from convstore.messages.encoding import PART_MINIMUM, RESULT_MINIMUM, SMALLEST_PART
 from convstore.messages.values import Codec
+from convstore.readback import passages
+from convstore.sources import places
 
 SMALL = 40
-SOURCES = ("list", "wrapped", "pairs", "documents", "columns", "content")
+SOURCES = ("list", "scored", "wrapped", "pairs", "documents", "columns", "content")
+FITTING = ("none", "list", "scored", "pairs", "documents")
+"""Artifacts that are as large as their sources."""
+SHAPES = ("none", "note", *SOURCES)
 FAILURES = (AssertionError, AttributeError, ConvstoreError)
-WORDS = ("content", "note", "field", "source")
+WORDS = ("mycontent", "mynote", "myfield", "mysource")
 HEADER = re.compile(r"(?:^|\n)(.*), characters (\d+)-(\d+) of (\d+)\n")
 
 
@@ -58,13 +68,15 @@ def text_of(name: str, size: int) -> str:
 
 def case_of(number: int, sizes: Sizes) -> Case:
     """Return a result with parts of these sizes; each text has words of its own."""
-    texts = [text_of(f"source{number}x{n}", sizes.source) for n in range(sizes.sources)]
+    texts = [text_of(f"mysource{number}x{n}", sizes.source) for n in range(sizes.sources)]
     items = [{"title": f"T{number} {n}", "url": f"https://a/{n}", "content": text} for n, text in enumerate(texts)]
     labels = [{"title": item["title"], "url": item["url"]} for item in items]
+    scored = [{**item, "score": 0.5, "author": "A"} for item in items]
     forms: dict[str, Any] = {
         "none": None,
         "note": {},
         "list": items,
+        "scored": scored,
         "wrapped": {"results": items},
         "pairs": list(zip(texts, labels, strict=True)),
         "documents": [Document(text, metadata=label) for text, label in zip(texts, labels, strict=True)],
@@ -75,14 +87,14 @@ def case_of(number: int, sizes: Sizes) -> Case:
     parts = dict[str, str]()
     if isinstance(artifact, dict):
         missing = sizes.artifact - len(Codec().encode({**artifact, "note": ""}))
-        parts["note"] = text_of(f"note{number}", max(missing, len(f"note{number}")))
+        parts["note"] = text_of(f"mynote{number}", max(missing, len(f"mynote{number}")))
         artifact = {**artifact, "note": parts["note"]}
-    content = parts["content"] = text_of(f"content{number}", sizes.content)
+    content = parts["content"] = text_of(f"mycontent{number}", sizes.content)
     if sizes.shape == "content":
         missing = sizes.content - len(json.dumps({"results": items, "more": ""}))
-        parts["content"] = text_of(f"content{number}", max(missing, len(f"content{number}")))
+        parts["content"] = text_of(f"mycontent{number}", max(missing, len(f"mycontent{number}")))
         content = json.dumps({"results": items, "more": parts["content"]})
-    parts["field"] = text_of(f"field{number}", sizes.field)
+    parts["field"] = text_of(f"myfield{number}", sizes.field)
     message = ToolMessage(
         content,
         id=f"result-{number}",
@@ -96,8 +108,10 @@ def case_of(number: int, sizes: Sizes) -> Case:
 
 async def passages_in(chat: Conversation, page_tokens: int, **asked: Any) -> dict[str, str]:
     """Return the text of each passage on all pages that the tool answers with, by its label."""
-    tool, found = chat.retrieve_previous_sources_tool(page_tokens=page_tokens), dict[str, str]()
+    tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+    found = dict[str, str]()
     cursor: str | None = ""
+    cursors = set[str | None]()
     while cursor is not None:
         call = {"type": "tool_call", "id": "c", "name": tool.name, "args": {**asked, "cursor": cursor}}
         page = await tool.ainvoke(call)
@@ -108,6 +122,8 @@ async def passages_in(chat: Conversation, page_tokens: int, **asked: Any) -> dic
             position = header.end() + end - start
             found[label] += page.content[header.end() : position]
         cursor = page.artifact.next_cursor
+        assert cursor not in cursors
+        cursors.add(cursor)
     return found
 
 
@@ -165,6 +181,15 @@ async def problem_of(chat: Conversation, case: Case) -> str:
     return ""
 
 
+def combinations(shape: str, around: Sequence[int], fields: Sequence[int]) -> Iterator[Sizes]:
+    """Yield all combinations of the sizes of parts, around the sizes at which they move."""
+    sizes, content = (SMALL, *around), (0, SMALL, *around)
+    artifact = (SMALL,) if shape in FITTING else sizes
+    source = content if shape in SOURCES else (0,)
+    for parts in product(content, artifact, source, (1, 9) if shape in SOURCES else (0,), fields):
+        yield Sizes(shape, *parts)
+
+
 QUICK = [
     Sizes("pairs", content=2_000),
     Sizes("list", content=2_000, source=RESULT_MINIMUM),
@@ -178,3 +203,24 @@ QUICK = [
 async def test_a_result_is_read_back_whole(store: ConversationStore) -> None:
     """Each part is read by id, number, words and cursor, whatever part of it stands in the entry."""
     await check_all(store, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("change", ["as it is", "small parts", "small chunks", "large payloads"])
+async def test_a_result_is_read_back_whole_at_every_size(
+    store: ConversationStore, shape: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Likewise in all combinations, in a crowded entry, in payloads of many chunks and in very large ones."""
+    around, fields = [RESULT_MINIMUM - 1, RESULT_MINIMUM, RESULT_MINIMUM + 1], [0, PART_MINIMUM]
+    if change == "small parts":  # the entry would be too large, so its smallest parts move
+        monkeypatch.setattr(batch, "_ENTRY_BYTES", 0)
+        around, fields = [SMALLEST_PART - 1, SMALLEST_PART, RESULT_MINIMUM], [0]
+    elif change == "small chunks":
+        monkeypatch.setattr(batch, "cut", partial(cut, size=700))
+        around, fields = [700, 1_400], [0]
+    elif change == "large payloads":  # an item of a megabyte is copied, a larger payload is not compared
+        monkeypatch.setattr(places, "_MAX_IN_PLACE", 1_500)
+        monkeypatch.setattr(passages, "_MAX_COMPARED", 2_000)
+        around, fields = [1_501, 2_001], [0]
+    await check_all(store, combinations(shape, around, fields))
