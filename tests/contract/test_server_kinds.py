@@ -47,11 +47,8 @@ async def test_bounds_of_descending_scans_are_swapped(log: Any) -> None:
 async def test_what_amazon_documentdb_lacks_is_refused(log: Any) -> None:
     """An update by a pipeline and a filter with `$$NOW`; other commands work."""
     with refusing():
-        for code, command in (
-            (9, lambda: log.update_one({"_id": 1}, [{"$set": {"at": "$$NOW"}}])),
-            (17276, lambda: log.find_one({"$expr": {"$lt": ["$at", "$$NOW"]}})),
-        ):
-            with pytest.raises(OperationFailure) as caught:
-                await command()
-            assert caught.value.code == code
+        with pytest.raises(OperationFailure, match="'u' field must be a document"):
+            await log.update_one({"_id": 1}, [{"$set": {"at": "$$NOW"}}])
+        with pytest.raises(OperationFailure, match="undefined variable: NOW"):
+            await log.find_one({"$expr": {"$lt": ["$at", "$$NOW"]}})
         assert await log.find_one({"_id": 1}) == {"_id": 1}

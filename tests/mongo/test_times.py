@@ -135,9 +135,10 @@ async def test_a_refused_join_is_remembered(server_uri: str, own_database: Any) 
     with RefusingServer(server_uri, documentdb) as server:
         async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
             other = ConversationStore(client[own_database.name])
-            for _ in range(2):
-                [info] = (await other.list_conversations(user_id="ada")).conversations
-            assert (await other.conversation(**info.scope).info()).message_count == info.message_count == 1
+            pages = [await other.list_conversations(user_id="ada") for _ in range(2)]
+            info = await other.conversation(user_id="ada", thread_id="t").info()
+            assert [listed.message_count for page in pages for listed in page.conversations] == [1, 1]
+            assert info.message_count == 1
             assert sum(server.refused.values()) == 1
 
 
