@@ -37,6 +37,7 @@ from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.turns.held import HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
+from convstore.values.json_form import is_json, sendable, sendable_message, valid_text
 from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, StoredMessage
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
@@ -44,7 +45,7 @@ from convstore.values.turns import Pause, TurnCall, Variant
 from convstore.view.provider_rules import fit_for, made_for
 from convstore.wire.contents import ContentReader, reasoning_part
 from convstore.wire.exact import marked, restored
-from convstore.wire.parts import Block, Media, Text, is_json, json_value, parsed_value, parts_of, valid_text
+from convstore.wire.parts import Block, Media, Text, json_value, parsed_value, parts_of
 from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 from convstore.wire.streams import StreamedReply
 
@@ -112,6 +113,8 @@ __all__ = [
     "reasoning_part",
     "restored",
     "run_sync",
+    "sendable",
+    "sendable_message",
     "settle",
     "shard_key_indexes",
     "titled",

@@ -20,7 +20,7 @@ from convstore.append.fields import check_text, check_type
 from convstore.exceptions import InvalidMessageError
 from convstore.messages.media import block_type
 from convstore.messages.text import text_of
-from convstore.wire.parts import valid_text
+from convstore.values.json_form import valid_text
 
 _Fields: TypeAlias = dict[str, Any]
 

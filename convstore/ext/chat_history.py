@@ -19,7 +19,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.integration import log_of, read_current, run_sync
+from convstore.integration import log_of, read_current, run_sync, sendable_message
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
 from convstore.types import History
@@ -292,7 +292,9 @@ async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, Bas
 
 
 def _fields_shown(message: BaseMessage | None) -> dict[str, Any]:
-    return {key: value for key, value in fields_of(message).items() if key != "artifact"} if message else {}
+    if message is None:
+        return {}
+    return {key: value for key, value in fields_of(sendable_message(message)).items() if key != "artifact"}
 
 
 def _without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:

@@ -17,9 +17,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, Functio
 
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.messages.encoding import MESSAGE_TYPES, digest_of
-from convstore.messages.json_text import has_few_levels
 from convstore.messages.media import block_type
 from convstore.messages.values import Codec
+from convstore.values.json_form import has_few_levels, sendable, valid_text
 
 _TEXT_KEYS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _MEDIA_TYPES: Final = frozenset(
@@ -62,7 +62,9 @@ def content_digest(message: BaseMessage, codec: Codec, *, text_digest: bytes | N
     calls = _calls(message, codec) if isinstance(message, AIMessage) else []
     is_text = not speaker and not rest and not calls
     head = _TEXT_HEADS[message.type] if is_text else json.dumps([message.type, speaker, rest, calls]).encode()
-    written = digest_of(text.strip()) if text_digest is None else text_digest
+    valid = valid_text(text)
+    # A client was shown valid text, and sends that back.
+    written = digest_of(valid.strip()) if text_digest is None or valid is not text else text_digest
     return hashlib.blake2b(head + written, digest_size=CONTENT_DIGEST_BYTES).digest()
 
 
@@ -135,6 +137,8 @@ def _canonical(value: Any, codec: Codec) -> str:
         text = _write_sorted(value)
     except (TypeError, ValueError, ArithmeticError):  # bytes, dates, or keys such as a Decimal NaN, which has no order
         return codec.encode(value, omitted=[])
+    if "\\ud" in text:  # a surrogate, perhaps a lone one
+        text = _write_sorted(sendable(value))
     if ".0" not in text:
         return text
     return _write_sorted(json.loads(text, parse_float=_number))

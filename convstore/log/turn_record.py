@@ -19,6 +19,7 @@ from convstore.messages.filing import Filing, is_answer, is_question, turn_of
 from convstore.messages.media import block_type, is_media
 from convstore.messages.tool_calls import Call, calls_of, result_ids
 from convstore.messages.values import is_text
+from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels
 from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
@@ -173,10 +174,15 @@ def _calls(messages: Iterable[BaseMessage]) -> list[TurnCall]:
 
 
 def _turn_call(message: AIMessage, call: Call, result_id: str) -> TurnCall:
-    valid = message.tool_calls[call.position :][:1]
-    args: dict[str, Any] = dict(valid[0]["args"]) if valid else {}
-    invalid = message.invalid_tool_calls[call.position - len(message.tool_calls) :][:1]
-    error = "" if valid else str((invalid and invalid[0].get("error")) or _UNREADABLE)
+    args: dict[str, Any] = {}
+    error = ""
+    if call.position >= len(message.tool_calls):
+        invalid = message.invalid_tool_calls[call.position - len(message.tool_calls) :][:1]
+        error = str((invalid and invalid[0].get("error")) or _UNREADABLE)
+    elif has_few_levels(given := message.tool_calls[call.position]["args"]):
+        args = dict(given)
+    else:
+        error = DEEP_ARGUMENTS
     return TurnCall(id=call.id, name=call.tool, args=args, error=error, message_id=str(message.id), result_id=result_id)
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
-from convstore.messages.json_text import has_few_levels
 from convstore.messages.media import block_type
+from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels
 
 _EMPTY: Final = "{}"
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -24,9 +24,6 @@ _SIGN: Final = re.compile(r"\\?[\x00-\x1f]|\\.")
 _TEXT_KEYS: Final = ("arguments", "partial_json")
 _DICT_KEYS: Final = ("args", "input", "arguments")
 _CALL_BLOCKS: Final = frozenset({"custom_tool_call", "function_call", "tool_call", "tool_use"})
-# A fixed sentence, which is stored: json's depends on the caller's stack and on Python, but a retry must make the same
-# message.
-_NOT_ARGUMENTS: Final = "the arguments are not a JSON object, or they nest too deeply; correct the call"
 
 
 def read_call(name: str, given: Any, call_id: str | None) -> dict[str, Any]:
@@ -35,11 +32,11 @@ def read_call(name: str, given: Any, call_id: str | None) -> dict[str, Any]:
     >>> read_call("look", '{"place": "sea"}', "c1")["args"], read_call("look", '{"place": ', "c2")["type"]
     ({'place': 'sea'}, 'invalid_tool_call')
     """
-    args = _parsed(given) if isinstance(given, str) else given or {}
+    args = parsed_arguments(given) if isinstance(given, str) else given or {}
     if isinstance(args, dict):
         return {**tool_call(name=name, args=args, id=call_id)}
     raw = given if isinstance(given, str) else json.dumps(given)
-    return {**invalid_tool_call(name=name, args=raw, id=call_id, error=_NOT_ARGUMENTS)}
+    return {**invalid_tool_call(name=name, args=raw, id=call_id, error=DEEP_ARGUMENTS)}
 
 
 def in_two_lists(calls: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -50,8 +47,8 @@ def in_two_lists(calls: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
     return lists
 
 
-def _parsed(text: str) -> dict[str, Any] | None:
-    """Parse a JSON object; return an empty one for no text or ``null``, and None for anything else."""
+def parsed_arguments(text: str) -> dict[str, Any] | None:
+    """Parse arguments; return {} for no text or ``null``, and None for anything but an object of few levels."""
     try:
         value = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):  # not JSON, or an integer beyond Python's limit of digits; too many levels

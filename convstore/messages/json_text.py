@@ -15,9 +15,6 @@ from langchain_core.messages.base import TextAccessor
 LINE_DEPTH = 40
 """Maximum nesting of values in one line; each tag adds two levels, and Python's parser fails near 1,000."""
 
-MAX_LEVELS = 200
-"""Nesting far above what models write, and far below the limit of Python's recursive `json`."""
-
 MANY_NODES = 2_000
 """A value with more nodes is written in several calls, so that other threads can run in between."""
 
@@ -80,17 +77,6 @@ def _is_plain(value: Any) -> bool:
             elif type(node) is list:
                 inner.extend(node)
         level = inner
-    return False
-
-
-def has_few_levels(value: Any, most: int = MAX_LEVELS) -> bool:
-    """Return True if dicts, lists and tuples nest at most `most` levels deep, at any depth of the caller's stack."""
-    level = [value]
-    for _ in range(most):
-        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
-        level = [child for child in children if isinstance(child, dict | list | tuple)]
-        if not level:
-            return True
     return False
 
 

@@ -20,6 +20,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.encoding import fields_of
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
+from convstore.values.json_form import sendable_message
 from convstore.values.scope import id_problem
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
@@ -230,6 +231,9 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
     try:
         tokens = counter([message])
     except Exception as error:
+        valid = sendable_message(message)
+        if valid is not message:  # tokenizers refuse lone surrogates
+            return count(counter, valid)
         name = counter.name if isinstance(counter, NamedCounter) else _name_of(counter)
         raise InvalidInputError(f"the token counter {name} raised {error!r}; fix the counter") from error
     if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MAX_TOKENS:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedError
 from convstore.runtime.loop_thread import BothWays
+from convstore.values.json_form import sendable, sendable_message
 from convstore.wire.steps import arguments_text
 
 _ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
@@ -46,12 +48,12 @@ class AgentTool(StructuredTool):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
-        return _NOT_JSON if arguments is None else super().invoke(arguments, config, **kwargs)
+        return _NOT_JSON if arguments is None else _sent(super().invoke(arguments, config, **kwargs))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
-        return _NOT_JSON if arguments is None else await super().ainvoke(arguments, config, **kwargs)
+        return _NOT_JSON if arguments is None else _sent(await super().ainvoke(arguments, config, **kwargs))
 
 
 def agent_tool(
@@ -86,6 +88,11 @@ def _reported_to_the_model() -> Iterator[None]:
         raise
     except StoreError as error:
         raise ToolException(f"The store cannot answer now: {error}"[:_ERROR_CHARACTERS]) from error
+
+
+def _sent(answer: Any) -> Any:
+    """Return an answer in a form that a model can be sent."""
+    return sendable_message(answer) if isinstance(answer, BaseMessage) else sendable(answer)
 
 
 def _arguments(given: Any) -> Any:

@@ -14,6 +14,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
 
+from convstore.values.json_form import deep_json, has_few_levels
+
 BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 """The only keys that a message for OpenAI's fine-tuning may have."""
 
@@ -107,7 +109,12 @@ def _is_json(value: Any) -> bool:
 
 def _call(id_: str | None, name: str | None, args: Any) -> dict[str, Any]:
     # Arguments that are not JSON keep their text.
-    text = args if isinstance(args, str) else _dumped(args or {})
+    if isinstance(args, str):
+        text = args
+    elif has_few_levels(args):
+        text = _dumped(args or {})
+    else:
+        text = deep_json(args)
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
 
 

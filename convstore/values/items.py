@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from convstore.values.models import Value
+from convstore.values.value import Value
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,18 +10,13 @@ from datetime import datetime
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
-from pydantic import BaseModel, ConfigDict, SerializeAsAny
+from pydantic import SerializeAsAny
 
 from convstore.values.stamps import ViewReason, ViewStamp
 from convstore.values.turns import TurnCall
+from convstore.values.value import Value
 
 Status = Literal["running", "waiting", "finished", "stopped", "interrupted"]
-
-
-class Value(BaseModel):
-    """A frozen model of the public API."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class Receipt(Value):

@@ -5,14 +5,10 @@ from __future__ import annotations
 from datetime import date, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from convstore.values.value import Value
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
-
-
-class ErasureReceipt(_Value):
+class ErasureReceipt(Value):
     """Counts of the documents that were removed from the database.
 
     Attributes:
@@ -35,7 +31,7 @@ class ErasureReceipt(_Value):
     drafts: int = 0
 
 
-class Growth(_Value):
+class Growth(Value):
     """Messages that were written on one day, and their size.
 
     Attributes:
@@ -51,7 +47,7 @@ class Growth(_Value):
     bytes: int
 
 
-class StoreStats(_Value):
+class StoreStats(Value):
     """Sums over conversations, as `stats` returns them.
 
     Attributes:
@@ -84,7 +80,7 @@ class StoreStats(_Value):
     growth: list[Growth] = []
 
 
-class Migration(_Value):
+class Migration(Value):
     """A step that brings a database to the shape that this version expects.
 
     Attributes:
@@ -101,7 +97,7 @@ class Migration(_Value):
     is_applied: bool
 
 
-class Finding(_Value):
+class Finding(Value):
     """A defect found in the database.
 
     Attributes:
@@ -123,7 +119,7 @@ class Finding(_Value):
     repaired: bool = False
 
 
-class VerifyReport(_Value):
+class VerifyReport(Value):
     """The result of `verify`: counts of the documents checked, and the defects found.
 
     Attributes:
@@ -156,7 +152,7 @@ class VerifyReport(_Value):
         return self.left == 0
 
 
-class ProbedConstruct(_Value):
+class ProbedConstruct(Value):
     """A construct that a store uses, as a server answered it.
 
     Attributes:
@@ -175,7 +171,7 @@ class ProbedConstruct(_Value):
     code: int | None = None
 
 
-class ServerReport(_Value):
+class ServerReport(Value):
     """A server and the constructs that it has and lacks.
 
     Attributes:
@@ -197,7 +193,7 @@ class ServerReport(_Value):
         return [construct for construct in self.constructs if construct.status == status]
 
 
-class SearchHit(_Value):
+class SearchHit(Value):
     """A message that a search found.
 
     Attributes:
@@ -223,7 +219,7 @@ class SearchHit(_Value):
     created_at: datetime
 
 
-class ConversationHits(_Value):
+class ConversationHits(Value):
     """The hits of a search in one conversation.
 
     Attributes:
@@ -239,7 +235,7 @@ class ConversationHits(_Value):
     hits: list[SearchHit]
 
 
-class SearchResult(_Value):
+class SearchResult(Value):
     """The result of a search across conversations.
 
     Attributes:

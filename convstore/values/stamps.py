@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.policy import HistoryPolicy
+from convstore.values.value import Value
 
 VIEW_FORMAT = 1
 """Version of the rules by which views are built. A change that gives other messages for the same log increases it."""
@@ -142,7 +143,7 @@ class ViewReason(BaseModel):
     limit: str = ""
 
 
-class TurnOutline(BaseModel):
+class TurnOutline(Value):
     """A turn without its messages.
 
     Attributes:
@@ -158,8 +159,6 @@ class TurnOutline(BaseModel):
         answer: Ordinal of its last AI message, the last one with a stamp if there is one; None without any.
         stamp: The stamp of the view that this message answers.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     turn_id: str
     number: int

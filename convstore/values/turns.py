@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import check_choice
+from convstore.values.value import Value
 
 Verdict = Literal["approve", "edit", "reject", "respond"]
 
 
-class Decision(BaseModel):
+class Decision(Value):
     """What a person decided about a call.
 
     Attributes:
@@ -24,8 +25,6 @@ class Decision(BaseModel):
         message: For "reject" the reason, for "respond" the text.
         by: Who decided, as the application names people.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     verdict: Verdict
     args: dict[str, Any] | None = None
@@ -66,7 +65,7 @@ class Pause(NamedTuple):
     allowed: tuple[str, ...] = ()
 
 
-class TurnCall(BaseModel):
+class TurnCall(Value):
     """A call of a turn that has no result yet.
 
     Attributes:
@@ -78,8 +77,6 @@ class TurnCall(BaseModel):
         result_id: Id that its result gets.
         decision: What a person decided, None if nobody was asked.
     """
-
-    model_config = ConfigDict(defer_build=True, frozen=True)
 
     id: str
     name: str

@@ -27,6 +27,7 @@ from convstore.messages.media import is_media, media_description
 from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
+from convstore.values.json_form import sendable_message
 from convstore.wire.anthropic import BEGINNING, INSTRUCTION
 from convstore.wire.openai_chat import MOVED
 from convstore.wire.steps import NO_TEXT
@@ -69,7 +70,7 @@ def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseM
     ['human']
     """
     original = with_original_ids(messages, provider) if provider else messages
-    return made_for(pair(original).messages, provider)
+    return [sendable_message(message) for message in made_for(pair(original).messages, provider)]
 
 
 def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:

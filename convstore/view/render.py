@@ -35,6 +35,7 @@ from convstore.sources.shortening import (
     without_media,
 )
 from convstore.sources.stub import wants_stub
+from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import made_for, with_original_ids
 from convstore.view.sizes import FINISHED, WHOLE, Showing
@@ -160,6 +161,8 @@ def build_view(
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(message): look.tokens for message, look in made}
     messages = _with_unique_ids(pairing.messages, logged, sizes)
+    # Stored messages are in this form already.
+    messages = [message if id(message) in sizes else sendable_message(message) for message in messages]
     sizes |= {id(message): look.tokens for message, look in notes}
     orphans = set(pairing.orphans)
     changed = [part for part in made if part[1].is_stub or part[1].has_placeholder or part[1].is_shortened]
@@ -206,7 +209,8 @@ class Decoder:
             return decode_plain(kept.body), kept
         found, body = self._plain(message, showing), None
         if found is None:
-            found = self._decode(message, showing)
+            decoded, seen = self._decode(message, showing)
+            found = sendable_message(decoded), seen
             body = None if message.id in self.payloads else plain_json(fields_of(found[0]))
             if body is None:
                 return found

@@ -11,7 +11,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.wire.parts import Block, Media, Text, parts_of, valid_text
+from convstore.values.json_form import valid_text
+from convstore.wire.parts import Block, Media, Text, parts_of
 from convstore.wire.requests import Dropped
 
 _TEXTS = ("thinking", "reasoning", "reasoning_content", "reasoningContent", "reasoningText", "text", "content")

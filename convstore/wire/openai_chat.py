@@ -12,7 +12,8 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
-from convstore.wire.parts import Block, Media, Text, valid_text
+from convstore.values.json_form import valid_text
+from convstore.wire.parts import Block, Media, Text
 from convstore.wire.requests import OpenAIMessages
 from convstore.wire.steps import NO_TEXT, Step, WireCall, read_steps
 

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.json_text import has_few_levels
 from convstore.messages.media import KINDS, block_type, is_media, media_description
 from convstore.messages.reasoning import is_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS
 from convstore.sources.detection import parse_json
+from convstore.values.json_form import has_few_levels, is_json, valid_text
 
 _CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id")
 _MEDIA_HOLDERS: Final = ("extras", "metadata", "source", "image_url", "video_url", "input_audio", "file")
@@ -81,21 +81,6 @@ class Block(NamedTuple):
 Part: TypeAlias = Text | Media | Block
 
 
-def valid_text(text: str) -> str:
-    r"""Return the text with lone surrogates replaced.
-
-    >>> valid_text("caf\u00e9"), valid_text("cut \ud83d") == "cut \ufffd"
-    ('café', True)
-    """
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 def parts_of(message: BaseMessage) -> list[Part]:
     """Return the content of a message, with the refusal and the transcript that OpenAI keeps outside it.
 
@@ -114,15 +99,6 @@ def parts_of(message: BaseMessage) -> list[Part]:
         beside = (message.additional_kwargs.get("refusal"), transcript)
         parts += [Text(valid_text(text)) for text in beside if isinstance(text, str) and text]
     return parts
-
-
-def is_json(value: Any) -> bool:
-    """Return True if a provider can be sent the value exactly as it is."""
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
 
 
 def json_value(value: Any) -> Any:

@@ -19,11 +19,11 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMe
 
 from convstore.messages.call_arguments import sanitize_arguments
 from convstore.messages.call_ids import CallIdTemplate, NewIds
-from convstore.messages.json_text import has_few_levels
 from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import calls_of, pair
-from convstore.wire.parts import Block, Media, Part, Text, is_json, parts_of, valid_text
+from convstore.values.json_form import has_few_levels, is_json, valid_text
+from convstore.wire.parts import Block, Media, Part, Text, parts_of
 from convstore.wire.requests import Dropped
 
 NO_TEXT: Final = "(no text)"

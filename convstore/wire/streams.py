@@ -6,7 +6,6 @@ objects of the SDKs or their dicts. Helper events, which repeat what others say,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Protocol
@@ -14,6 +13,8 @@ from typing import Any, Protocol
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
 
 from convstore.exceptions import InvalidInputError
+from convstore.messages.call_arguments import parsed_arguments
+from convstore.values.json_form import with_invalid_calls
 
 _OF_ANTHROPIC = frozenset(
     {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
@@ -143,7 +144,8 @@ class _LangChain:
         return {str(call["id"]): call["args"] or "" for call in calls}
 
     def message(self) -> Any:
-        return None if self._whole is None else message_chunk_to_message(self._whole)
+        whole = None if self._whole is None else message_chunk_to_message(self._whole)
+        return with_invalid_calls(whole) if isinstance(whole, AIMessage) else whole
 
 
 class _OpenAIChat:
@@ -290,17 +292,9 @@ def _with_arguments(
             continue
         function = {"name": block.get("name"), "arguments": text}
         calls.append({"id": block.get("id"), "type": "function", "function": function})
-        if (args := _object(text)) is None:
+        if (args := parsed_arguments(text)) is None:
             is_cut = True
         else:
             content.append({**block, "input": args})
     made = {"type": "message", "role": "assistant", "stop_reason": None, **whole, "content": content}
     return made | ({"tool_calls": calls} if is_cut else {})
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None

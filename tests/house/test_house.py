@@ -49,6 +49,7 @@ ALLOWED = {
     "pydantic": {"*"},
     "psycopg": {"transfer"},
     "pydantic_ai": {"ext"},
+    "pydantic_core": {"values"},
     "pymongo": {"devserver", "mongo"},
     "pytest": {"testing"},
     "rich": {"cli"},
@@ -56,7 +57,7 @@ ALLOWED = {
     "typer": {"cli"},
     "uvicorn": {"cli"},
     "opentelemetry": {"ext"},
-    "orjson": {"messages"},
+    "orjson": {"messages", "values"},
     "zstandard": {"messages"},
 }
 EDGES = {"cli", "ext", "transfer"}

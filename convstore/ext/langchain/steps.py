@@ -35,7 +35,7 @@ from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentSt
 from convstore.ext.langchain.turn import LoggedTurn, ids_in_log, read_turn
 from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
-from convstore.integration import Trust, append_in_turn, fit_for, host_of, made_for
+from convstore.integration import Trust, append_in_turn, fit_for, host_of, made_for, sendable_message
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, is_answer, last_question, last_turn_of, pending_results
 from convstore.messages.provenance import is_made_up
@@ -234,7 +234,7 @@ def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) ->
     known = len(run.paired) if messages[: len(run.paired)] == run.paired else 0
     if provider is None and is_paired(messages[known:]):
         run.paired = messages
-        return made_for(messages, provider)
+        return [sendable_message(message) for message in made_for(messages, provider)]
     return fit_for(messages, provider)
 
 

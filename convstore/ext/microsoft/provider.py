@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
-from convstore.integration import read_current
+from convstore.integration import read_current, sendable_message
 from convstore.types import Dropped
 from convstore.values.scope import as_scope, check_choice
 
@@ -111,7 +111,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
             context.extend_tools(self.source_id, [FunctionTool(**names, func=read, input_model=spec["parameters"])])
 
     def _read(self, messages: Iterable[BaseMessage]) -> list[Message]:
-        found, dropped = from_log(messages)
+        found, dropped = from_log(map(sendable_message, messages))
         if dropped and self._on_dropped:
             self._on_dropped(dropped)
         return found

@@ -14,13 +14,15 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic_ai.conversation_store import ConversationEntry
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
-from convstore.integration import PydanticAIWriter, marked, read_pydantic_ai, restored
+from convstore.integration import PydanticAIWriter, marked, read_pydantic_ai, restored, sendable
 from convstore.types import Dropped
 
 _MARK = "pydantic_ai"
 _KEYS = {"entry", "parent", "at", "of", "json"}
 _FORGED = (LookupError, TypeError, ValueError, AttributeError)
 """Errors of a mark that the adapter did not write: it is a field of a message that a client can send."""
+_LEVELS = 100
+"""Nesting of values; the parser of pydantic refuses more than 200 levels."""
 
 
 def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
@@ -73,7 +75,8 @@ def _joined(messages: Sequence[BaseMessage], owns: Sequence[dict[str, Any]]) -> 
     """Return the message of Pydantic AI that some messages of the log are, given the JSON of each."""
     kind = "response" if isinstance(messages[0], AIMessage) else "request"
     parts = [part for own in owns for part in own["parts"]]
-    return ModelMessagesTypeAdapter.validate_json(json.dumps([{"kind": kind} | owns[0]["head"] | {"parts": parts}]))
+    made = [{"kind": kind} | owns[0]["head"] | {"parts": parts}]
+    return ModelMessagesTypeAdapter.validate_json(json.dumps(sendable(made, _LEVELS), ensure_ascii=False))
 
 
 def _own(message: BaseMessage, writer: PydanticAIWriter) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic_ai.conversation_store import ConversationRecord
 
 from convstore import Conversation
 from convstore.exceptions import StateConflictError
-from convstore.integration import settle
+from convstore.integration import sendable, settle
 
 RUNNING_SECONDS = 90
 """How long a save may be running; an append ends after 60 s."""
@@ -76,10 +76,10 @@ async def read_state(chat: Conversation) -> RecordState:
     kept: dict[str, Any] | None = snapshot.values.get(_KEY)
     if kept is None:
         return RecordState(None, 0, snapshot.revision, None)
-    record = _RECORD.validate_python(kept["record"])
+    record = _RECORD.validate_python(sendable(kept["record"]))
     if "before" not in kept or await chat.get_tool_messages([str(record.head_id)]):
         return RecordState(record, kept["tail"], snapshot.revision, kept)
-    before = kept["before"] and _RECORD.validate_python(kept["before"])
+    before = kept["before"] and _RECORD.validate_python(sendable(kept["before"]))
     is_running = datetime.now(UTC).timestamp() - kept["at"] < RUNNING_SECONDS
     return RecordState(before, None, snapshot.revision, kept, is_running)
 

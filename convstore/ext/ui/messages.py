@@ -14,8 +14,8 @@ from convstore.ext.ui.ai_sdk import ai_sdk_messages
 from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader
 from convstore.integration import StreamedReply, json_value, valid_text, variants_at_places
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
-from convstore.values.models import Value
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
+from convstore.values.value import Value
 
 _WRITERS = {"ai-sdk": ai_sdk_messages, "ag-ui": ag_ui_messages}
 

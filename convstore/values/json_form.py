@@ -1,0 +1,234 @@
+"""Give values a form that JSON over HTTP can carry, which is UTF-8 without lone surrogates and of limited depth.
+
+A half of an emoji, which a tool leaves where it cuts a text, becomes U+FFFD. A value nested deeper than parsers and
+serializers take becomes its JSON text. Values that need no change stay the same objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import is_
+from typing import Any, Final, NamedTuple, TypeVar
+
+import orjson
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.tool import invalid_tool_call
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+MAX_LEVELS: Final = 200
+"""Nesting far above what models write, and far below the limit of Python's recursive `json`."""
+
+DEEP_ARGUMENTS: Final = "the arguments are not a JSON object, or they nest too deeply; correct the call"
+"""The error of an invalid call: a fixed sentence, because it is stored and a retry must make the same message."""
+
+_LEVELS: Final = MAX_LEVELS + 20
+"""Nesting of a whole value or message, with arguments of `MAX_LEVELS` in it; pydantic writes at most 255 levels."""
+
+_CONTAINERS: Final = (dict, list, tuple, set, frozenset, BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def valid_text(text: str) -> str:
+    r"""Return the text with lone surrogates replaced.
+
+    >>> valid_text("caf\u00e9"), valid_text("cut \ud83d") == "cut \ufffd"
+    ('café', True)
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def is_json(value: Any) -> bool:
+    """Return True if a value can be sent as JSON exactly as it is."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def has_few_levels(value: Any, most: int = MAX_LEVELS) -> bool:
+    """Return True if dicts, lists and tuples nest at most `most` levels deep, at any depth of the caller's stack."""
+    level = [value]
+    for _ in range(most):
+        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
+        level = [child for child in children if isinstance(child, dict | list | tuple)]
+        if not level:
+            return True
+    return False
+
+
+class _Written(NamedTuple):
+    """A piece of JSON text between values that are still to be written; the end of a container has its `id()`."""
+
+    text: str
+    closes: int = 0
+
+
+def deep_json(value: Any) -> str:
+    """Return a value of any depth as JSON text, as `json.dumps` writes it; unknown values as their ``str``.
+
+    >>> deep_json({"a": [1, None], "b": ()}) == json.dumps({"a": [1, None], "b": ()})
+    True
+
+    Raises:
+        ValueError: The value contains itself.
+    """
+    pieces = list[str]()
+    stack: list[Any] = [value]
+    open_ = set[int]()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, _Written):
+            pieces.append(node.text)
+            open_.discard(node.closes)
+        elif isinstance(node, dict | list | tuple):
+            if id(node) in open_:
+                raise ValueError("it contains itself")
+            open_.add(id(node))
+            stack.extend(reversed(_parts(node)))
+        else:
+            pieces.append(json.dumps(node, default=str))
+    return "".join(pieces)
+
+
+def _parts(node: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
+    """Return the children of a container and the JSON text around each."""
+    parts: list[Any] = []
+    if isinstance(node, dict):
+        for key, child in node.items():
+            comma = ", " if parts else ""
+            parts += [_Written(f"{comma}{_key_text(key)}: "), child]
+        return [_Written("{"), *parts, _Written("}", id(node))]
+    for child in node:
+        comma = ", " if parts else ""
+        parts += [_Written(comma), child]
+    return [_Written("["), *parts, _Written("]", id(node))]
+
+
+def _key_text(key: Any) -> str:
+    """Return a key as `json.dumps` writes it."""
+    written = json.dumps({key if key is None or isinstance(key, str | int | float) else str(key): 0})
+    return written.removeprefix("{").removesuffix(": 0}")
+
+
+def sendable_message(message: BaseMessage) -> BaseMessage:
+    r"""Return a message in a form that JSON can carry, but for its artifact, which is not sent.
+
+    Calls with arguments that nest too deeply become invalid ones.
+
+    >>> sendable_message(BaseMessage("cut \ud83d", type="human")).content
+    'cut \ufffd'
+    """
+    fields = vars(message)
+    if "artifact" in fields:
+        fields = {name: value for name, value in fields.items() if name != "artifact"}
+    try:
+        orjson.dumps([fields, message.model_extra])
+    except TypeError:  # a lone surrogate, too many levels, or a type that JSON lacks
+        made: BaseMessage = _sendable(message, _LEVELS, _same)
+        return made
+    return message
+
+
+def sendable(value: Any, levels: int = _LEVELS) -> Any:
+    """Return a value in a form that JSON can carry: texts are valid, and what nests deeper than `levels` is text.
+
+    >>> sendable({"a": {"b": {}}}, levels=2)
+    {'a': {'b': '{}'}}
+    """
+    return _sendable(value, levels, _same)
+
+
+def sendable_model(model: _Model) -> _Model:
+    """Return a model that pydantic can write as JSON: as `sendable_message`, and values that JSON lacks as text."""
+    made: _Model = _sendable(model, _LEVELS, _json_leaf)
+    return made
+
+
+_Leaf = Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _json_leaf(value: Any) -> Any:
+    """Return a value that pydantic writes as JSON: NaN as None, other bytes than UTF-8 as Base64, any other as text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    try:
+        to_jsonable_python(value)
+    except (PydanticSerializationError, ValueError):
+        is_bytes = isinstance(value, bytes | bytearray)
+        return base64.b64encode(value).decode() if is_bytes else to_jsonable_python(value, serialize_unknown=True)
+    return value
+
+
+def _sendable(value: Any, levels: int, leaf: _Leaf) -> Any:
+    if isinstance(value, str):
+        return valid_text(value)
+    if not isinstance(value, _CONTAINERS):
+        return leaf(value)
+    if not levels:
+        return valid_text(deep_json(value))
+    inner = partial(_sendable, levels=levels - 1, leaf=leaf)
+    if isinstance(value, BaseModel):
+        return _sendable_model(value, inner)
+    return _sendable_dict(value, inner) if isinstance(value, dict) else _sendable_items(value, inner)
+
+
+def _sendable_items(value: Any, inner: _Leaf) -> Any:
+    items = list(map(inner, value))
+    if all(map(is_, items, value)):
+        return value
+    return tuple(items) if isinstance(value, tuple) else items
+
+
+def _sendable_model(model: BaseModel, inner: _Leaf) -> BaseModel:
+    if isinstance(model, AIMessage):
+        model = with_invalid_calls(model)
+    fields = vars(model) | (model.model_extra or {})
+    made = {name: inner(value) for name, value in fields.items()}
+    changed = {name: value for name, value in made.items() if value is not fields[name]}
+    return model.model_copy(update=changed) if changed else model
+
+
+def with_invalid_calls(message: AIMessage) -> AIMessage:
+    """Move calls whose arguments nest too deeply to the invalid ones, as they are when a provider's dict is read."""
+    calls = message.tool_calls
+    deep = [call for call in calls if isinstance(call["args"], dict) and not has_few_levels(call["args"])]
+    if not deep:
+        return message
+    invalid = [
+        invalid_tool_call(name=call["name"], args=deep_json(call["args"]), id=call["id"], error=DEEP_ARGUMENTS)
+        for call in deep
+    ]
+    update = {
+        "tool_calls": [call for call in calls if not any(call is other for other in deep)],
+        "invalid_tool_calls": [*invalid, *message.invalid_tool_calls],
+    }
+    return message.model_copy(update=update)
+
+
+def _sendable_dict(value: Mapping[Any, Any], inner: _Leaf) -> Any:
+    made = {_key(key, inner): inner(child) for key, child in value.items()}
+    is_same = len(made) == len(value) and all(map(is_, made, value)) and all(map(is_, made.values(), value.values()))
+    return value if is_same else made
+
+
+def _key(key: Any, inner: _Leaf) -> Any:
+    if key is None or isinstance(key, bool | int | float):
+        return key
+    found = inner(key)
+    return found if isinstance(found, str) else str(found)
