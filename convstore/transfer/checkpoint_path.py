@@ -143,7 +143,7 @@ def _read(found: Any) -> Checkpoint:
     step = metadata.get("step")
     at = datetime.fromisoformat(checkpoint["ts"])
     return Checkpoint(
-        id=str(checkpoint["id"]),
+        id=str(found.config["configurable"]["checkpoint_id"]),
         parent=str(parent or ""),
         config=found.config,
         step=step if isinstance(step, int) else 0,

@@ -109,15 +109,17 @@ class StateHistory:
         """Add the messages of the next older state; `step` is that of pending writes."""
         self.depth += 1
         seen = set[Any]()
-        for index, (key, message) in enumerate(_keyed(state)):
+        for index, (own_key, message) in enumerate(_keyed(state)):
             if _is_summary(message):
                 self.summaries.add(digest_of(message.text))
                 continue
-            seen.add(key)
+            key = self._key_of(own_key, message)
             place = self._found.get(key)
             if place is None:
-                place = Place(message, message, 0, 0, 0, "", checkpoint.at, is_active=self.depth == 0)
+                kept = message if key == own_key else _without_id(message)
+                place = Place(kept, message, 0, 0, 0, "", checkpoint.at, is_active=self.depth == 0)
                 self._found[key] = place
+            seen.add(key)
             if not place.is_open:
                 place.came_back = True
                 continue
@@ -130,6 +132,15 @@ class StateHistory:
             place.at = checkpoint.at
         for key, place in self._found.items():
             place.is_open = place.is_open and key in seen
+
+    def _key_of(self, key: Any, message: Any) -> Any:
+        """Return the key of a message; a removed one whose id another message took later has a key of its own."""
+        number = 0
+        own_key = key
+        while (place := self._found.get(own_key)) and not place.is_open and place.oldest != message:
+            number += 1
+            own_key = (key, "earlier", number)
+        return own_key
 
     def note_summaries(self, values: Mapping[str, Any]) -> None:
         """Count the summaries that langmem and deepagents keep beside the messages of a state."""
@@ -200,6 +211,12 @@ def _keyed(state: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         content = digest_of_messages([message]) if isinstance(message, BaseMessage) else repr(message)
         equal[content] += 1
         yield (content, equal[content]), message
+
+
+def _without_id(message: Any) -> Any:
+    if isinstance(message, BaseMessage):
+        return message.model_copy(update={"id": None})
+    return {**message, "id": None} if isinstance(message, Mapping) else message
 
 
 def _is_summary(message: Any) -> bool:

@@ -110,20 +110,21 @@ async def test_what_was_removed_or_replaced_is_never_shown(store: ConversationSt
         [RemoveMessage("a-pin")],
         [RemoveMessage("q-2"), RemoveMessage("a-2")],
         [HumanMessage("2", id="q-2")],
+        [AIMessage("new", id="a-2")],
     ):
         await graph.aupdate_state(CONFIG, {"messages": update})
-    log, shown, reasons = await imported(store, graph.checkpointer)
-    assert log == ["q-0", "a-0", "q-pin", "a-pin", "a-2", "q-2"]
-    assert shown == ["q-0", "a-0", "q-pin", "q-2"]
+    _, shown, reasons = await imported(store, graph.checkpointer)
+    assert shown == ["q-0", "a-0", "q-pin", "q-2", "a-2"]
     chat = store.conversation(user_id="ada", thread_id="orcas")
-    assert [message.text async for message in chat.messages()][2] == "***"
+    log = [message.text async for message in chat.messages()]
+    assert log == ["0", "Answer to 0", "***", "Answer to pin", "Answer to 2", "2", "new"]
     assert reasons == [
         "rewound: 2 messages that the graph removed from its state",
         "replaced in the state: 1 message; the last content is imported",
     ]
     await chat.delete()
     log, shown, _ = await imported(store, graph.checkpointer, removed="leave out")
-    assert log == shown == ["q-0", "a-0", "q-pin", "q-2"]
+    assert log == shown == ["q-0", "a-0", "q-pin", "q-2", "a-2"]
 
 
 async def test_messages_that_a_graph_hides_and_restores_keep_their_order(store: ConversationStore) -> None:
@@ -145,7 +146,7 @@ async def test_messages_that_a_graph_hides_and_restores_keep_their_order(store: 
 
 
 async def test_the_path_is_that_of_the_newest_checkpoint(store: ConversationStore) -> None:
-    """Other branches, namespaces of subgraphs and summaries are left out and counted; parents may have later ids."""
+    """Other branches, namespaces of subgraphs and summaries are left out and counted; a parent may have a later id."""
     inner = graph_of(lambda state: {"messages": [AIMessage("inner", id=f"i-{len(state['messages'])}")]}, saver=True)
     graph = graph_of(answer, inner)
     await ask(graph, "0")
@@ -155,6 +156,13 @@ async def test_the_path_is_that_of_the_newest_checkpoint(store: ConversationStor
     summary = HumanMessage("Before: orcas.", id="s", additional_kwargs={"lc_source": "summarization"})
     kept = [RemoveMessage(REMOVE_ALL_MESSAGES), summary, HumanMessage("edited", id="q-edited")]
     await graph.aupdate_state(CONFIG, {"messages": kept}, as_node="node1")
+    checkpoints = graph.checkpointer.storage["orcas"][""]
+    *_, child, _, newest = sorted(checkpoints)
+    parent = checkpoints[child][2]
+    later = newest[:-1]  # an id between those of the newest two checkpoints, as another worker's clock gives
+    checkpoints[later] = checkpoints.pop(parent)
+    for id_, saved in list(checkpoints.items()):
+        checkpoints[id_] = (*saved[:2], later if saved[2] == parent else saved[2])
     log, shown, reasons = await imported(store, graph.checkpointer)
     assert (log, shown) == (["q-0", "a-0", "i-2", "q-edited"], ["q-edited"])
     assert reasons == [
@@ -218,7 +226,14 @@ async def test_an_interrupted_step_belongs_to_the_thread(store: ConversationStor
     agent = graph.compile(checkpointer=InMemorySaver())
     with pytest.raises(ValueError, match="1"):
         await ask(agent, "0")
-    assert (await imported(store, agent.checkpointer))[:2] == (texts(0), texts(0))
+    saver = agent.checkpointer
+    assert (await imported(store, saver))[:2] == (texts(0), texts(0))
+    checkpoints = saver.storage["orcas"][""]
+    for id_ in sorted(checkpoints)[1:]:
+        del checkpoints[id_]
+    saver.writes.clear()
+    [record] = [record async for record in read_checkpoints(saver)]
+    assert [item.message.id for item in record.messages] == ["q-0"]
 
 
 @dataclass
