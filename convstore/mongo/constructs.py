@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from pymongo import ASCENDING
 from pymongo.errors import BulkWriteError
@@ -49,8 +49,8 @@ class Construct:
         instead: What the store does on a server without it; "" if nothing replaces it.
         falls: What does not hold on a server without it, where nothing replaces it.
         after: Name of a construct without which it cannot be tried; "" if there is none.
-        by_refusal: The store notices the lack by a refusal (`driver.is_refusal`) alone, so that
-            nothing replaces it on a server that answers otherwise.
+        replaced_if: What makes the store use the replacement: nothing special, a refusal, or one
+            by a code that it knows (`driver.is_refusal`).
     """
 
     name: str
@@ -58,7 +58,7 @@ class Construct:
     instead: str = ""
     falls: str = ""
     after: str = ""
-    by_refusal: bool = False
+    replaced_if: Literal["lacking", "refused", "refused by a known code"] = "lacking"
 
 
 def _expect(found: object, wanted: object, what: str) -> None:
@@ -362,14 +362,14 @@ CONSTRUCTS = (
         _clock_in_updates,
         _MEASURED_CLOCK,
         falls=_NO_SETUP,
-        by_refusal=True,
+        replaced_if="refused by a known code",
     ),
     Construct(
         "filters with $$NOW",
         _clock_in_filters,
         _MEASURED_CLOCK,
         falls=_NO_SETUP,
-        by_refusal=True,
+        replaced_if="refused by a known code",
     ),
     Construct("range deletions", _deletions, falls="promise 10: nothing can be deleted"),
     Construct("range reads with majority", _ranges, falls="promise 3: nothing can be loaded"),
@@ -388,14 +388,14 @@ CONSTRUCTS = (
         _joins,
         "one more command for each listed conversation",
         falls="conversations cannot be listed",
-        by_refusal=True,
+        replaced_if="refused",
     ),
     Construct(
         "$bsonSize",
         _sizes,
         "`store.stats` reads the documents to measure them",
         falls="`store.stats` fails, but with sizes=False",
-        by_refusal=True,
+        replaced_if="refused by a known code",
     ),
     Construct("change streams", _changes, "watched conversations are read once a second"),
     Construct(

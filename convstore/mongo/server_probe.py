@@ -49,6 +49,8 @@ _OF_MONGODB = {"allocator", "gitVersion", "storageEngines"}
 """Fields of `buildInfo` that MongoDB's own servers have, and those that imitate it lack."""
 
 _Topology = Literal["standalone", "replica set", "sharded cluster"]
+_Lack = Literal["lacking", "refused", "refused by a known code"]
+_LACKS: tuple[_Lack, ...] = ("lacking", "refused", "refused by a known code")
 _GRANT = "grant the user the role convstoreProbe of docs/operations.md"
 _AMBIGUOUS = "code 13, by which this server may also mean that it does not have the command"
 
@@ -173,12 +175,14 @@ class _Probe:
     def _refused(self, construct: Construct, error: StoreError) -> ProbedConstruct:
         """Judge a refusal: it is a lack, unless the user or the moment is its cause."""
         code = getattr(error.__cause__, "code", None)
-        is_replaced = bool(construct.instead) and not construct.by_refusal
+        needs_code = construct.replaced_if == "refused by a known code"
+        is_replaced = bool(construct.instead) and not needs_code
         if isinstance(error, MissingPrivilegeError) and (self._is_mongodb or not is_replaced):
             return _not_tried(construct, self._of_privilege(error), code)
         if code in _BUSY:
             return _not_tried(construct, _reason_of(error), code)
-        return _lacking(construct, _reason_of(error), code, is_known=is_refusal(error))
+        lack: _Lack = "refused by a known code" if is_refusal(error) else "refused"
+        return _lacking(construct, _reason_of(error), code, lack)
 
     def _of_privilege(self, error: MissingPrivilegeError) -> str:
         """Return why something was not permitted, and what to do about it where that is known."""
@@ -219,9 +223,10 @@ def _not_tried(construct: Construct, reason: str, code: int | None = None) -> Pr
     return ProbedConstruct(name=construct.name, status="not_tried", reason=reason, code=code)
 
 
-def _lacking(construct: Construct, reason: str, code: int | None = None, *, is_known: bool = False) -> ProbedConstruct:
+def _lacking(construct: Construct, reason: str, code: int | None = None, lack: _Lack = "lacking") -> ProbedConstruct:
     """Return a lack; it is replaced if something does, and the store notices the lack."""
-    is_replaced = bool(construct.instead) and (is_known or not construct.by_refusal)
+    is_noticed = _LACKS.index(lack) >= _LACKS.index(construct.replaced_if)
+    is_replaced = bool(construct.instead) and is_noticed
     return ProbedConstruct(
         name=construct.name,
         status="replaced" if is_replaced else "missing",

@@ -154,7 +154,7 @@ def imitation(command: Command) -> Mapping[str, Any] | None:
                 "indexes for $exists": ("not_tried", None),
                 "ordered batches with majority and journal": ("not_tried", 13),
                 "counts": ("not_tried", 13),
-                "$lookup with a pipeline": ("not_tried", 13),
+                "$lookup with a pipeline": ("replaced", 13),
                 "$bsonSize": ("not_tried", 13),
                 "change streams": ("replaced", 13),
                 "listCollections and listIndexes": ("not_tried", None),
