@@ -340,6 +340,10 @@ class _Preparation:
         ), chunks
 
 
+class Replaced(Exception):  # noqa: N818 - a result, caught by the writer
+    """The conversation was deleted, pruned, or replaced by a backup; the append belongs to another one."""
+
+
 class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append after a tail
     """The log does not end with what an append has to follow; the argument is its last ordinal."""
 

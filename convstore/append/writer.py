@@ -16,8 +16,9 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, Known, Request, TailMoved, Written, prepare
-from convstore.append.compose import MAX_AHEAD, compose, payloads_to_cache, receipt_of, renumbered_by
+from convstore.append.batch import Batch, Known, Replaced, Request, TailMoved, Written, prepare
+from convstore.append.child_numbers import ChildNumbers
+from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.items import stored_items
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
@@ -34,7 +35,7 @@ from convstore.log.rows import Row, rows_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import parent_id
 from convstore.mongo.log import SlotTaken
-from convstore.mongo.number_pools import MAX_BLOCK, NumberPools
+from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
@@ -45,14 +46,10 @@ from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.items import PlacedItem
-from convstore.values.scope import Scope, root_scope
+from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp, check_own
 
 _TRIES = 1_000
-
-
-class _Replaced(Exception):  # noqa: N818 - a result, caught here
-    """The conversation was deleted, pruned, or replaced by a backup; the append belongs to another one."""
 
 
 class Writer:
@@ -69,7 +66,7 @@ class Writer:
         self._reader, self._heads, self._log, self._cache = reader, reader.heads, reader.log, reader.cache
         self._codec, self._counter, self._clock = reader.codec, reader.counter, reader.clock
         self._tombstones, self._refresher, self._extractors = tombstones, refresher, extractors
-        self._pools = pools
+        self._child_numbers = ChildNumbers(reader, pools, self._write)
 
     async def append(
         self,
@@ -129,27 +126,8 @@ class Writer:
         return _last_numbers(tail, number), tail
 
     async def reserve_for_child(self, scope: Scope, number: int) -> range:
-        """Reserve source ids for a child, in the sequence of its outermost conversation.
-
-        That reserves them for all its children in blocks that grow, because each is an entry that its loads read.
-        """
-        root, given = root_scope(scope), 0
-        if outer := await self._reader.find(root):
-            while (taken := await self._pools.take(outer.conversation, number))[0]:
-                if not await self._log.taken_source_ids(outer.conversation, taken[0]):
-                    return taken[0]
-            given = taken[1]
-        size = max(number, min(given, MAX_BLOCK))
-        request = Request(Batch((), self._codec, self._counter), reserve=size, for_child=True)
-        _, _, outer, tail = await self._write(root, request)
-        block = _last_numbers(tail, size)
-        await self._pools.fill(outer.conversation, block[number:], given=given + size)
-        return block[:number]
-
-    async def _claim_numbers(self, scope: Scope, claims: tuple[int, ...], *, claimant: str) -> None:
-        """Claim numbers that the tools of a child gave; a SourceIdClashError if one is taken."""
-        batch = Batch((), self._codec, self._counter, claims=claims, claimant=claimant)
-        await self._write(root_scope(scope), Request(batch, for_child=True))
+        """Reserve source ids for a child, in the sequence of its outermost conversation."""
+        return await self._child_numbers.reserve(scope, number)
 
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
         """Return the numbers under which some texts were shown; see `Conversation.find_shown_sources`."""
@@ -178,7 +156,7 @@ class Writer:
                         async with self._reader.reading(cached):
                             known, entry, tail = await self._write_in_order(cached, request)
                             return known, entry, cached, tail
-                    except (_Replaced, ConversationDeletedError):
+                    except (Replaced, ConversationDeletedError):
                         self._cache.forget(cached)
                     except BaseException:
                         cached.doubt()
@@ -314,8 +292,8 @@ class Writer:
         numbers, taken, through = new.kept_source_ids, frozenset[int](), 0
         is_child = bool(parent_id(cached.conversation))
         # Read before the ids in use: a number that another child claims in between is claimed here, too, and refused.
-        if is_child and (numbers or new.reserved) and (outer := await self._reader.find(root_scope(cached.scope))):
-            through = (await self._log.last_totals(outer.conversation)).sources_through
+        if is_child and (numbers or new.reserved):
+            through = await self._child_numbers.through(cached)
         is_shared = is_child or new.claimant
         if numbers and (is_shared or min(numbers) <= (tail.sources_through if new.renumber else tail.given_through)):
             if new.renumber:
@@ -324,7 +302,7 @@ class Writer:
                 await self._refuse_taken_source_ids(cached, new)
         if is_child:
             try:
-                new = await self._numbered_in_root(cached, new, taken, through)
+                new = await self._child_numbers.numbered(cached, new, taken, through)
             except SourceIdClashError:
                 if not new.renumber:
                     raise
@@ -342,28 +320,6 @@ class Writer:
             raise TurnConflictError(branch.event.turn, is_newest=False)
         return branch.entry_of(made, tail, active)
 
-    async def _numbered_in_root(
-        self, cached: CachedConversation, new: Batch, taken: frozenset[int], through: int
-    ) -> Batch:
-        """Reserve numbers for a child's sources in the outermost conversation, whose sequence is that of all below it.
-
-        The sequence, which ended with `through`, also moves past numbers that tools gave. They are claimed there,
-        because no index keeps those of several conversations apart. No command for a batch without sources.
-        """
-        kept = set(new.kept_source_ids) - taken
-        given = [number for number in dict.fromkeys(new.reserved) if number not in kept]
-        if given and await self._log.taken_source_ids(cached.conversation, given):
-            given = []
-        fixed = {number for number in (*kept, *given) if number <= through + MAX_AHEAD}
-        missing = max(0, sum(len(part.sources) for part in new.prepared) - len(fixed))
-        claims = tuple(sorted(number for number in fixed if number > through))
-        given = [number for number in given if number in fixed]
-        if claims:
-            await self._claim_numbers(cached.scope, claims, claimant=cached.conversation)
-        if missing:
-            given += await self.reserve_for_child(cached.scope, missing)
-        return replace(new, reserved=given, through=through)
-
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
         """Raise an error if a source id that came with a new message is taken."""
         numbers = new.kept_source_ids
@@ -380,14 +336,14 @@ class Writer:
             False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
 
         Raises:
-            _Replaced: The conversation was deleted, or its log no longer contains the tail.
+            Replaced: The conversation was deleted, or its log no longer contains the tail.
         """
         if self._cache.is_fresh(cached):
             last = await self._log.last_totals(cached.conversation)
         else:
             found = await self._heads.find_listed(dict(cached.scope))
             if self._reader.seen(cached.scope, found and found.head) is not cached:
-                raise _Replaced
+                raise Replaced
             last = found.totals if found else tail
         await self._check_continues(cached, tail, last)
         self._cache.confirm(cached, last)
@@ -397,13 +353,13 @@ class Writer:
         """Check that the log continues the cached tail, given the last entry just read.
 
         Raises:
-            _Replaced: The log is shorter, or has another entry at the number of the tail.
+            Replaced: The log is shorter, or has another entry at the number of the tail.
         """
         if last.entries > tail.entries or (last.entries, last.link) == (tail.entries, tail.link):
             return
         head = await self._heads.find(dict(cached.scope))
         if head is not None and head.conversation == cached.conversation:
-            raise _Replaced
+            raise Replaced
 
     async def _insert(self, cached: CachedConversation, entry: Entry, batch: Batch, sent: list[Chunk]) -> bool:
         """Insert the entry, and refresh the head if that is due; False if another writer took the number or an id.
@@ -420,7 +376,7 @@ class Writer:
         if not exists:
             # delete() also discards appends in flight; prune() only removes idle conversations.
             if await self._tombstones.was_pruned(cached.conversation):
-                raise _Replaced
+                raise Replaced
             self._cache.forget(cached)
         return True
 

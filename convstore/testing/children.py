@@ -324,6 +324,26 @@ class ChildContract:
         with pytest.raises(SourceIdClashError):
             await child.append(_found(7))
 
+    async def test_a_deletion_elsewhere_costs_no_number_its_meaning(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
+        """A worker that knows the deleted conversation numbers its child's sources in the one that replaced it."""
+        scope = outer.scope
+        for found in (rag_turn("by the store", sources=2), _found(1, 2)):
+            old, new = [new_store().conversation(**scope) for _ in range(2)]
+            await old.append(rag_turn("before", sources=3))
+            await old.child("finder").append(rag_turn("by the finder", sources=1))
+            await new.delete()
+            await new.append(HumanMessage("A new beginning."))
+            child = await old.child("finder").child("critic").append(found)
+            root = await new.append(rag_turn("after", sources=6))
+            assert child.source_ids
+            assert root.source_ids
+            assert child.source_ids[1] < root.source_ids[0]
+            page = await new.get_sources([child.source_ids[0]])
+            assert [source.child_id for source in page.sources] != [""]
+            assert (await new.store.verify(user_id=scope["user_id"])).findings == ()
+
     async def test_tools_that_count_alike_at_the_same_time_clash(
         self, new_store: _NewStore, outer: Conversation
     ) -> None:

@@ -138,7 +138,7 @@ class ConvstoreConversationStore(PydanticStore):
         """Return the owner of this call, else the only owner of the id; None if there is none."""
         if (known := _owner.get()) is not None:
             return known
-        values = {**self._fixed, self._id_key: conversation_id}
+        values: dict[str, Any] = {**self._fixed, self._id_key: conversation_id}
         found = (await self.store.list_conversations(limit=2, **values)).conversations
         if len(found) > 1:
             raise UserError(f"Several owners have a conversation {conversation_id!r}; pass scope= to choose one.")
@@ -197,7 +197,8 @@ class ConvstoreConversationStore(PydanticStore):
             raise LookupError(head_id)
         if len(found) > 1:
             raise UserError(f"Several owners have an entry {head_id!r}; load it with its conversation and scope=.")
-        return await _history(*found.values(), head_id, limit)
+        [chat] = found.values()
+        return await _history(chat, head_id, limit)
 
     async def write_record(
         self,

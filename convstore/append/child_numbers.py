@@ -1,0 +1,116 @@
+"""Number the sources of a child, a sub-agent's conversation, in the sequence of the outermost conversation around it.
+
+A child is filed under the conversation that its id begins with. Its numbers come from that one, never from another one
+that a cache has for the same scope: then one of them was deleted by another worker, and the append begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from convstore.append.batch import Batch, Known, Replaced, Request
+from convstore.append.compose import MAX_AHEAD
+from convstore.log.entry import Entry, Totals
+from convstore.mongo.keys import root_id
+from convstore.mongo.number_pools import MAX_BLOCK, NumberPools
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
+from convstore.values.scope import Scope, root_scope
+
+Write: TypeAlias = Callable[[Scope, Request], Awaitable[tuple[Known, Entry | None, CachedConversation, Totals]]]
+
+
+class ChildNumbers:
+    """Reserves and claims numbers for the sources of children.
+
+    Args:
+        reader: Reads the logs.
+        pools: The numbers that are reserved for children.
+        write: Writes a request to the conversation of a scope; the writer's, which numbers the sources of its batches
+            here.
+    """
+
+    def __init__(self, reader: LogReader, pools: NumberPools, write: Write) -> None:
+        self._reader, self._log, self._cache = reader, reader.log, reader.cache
+        self._pools, self._write = pools, write
+
+    async def reserve(self, scope: Scope, number: int) -> range:
+        """Reserve numbers for a child."""
+        outer = root_scope(scope)
+        numbers, _ = await self._reserve(outer, await self._reader.find(outer), number)
+        return numbers
+
+    async def through(self, child: CachedConversation) -> int:
+        """Return the last number of the sequence that a child's sources are numbered in."""
+        root = await self._root_of(child)
+        return (await self._log.last_totals(root.conversation)).sources_through
+
+    async def numbered(self, child: CachedConversation, new: Batch, taken: frozenset[int], through: int) -> Batch:
+        """Return a child's batch with numbers for its sources, reserved in the outermost conversation.
+
+        The sequence, which ended with `through`, also moves past numbers that tools gave. They are claimed there,
+        because no index keeps those of several conversations apart. No command for a batch without sources.
+        """
+        kept = set(new.kept_source_ids) - taken
+        given = [number for number in dict.fromkeys(new.reserved) if number not in kept]
+        if given and await self._log.taken_source_ids(child.conversation, given):
+            given = []
+        fixed = {number for number in (*kept, *given) if number <= through + MAX_AHEAD}
+        missing = max(0, sum(len(part.sources) for part in new.prepared) - len(fixed))
+        claims = tuple(sorted(number for number in fixed if number > through))
+        given = [number for number in given if number in fixed]
+        if claims:
+            await self._claim(child, claims)
+        if missing:
+            numbers, root = await self._reserve(root_scope(child.scope), await self._root_of(child), missing)
+            self._check_root(child, root)
+            given += numbers
+        return replace(new, reserved=given, through=through)
+
+    async def _claim(self, child: CachedConversation, claims: tuple[int, ...]) -> None:
+        """Claim numbers that the tools of a child gave; a SourceIdClashError if one is taken."""
+        await self._root_of(child)
+        batch = replace(self._empty(), claims=claims, claimant=child.conversation)
+        _, _, root, _ = await self._write(root_scope(child.scope), Request(batch, for_child=True))
+        self._check_root(child, root)
+
+    async def _reserve(
+        self, scope: Scope, root: CachedConversation | None, number: int
+    ) -> tuple[range, CachedConversation]:
+        """Reserve numbers for a child of a scope; return them, and the conversation whose numbers they are.
+
+        They are reserved for all its children in blocks that grow, because each is an entry that its loads read.
+        """
+        given = 0
+        if root is not None:
+            while (taken := await self._pools.take(root.conversation, number))[0]:
+                if not await self._log.taken_source_ids(root.conversation, taken[0]):
+                    return taken[0], root
+            given = taken[1]
+        size = max(number, min(given, MAX_BLOCK))
+        _, _, written, tail = await self._write(scope, Request(self._empty(), reserve=size, for_child=True))
+        block = range(tail.sources_through - size + 1, tail.sources_through + 1)
+        if root is None or written.conversation == root.conversation:  # else `given` counts those of a deleted one
+            await self._pools.fill(written.conversation, block[number:], given=given + size)
+        return block[:number], written
+
+    async def _root_of(self, child: CachedConversation) -> CachedConversation:
+        """Return the outermost conversation around a child."""
+        return self._check_root(child, await self._reader.find(root_scope(child.scope)))
+
+    def _check_root(self, child: CachedConversation, root: CachedConversation | None) -> CachedConversation:
+        """Return the conversation that a child is filed under.
+
+        Raises:
+            Replaced: It is another one, because this worker has not learnt of a deletion for both of them.
+        """
+        if root is not None and root.conversation == root_id(child.conversation):
+            return root
+        if root is not None:
+            self._cache.forget(root)
+        raise Replaced
+
+    def _empty(self) -> Batch:
+        return Batch((), self._reader.codec, self._reader.counter)
