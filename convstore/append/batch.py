@@ -45,7 +45,8 @@ from convstore.values.models import Receipt
 from convstore.values.stamps import ViewStamp
 
 _MAXIMUM_EDGES = 100_000
-_PART_MINIMUMS = (PART_MINIMUM, 4_096, 1_024, SMALLEST_PART)
+_WAYS = ((PART_MINIMUM, False), (4_096, False), (1_024, False), (SMALLEST_PART, False), (SMALLEST_PART, True))
+"""Ways to make an entry smaller, in order: characters from which parts leave it, and if contents leave it whole."""
 _ENTRY_BYTES = 900_000
 """Estimated size of an entry above which smaller parts of its messages move to payloads."""
 _NO_SOURCES = FoundSources()
@@ -160,8 +161,8 @@ def prepare(
         UnencodableError: The codec cannot encode the type of a value, unless `omit`.
     """
     prepared, made, omitted = list[Prepared](), tuple[PreparedItem, ...](), list[str]()
-    for minimum in _PART_MINIMUMS:
-        work = _Preparation(codec, counter, token, extractors, minimum)
+    for minimum, whole_contents in _WAYS:
+        work = _Preparation(codec, counter, token, extractors, minimum, whole_contents)
         prepared, omitted = work.prepare_all(zip(indexes or counting(), messages, strict=False), omit=omit)
         paths = omitted if omit else None
         made = prepare_items(items, codec, token=token, numbers=work.numbers, omitted=paths, minimum=minimum)
@@ -185,7 +186,7 @@ def _item_bytes(prepared: PreparedItem) -> int:
 class _Preparation:
     """Prepares the messages of one batch; `numbers` counts the chunks of all of them.
 
-    Parts with at least `minimum` characters leave the entry.
+    Parts with at least `minimum` characters leave the entry, and with `whole_contents` lists of blocks as a whole.
     `edges_left` limits the characters that bodies keep of the texts in payloads, which bounds the size of the entry.
     """
 
@@ -194,6 +195,7 @@ class _Preparation:
     token: str
     extractors: Mapping[str, SourceExtractor]
     minimum: int
+    whole_contents: bool = False
     numbers: Iterator[int] = field(default_factory=counting)
     edges_left: int = _MAXIMUM_EDGES
 
@@ -267,7 +269,7 @@ class _Preparation:
     ) -> tuple[EncodedMessage, EncodedMessage]:
         """Return a message as the entry has it, and as it is encoded whatever the batch."""
         encode = partial(encode_message, self.codec, fields, artifact=artifact, omitted=omitted)
-        encoded = encode(max_edges=max_edges, minimum=self.minimum)
+        encoded = encode(max_edges=max_edges, minimum=self.minimum, whole_contents=self.whole_contents)
         self.edges_left -= encoded.edges
         return encoded, encode() if encoded.edges or self.minimum < PART_MINIMUM else encoded
 

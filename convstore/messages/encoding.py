@@ -135,6 +135,7 @@ class _Payload:
     omitted: list[str] | None
     max_edges: int = 0
     minimum: int = PART_MINIMUM
+    whole_contents: bool = False
     pieces: list[str] = field(default_factory=list)
     length: int = 0
     edges: int = 0
@@ -211,19 +212,22 @@ def encode_message(
     omitted: list[str] | None = None,
     max_edges: int = 0,
     minimum: int = PART_MINIMUM,
+    whole_contents: bool = False,
 ) -> EncodedMessage:
     """Split a message's fields, as `fields_of` returns them, into body and payload.
 
     `artifact` is the encoded artifact of a tool result, if it is encoded already. `max_edges` limits the characters of
-    long texts that the body keeps. Parts with at least `minimum` characters leave the body. With `omitted`, values of
-    unknown types are left out and their paths appended to it.
+    long texts that the body keeps. Parts with at least `minimum` characters leave the body; with `whole_contents`, a
+    content of many small blocks does as a whole. With `omitted`, values of unknown types are left out and their paths
+    appended to it.
     """
-    payload = _Payload(codec, omitted, max_edges, minimum)
+    payload = _Payload(codec, omitted, max_edges, minimum, whole_contents)
     if fields["type"] == "tool":
         return _encode_result(fields, payload, artifact)
     body = codec.encode(fields, omitted=omitted)
-    # Every model call needs the system prompt, so it stays whole in the entry.
-    if len(body) < minimum or fields["type"] == "system":
+    # Every model call needs the system prompt, so it stays whole in the entry if it fits.
+    is_kept = fields["type"] == "system" and minimum == PART_MINIMUM
+    if len(body) < minimum or is_kept:
         return EncodedMessage(body)
     fields = dict(fields)
     _put_large_parts(fields, payload, late=False)
@@ -354,6 +358,8 @@ def _is_late(key: Any, size: int) -> bool:
 
 def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
     if key == "content" and type(value) is list:
+        if payload.whole_contents:
+            return payload.put(value)
         minimum = _minimum(value, payload)
         return [
             _split_block(part, payload, minimum)

@@ -36,6 +36,7 @@ from convstore.log.rows import is_named
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
+from convstore.messages.sizes import bytes_of
 from convstore.mongo.bson_values import (
     from_stored,
     sealed,
@@ -405,3 +406,16 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
 
 def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple((stored_text(first), stored_text(other)) for first, other in stored_list(value))
+
+
+def way_out_of_size(entry: Entry, limit: int) -> str:
+    """Return what to do about an entry whose document exceeds a limit of bytes."""
+    sizes = {message.id: bytes_of(message.body) for message in entry.messages}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    if largest and sizes[largest] > limit // 2:
+        return (
+            f"message {largest!r} has {sizes[largest]:,} of them in parts that are not stored apart: names, ids, and "
+            "fields of fewer than 500 characters each; join these to longer ones"
+        )
+    is_one = len(entry.messages) + len(entry.items) <= 1
+    return "append a smaller message" if is_one else "append it in several smaller batches"

@@ -29,7 +29,7 @@ from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import entry_document, entry_from, item_filter, variants_at
+from convstore.mongo.documents import entry_document, entry_from, item_filter, variants_at, way_out_of_size
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, log_ranges, root_id
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
@@ -401,10 +401,9 @@ def _encoded(conversation: str, entry: Entry) -> bytes:
     """Return the document of an entry in BSON; refuse one that is too large."""
     data = encoded(entry_document(conversation, entry))
     if len(data) > _ENTRY_BYTES:
-        is_one = len(entry.messages) + len(entry.items) <= 1
         raise BatchTooLargeError(
             f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is {_ENTRY_BYTES:,}; "
-            + ("append a smaller message" if is_one else "append it in several smaller batches")
+            + way_out_of_size(entry, _ENTRY_BYTES)
         )
     return data
 

@@ -11,7 +11,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.integration import normalize_messages
-from convstore.messages.encoding import digest_of, encode_message, fields_of
+from convstore.messages.encoding import SMALLEST_PART, digest_of, encode_message, fields_of
+from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item
@@ -250,7 +251,13 @@ def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[Bas
 def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[BaseMessage, bytes]]:
     """Return the messages with the digests of body and payload, as entries store them."""
     encoded = [encode_message(codec, fields_of(message)) for message in messages]
-    if any(len(form.body.encode("utf-8", "surrogatepass")) > _MAX_ENTRY_BYTES for form in encoded):
-        raise InvalidInputError("larger than 1 MB in many small parts, or a system message; shorten it")
+    for message, form in zip(messages, encoded, strict=True):
+        if bytes_of(form.body) <= _MAX_ENTRY_BYTES:
+            continue
+        least = encode_message(codec, fields_of(message), minimum=SMALLEST_PART, whole_contents=True)
+        if bytes_of(least.body) > _MAX_ENTRY_BYTES:
+            raise InvalidInputError(
+                "larger than 1 MB in fields of fewer than 500 characters each; join or shorten them"
+            )
     digests = [digest_of(form.body) + (digest_of(form.payload) if form.payload else b"") for form in encoded]
     return list(zip(messages, digests, strict=True))

@@ -256,6 +256,8 @@ class Loader:
         """Build the view of a decision."""
         rows = load.rows[decision.begin :]
         needed = payloads_needed(rows, decision.shown, load.policy)
+        # Nearly always none: only a system prompt that is too large for its entry has a payload.
+        needed += [(message.id, message.payload) for message in load.system or () if message.payload]
         payloads, read = await self._read_payloads(load.cached, rows, needed)
         if read:
             load.payload_reads = 1

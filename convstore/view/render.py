@@ -161,15 +161,17 @@ def build_view(
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(message): look.tokens for message, look in made}
     messages = _with_unique_ids(pairing.messages, logged, sizes)
-    # Stored messages are in this form already.
-    messages = [message if id(message) in sizes else sendable_message(message) for message in messages]
     sizes |= {id(message): look.tokens for message, look in notes}
+    known = [*map(sizes.get, map(id, messages))]
+    if None in known:  # the others are in this form already
+        messages = [
+            sendable_message(each) if size is None else each for each, size in zip(messages, known, strict=True)
+        ]
     orphans = set(pairing.orphans)
     changed = [part for part in made if part[1].is_stub or part[1].has_placeholder or part[1].is_shortened]
-    known = enumerate(map(sizes.get, map(id, messages)))
     return View(
         messages=messages,
-        sizes=[count(counter, messages[index]) if size is None else size for index, size in known],
+        sizes=[count(counter, messages[index]) if size is None else size for index, size in enumerate(known)],
         stubbed=tuple([str(message.id) for message, look in changed if look.is_stub and message.id not in orphans]),
         placeholders=tuple([str(message.id) for message, look in changed if look.has_placeholder]),
         shortened=tuple([str(message.id) for message, look in changed if look.is_shortened]),

@@ -7,10 +7,11 @@ import uuid
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore import ConversationStore, HistoryPolicy
+from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import BatchTooLargeError
+from convstore.testing.samples import same_messages
 
 NOISE = random.Random(7)
 
@@ -78,3 +79,59 @@ async def test_what_does_not_fit_in_small_parts_is_refused(store: ConversationSt
     with pytest.raises(BatchTooLargeError, match="smaller batches"):
         await chat.append([HumanMessage("x" * 400) for _ in range(2_500)])
     assert (await chat.info()).created_at is None
+
+
+WORDS = "Answer in the words of the handbook. "
+BLOCKS = [{"type": "text", "text": f"{number} {WORDS * 5}"} for number in range(6_000)]
+CALL: Any = {"name": "look", "args": {}, "id": "c1"}
+LARGE: dict[str, list[BaseMessage]] = {
+    "system message": [SystemMessage(WORDS * 30_000), HumanMessage("q"), AIMessage("ok")],
+    "blocks of a system message": [SystemMessage([*BLOCKS]), HumanMessage("q"), AIMessage("ok")],
+    "later system message": [HumanMessage("q"), AIMessage("ok"), SystemMessage(WORDS * 30_000)],
+    "blocks of a question": [HumanMessage([*BLOCKS]), AIMessage("ok")],
+    "blocks of an answer": [
+        HumanMessage("q"),
+        AIMessage([*BLOCKS, {"type": "tool_use", "input": {}, **CALL}], tool_calls=[CALL]),
+        ToolMessage([*BLOCKS], tool_call_id="c1"),
+    ],
+    "nested fields": [HumanMessage("q", additional_kwargs={"raw": {f"k{at}": WORDS for at in range(30_000)}})],
+}
+
+
+async def test_a_system_message_above_1_mb_is_stored_and_shown_whole() -> None:
+    """Its text moves to a payload, and a view reads it."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        await _append_and_read(store, LARGE["system message"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LARGE][1:])
+async def test_a_message_above_1_mb_is_stored_and_read(store: ConversationStore, name: str) -> None:
+    """Of many small blocks or fields, too: in the log, in views before and after its turn, and in verification."""
+    chat = await _append_and_read(store, LARGE[name])
+    await chat.append([AIMessage("Fine."), HumanMessage("next")])
+    await chat.load_history()
+    assert len(await chat.list_messages()) == len(LARGE[name]) + 2
+    assert (await store.verify(**chat.scope)).findings == ()
+
+
+async def _append_and_read(store: ConversationStore, log: list[BaseMessage]) -> Conversation:
+    chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+    await chat.append(log)
+    assert same_messages([message async for message in chat.messages()], log)
+    for policy in (HistoryPolicy(), HistoryPolicy(max_tokens=None, provider="anthropic")):
+        shown = (await chat.load_history(policy)).messages
+        if log[0].type == "system":
+            assert shown[0].content == log[0].content
+    assert (await chat.append(log)).written == 0
+    return chat
+
+
+async def test_a_message_that_is_too_large_is_named() -> None:
+    """The error never asks to split a batch whose one message is too large."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        message = HumanMessage("q", id="large", additional_kwargs={f"k{at}": "x" * 450 for at in range(2_400)})
+        with pytest.raises(BatchTooLargeError, match=r"message 'large' has .* fewer than 500 characters"):
+            await store.conversation(user_id="ada", thread_id="t").append([message, HumanMessage("other")])

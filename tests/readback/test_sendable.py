@@ -6,7 +6,7 @@ Both are stored as they came. Views, pages and the tool's answers have them in a
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -71,9 +71,9 @@ async def _pages(store: ConversationStore, chat: Conversation) -> list[Any]:
     return [_page(value) for value in [*values, await chat.state.get()]]
 
 
-async def _check_views(chat: Conversation) -> None:
+async def _check_views(chat: Conversation, providers: Sequence[str | None] = PROVIDERS) -> None:
     """Check that a model can be sent the view of each provider, and answers of the tool."""
-    for provider in PROVIDERS:
+    for provider in providers:
         history = await chat.load_history(HistoryPolicy(provider=provider))
         for message in history.messages:
             _sent(message.model_dump(exclude={"artifact"}))
@@ -108,22 +108,24 @@ async def _check(store: ConversationStore, chat: Conversation, log: list[BaseMes
     assert same_messages([message async for message in chat.messages()], log)
     pages = await _pages(store, chat)
     assert "cut \ufffd" in json.dumps(pages, ensure_ascii=False)
-    await _check_views(chat)
 
 
 async def test_half_an_emoji_is_stored_as_it_came_and_shown_in_a_form_that_can_be_sent(
     store: ConversationStore,
 ) -> None:
     """Wherever it stands in a message, in a title, in metadata and in the state."""
-    await _check(store, store.conversation(user_id="ada", thread_id="t"), _LOG)
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await _check(store, chat, _LOG)
+    await _check_views(chat, [None])
 
 
 @pytest.mark.slow
 async def test_half_an_emoji_in_any_message_reaches_every_reader(store: ConversationStore) -> None:
     """Also in texts that are stored outside the entry, while a turn goes on, and once it is finished."""
-    for number, log in enumerate(_LOGS):
+    for number, log in enumerate([_LOG, *_LOGS]):
         chat = store.conversation(user_id="ada", thread_id=str(number))
         await _check(store, chat, log)
+        await _check_views(chat)
         await chat.append([AIMessage("ok"), HumanMessage("next")])
         await _check_views(chat)
 

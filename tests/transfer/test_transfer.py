@@ -397,12 +397,20 @@ async def test_long_turns_are_cut(store: ConversationStore) -> None:
 
 async def test_a_message_that_no_entry_can_hold_is_found_out_first(store: ConversationStore) -> None:
     """If a message fits in no entry, no message of its conversation is written, not even those before it."""
+    message = {"role": "user", "content": "q", **{f"field {number}": "x" * 450 for number in range(2_400)}}
+    report = await taken(store, ConversationRecord(id="one", messages=[*ask(0), message]))
+    assert "larger than 1 MB" in reasons(report)[0]
+    assert await log_of(chat_of(store)) == []
+
+
+@pytest.mark.slow
+async def test_a_message_of_more_than_1_mb_is_taken_over(store: ConversationStore) -> None:
+    """A system prompt, and one of many small blocks, are no limit either."""
     many = {"role": "user", "content": [{"type": "text", "text": "x" * 400}] * 3_500}
     prompt = {"role": "system", "content": "x" * 1_100_000}
-    for number, message in enumerate((many, prompt)):
-        report = await taken(store, ConversationRecord(id=f"c{number}", messages=[*ask(0), message]))
-        assert "larger than 1 MB" in reasons(report)[0]
-        assert await log_of(chat_of(store, f"c{number}")) == []
+    given = ConversationRecord(id="one", messages=[prompt, many])
+    assert (await taken(store, given)).messages == 2
+    assert (await taken(store, given)).unchanged == 1
 
 
 @pytest.mark.slow
