@@ -401,8 +401,16 @@ def _refusal(error: Exception) -> StoreError:
         return StoreUnavailableError(
             f"MongoDB did not confirm a write, which may or may not last; repeat the call: {reason}"
         )
-    hint = "; add retryWrites=false to the address" if "retryable writes" in reason.lower() else ""
-    return StoreError(f"MongoDB refused a command of the store: {reason}{hint}")
+    return StoreError(f"MongoDB refused a command of the store: {reason}{_server_hint(error, reason)}")
+
+
+def _server_hint(error: Exception, reason: str) -> str:
+    """Return advice for a refusal of a server that lacks something."""
+    if "retryable writes" in reason.lower():
+        return "; add retryWrites=false to the address"
+    if isinstance(error, OperationFailure) and not _REFUSALS.isdisjoint(_codes(error)):
+        return "; if the database was moved to this server, run `convstore migrate`, which tries what the server lacks"
+    return ""
 
 
 def _dns_hint(reason: str) -> str:

@@ -118,7 +118,10 @@ async def test_a_database_that_was_moved_is_found_out_by_setup(server_uri: str, 
     records = own_database["convstore_migrations"]
     with RefusingServer(server_uri, documentdb) as server:
         async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
-            await ConversationStore(client[own_database.name]).setup()
+            store = ConversationStore(client[own_database.name])
+            with pytest.raises(StoreError, match=r"field must be a document; if .* moved .* run `convstore migrate`"):
+                await store.conversation(user_id="ada", thread_id="t").turn("q1", human="Do orcas sleep?")
+            await store.setup()
     assert SERVER_TIME in (await records.find_one({"_id": "server"}))["refused"]
     await records.delete_one({"_id": discover()[-1].name})
     store = ConversationStore(own_database)
