@@ -21,6 +21,7 @@ from convstore.exceptions import InvalidMessageError
 from convstore.messages.media import block_type
 from convstore.messages.text import text_of
 from convstore.values.json_form import valid_text
+from convstore.values.scope import id_problem
 
 _Fields: TypeAlias = dict[str, Any]
 
@@ -208,7 +209,8 @@ def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Ite
     others = {key: part for key, part in value.items() if key not in ("content", "role")}
     last = {**value, "content": _texts(rest)} if rest else {**others, **found.pop()}
     for number, result in enumerate(found):
-        if isinstance(own := value.get("id"), str):
+        own: Any = value.get("id")
+        if not id_problem(own):
             result["id"] = str(uuid5(NAMESPACE_OID, f"{number}:{own}"))
         yield result
     yield last

@@ -34,8 +34,10 @@ MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
 
 _GZIP, _SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
 _PIECE = 1 << 20
-_UNPACKED_BYTES, _UNPACKED_RATIO = 1 << 26, 200
-"""Bytes that any gzip file may unpack to, and those for each of its bytes. Conversations are packed 3 to 30 times."""
+_UNPACKED_BYTES = 1 << 26
+"""Bytes that any gzip file may unpack to."""
+_UNPACKED_RATIO = 200
+"""Bytes that each byte of a gzip file may unpack to. Conversations are packed 3 to 30 times."""
 
 # Ordered: the byte order mark of UTF-32 starts with the one of UTF-16.
 _OTHER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
