@@ -42,8 +42,8 @@ SHARD_KEYS = {
 }
 """Indexes that collections need to be sharded by conversation, and not otherwise.
 
-With `_id`, because a server reads a state by this index if there is one: by the conversation alone it would examine all
-of its documents.
+With `_id`, because MongoDB 6.0.5 reads a state by this index if there is one: by the conversation alone it would
+examine all of its documents. 6.0.27 reads it by its key.
 """
 
 

@@ -113,8 +113,8 @@ def _problems_of(collection: str, index: Mapping[str, Any]) -> dict[str, str]:
         )
     if collection in OF_CONVERSATIONS and _is_by_conversation(index):
         problems["index_slow"] = (
-            "the server reads a state by it and examines the whole conversation; drop it, on a sharded cluster after "
-            "`convstore migrate --sharded`"
+            "servers such as MongoDB 6.0.5 read a state by it and examine the whole conversation; drop it, on a "
+            "sharded cluster after `convstore migrate --sharded`"
         )
     return problems
 

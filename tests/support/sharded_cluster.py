@@ -5,7 +5,8 @@ becomes of ``shardCollection``, ``split`` and ``moveRange``. Its router is a pro
 the shards of a command by the ranges of the config server, attaches the version of the ranges that it knows, and looks
 again when a shard answers that a range has moved. So the shards themselves refuse what went to the wrong one.
 
-It has what the store needs: a write goes to one shard, and what several shards return is joined and sorted.
+It speaks to MongoDB 6.0, as releases differ in these commands. It has what the store needs: a write goes to one shard,
+and what several shards return is joined and sorted.
 """
 
 from __future__ import annotations
