@@ -126,8 +126,8 @@ class Answer:
 def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[list[Piece], str]:
     """Return the pieces to read for a page, and the cursor of the next page if all of them fit.
 
-    The first piece begins at `offset` of the first passage. Only English text is certain to fit, so no piece is added
-    to the page yet.
+    The first piece begins at `offset` of the first passage; there is none if that one may repeat others. Only English
+    text is certain to fit, so no piece is added to the page yet.
     """
     pieces: list[Piece] = []
     room = page.room
@@ -136,7 +136,8 @@ def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[li
         room -= passage.overhead(page.label)
         left = passage.length - offset
         begins_page = passage.remark and not offset
-        if pieces and (begins_page or passage.is_deferred or room < min(left, _MIN_TEXT) or not page.may_read(passage)):
+        is_full = begins_page or room < min(left, _MIN_TEXT) or not page.may_read(passage)
+        if passage.is_deferred or (pieces and is_full):
             return pieces, f"{passage.key}@{offset}"
         end = min(passage.length, offset + max(room, 1))
         pieces.append(Piece(passage, offset, end))

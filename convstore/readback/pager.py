@@ -112,10 +112,15 @@ class Pager:
         request = replace(request, tool_message_ids=(), places=places, source_ids=numbers, remarks=said)
         request = request.cut_for_cursor()
         rows, sources = named.rows[: len(request.places)], named.sources[: len(request.source_ids)]
-        passages = await self._passages(rows, await self._compared(cached, rows, request))
-        passages = in_order([*passages, *(passage_of_source(source, row, self._codec) for row, source in sources)])
         lines = await self._remarks(cached, named.missing, request)
-        page = await self._page(cached, request, passages, room=request.room_after(lines))
+        page: Page | None = None
+        for _ in range(_MAX_ROUNDS):
+            passages = await self._passages(rows, await self._compared(cached, rows, request))
+            passages = in_order([*passages, *(passage_of_source(source, row, self._codec) for row, source in sources)])
+            page = await self._page(cached, request, passages, room=request.room_after(lines))
+            if page is None or page.parts or request.find or not page.following:
+                break
+            request = replace(request, cursor=page.following)  # all before it only repeats what was shown
         if page is None:
             return unknown_cursor(request)
         if request.find and passages and not page.has_match:
