@@ -18,6 +18,9 @@ from convstore.mongo.versions import readable
 MAX_BLOCK = 1_000
 """Numbers in the largest block, unless more are needed at once; a block has as many as all before it."""
 
+UNRESERVED = "it has source numbers that the log did not reserve"
+
+_MAX_LOST = 1_000_000
 _FIELDS = {"numbers": 1}
 
 
@@ -45,7 +48,20 @@ def check_pool(state: Document, *, through: int) -> None:
     """Raise a CorruptDocumentError if a state has numbers that its log, which ends with one, did not reserve."""
     free, last, given = _pool(state)
     if not free <= given <= last <= through:
-        raise CorruptDocumentError(str(state["_id"]), "it has source numbers that the log did not reserve")
+        raise CorruptDocumentError(str(state["_id"]), UNRESERVED)
+
+
+def lost_reservation(state: Document, *, through: int) -> int:
+    """Return the last number that children were given, if the log ends with a lower one; 0 if nothing is lost.
+
+    A number far ahead is damage, and would use up those that follow.
+    """
+    try:
+        free, last, given = _pool(state)
+    except CorruptDocumentError:
+        return 0
+    is_lost = free <= given <= last and through < last <= through + _MAX_LOST
+    return last if is_lost else 0
 
 
 def _query(conversation: str) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
+from convstore.log.entry import Entry
 from convstore.mongo.annotations import state_in, values_in
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
 from convstore.mongo.drafts import draft_in
-from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS, application_state_id
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS, LOG, application_state_id, state_id
+from convstore.mongo.number_pools import UNRESERVED, lost_reservation
 from convstore.mongo.versions import is_newer
 from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
@@ -46,7 +48,7 @@ class ConversationCheck:
             problem = read_head(self.head)[1] or "it does not name its conversation"
             subject.report("head", HEADS, str(self.head["_id"]), problem)
         else:
-            check = await self._checked_log()
+            check = await self._with_numbers(await self._checked_log())
             await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
             await _check_annotations(subject, check)
@@ -63,6 +65,23 @@ class ConversationCheck:
         self.subject.findings += check.subject.findings
         self.subject.checked = check.subject.checked
         return check
+
+    async def _with_numbers(self, check: LogCheck) -> LogCheck:
+        """Reserve numbers that children have and whose reservation the log lost; return the check of the log then.
+
+        Without that the next source of the conversation would get the number of a child's source.
+        """
+        through = lost_reservation(self._state or {}, through=check.tail.sources_through)
+        is_whole = check.is_readable and not (check.is_damaged or check.is_broken)
+        if not (through and is_whole and self.subject.repair and await self._still_exists()):
+            return check
+        entry = await self.repairer.reserve(check.tail, through)
+        if entry is None:
+            return check
+        await self._refresh_head(entry)
+        key = state_id(self.subject.conversation)
+        self.subject.report("state", LOG, key, UNRESERVED, repairable=True, repaired=True)
+        return await self._check_log(keeps_chunks=True)
 
     async def _repaired_log(self, check: LogCheck) -> LogCheck:
         """Repair entries that do not follow each other, if asked to, and check the log again."""
@@ -95,11 +114,15 @@ class ConversationCheck:
         recount_entry = await self.repairer.run()
         if recount_entry is None:
             return False
-        inspection, entry = self.subject.inspection, [recount_entry.number, recount_entry.totals.link]
-        changes = {"entry": entry, "written_at": recount_entry.at}
-        await inspection.set_head(self.head, changes)  # unless a writer refreshed it meanwhile
-        self.head = await inspection.head(str(self.head["_id"])) or self.head
+        await self._refresh_head(recount_entry)
         return True
+
+    async def _refresh_head(self, entry: Entry) -> None:
+        """Name the new last entry in the head, unless a writer has refreshed it meanwhile."""
+        inspection = self.subject.inspection
+        changes = {"entry": [entry.number, entry.totals.link], "written_at": entry.at}
+        await inspection.set_head(self.head, changes)
+        self.head = await inspection.head(str(self.head["_id"])) or self.head
 
     async def _still_exists(self) -> bool:
         now = await self.subject.inspection.head(str(self.head["_id"]))

@@ -7,10 +7,10 @@ a recount entry at the end stores new totals. Concurrent appends by other writer
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Totals
 from convstore.log.repairs import LogRecount, Survey, lost_entries
 from convstore.mongo.documents import entry_from
 from convstore.mongo.log import Log, SlotTaken
@@ -47,6 +47,20 @@ class Repairer:
             elif recount_entry := await self._append_recount(survey, survey.tail):
                 return recount_entry
         return None
+
+    async def reserve(self, tail: Totals, through: int) -> Entry | None:
+        """Reserve the source numbers up to one that children have, in a new entry; None if another writer was first."""
+        at = self.clock.now()
+        totals = replace(
+            tail,
+            entries=tail.entries + 1,
+            sources_through=through,
+            given_through=through,
+            updated_at=at,
+            link=self.clock.link(),
+        )
+        made = Entry(tail.messages + 1, at, (), totals, after=tail.link)
+        return made if await self._insert(made) else None
 
     async def _entries(self) -> AsyncIterator[Entry]:
         async for document in self.subject.documents(self.subject.inspection.entries, self.subject.conversation):

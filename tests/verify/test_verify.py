@@ -559,3 +559,18 @@ async def test_damaged_moves_of_a_record_are_removed(store: ConversationStore, d
     assert [finding.kind for finding in (await store.verify()).findings] == ["state"]
     assert (await store.verify(repair=True)).left == 0
     assert (await store.verify()).findings == ()
+
+
+async def test_numbers_of_children_are_never_given_again_after_a_loss(store: ConversationStore, database: Any) -> None:
+    """The entry that reserved them is lost with the end of the parent's log: a repair reserves them again."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(rag_turn("seals", sources=2))
+    child = await chat.child("finder").append(rag_turn("orcas", sources=3))
+    conversation = (await chat.info()).conversation_id
+    await database["log"].delete_one({"_id": f"{conversation}:{2:012d}"})
+    restarted = ConversationStore(database)
+    assert [finding.kind for finding in (await restarted.verify()).findings] == ["state"]
+    assert (await restarted.verify(repair=True)).left == 0
+    assert (await restarted.verify()).findings == ()
+    root = await restarted.conversation(user_id="ada", thread_id="t").append(rag_turn("whales", sources=2))
+    assert (child.source_ids, root.source_ids) == ((3, 5), (6, 7))
