@@ -24,6 +24,7 @@ from convstore.messages.text import indented, text_of
 from convstore.messages.tool_calls import pair
 from convstore.summarization.prompts import words_of
 from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer
+from convstore.values.json_form import sendable_message
 from convstore.values.policy import CompactionRule
 
 _RUNNING = re.compile(r"summary-\d+")
@@ -88,7 +89,9 @@ class _RunningStrategy(CompactionStrategy):
         earlier = request.earlier
         if len(request.summary_messages) > 1:  # made by a chain summarizer: its text alone lacks the questions
             earlier = "\n\n".join(f"{item.type}: {indented(words_of(item), '  ')}" for item in request.summary_messages)
-        text = await self._summarizer.summarize(request.messages[: request.cut], summary=earlier)
+        # An application's summarizer may send them to a model as they are.
+        messages = list(map(sendable_message, request.messages[: request.cut]))
+        text = await self._summarizer.summarize(messages, summary=earlier)
         if not isinstance(text, str) or not text.strip():
             raise SummaryError(f"the summarizer returned {type(text).__name__} without text")
         return CompactionResult(request.cut, text)

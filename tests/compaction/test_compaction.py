@@ -637,6 +637,24 @@ async def test_a_lease_that_ended_is_somebody_elses() -> None:
     assert [summary.version for summary in await chat.summaries()] == [1]
 
 
+async def test_a_summarizer_is_given_text_that_can_be_sent() -> None:
+    """An application's summarizer may send a model the messages as they are; half an emoji is U+FFFD there."""
+
+    class Sender(Writer):
+        sent = ""
+
+        async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
+            self.sent = b"".join(str(message.content).encode() for message in messages).decode()
+            return await super().summarize(messages, summary=summary)
+
+    sender = Sender(SMALL)
+    chat = await six_turns(sender, turns=0)
+    await chat.append([HumanMessage("cut \ud83d"), AIMessage("ok")])
+    await talk(chat, 1, 2, 3, 4)
+    assert (await chat.compact()).status == "done"
+    assert sender.sent.startswith("cut \ufffd")
+
+
 @pytest.mark.parametrize("text", ["lone \ud800 surrogate", "NUL \0 inside", "語" * 200, "</message>"])
 async def test_a_summary_may_hold_any_text(text: str) -> None:
     """A summary of any text is read as it was written, by the store that wrote it and by a new one."""
