@@ -9,7 +9,8 @@ checkpoint that the thread saved since.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
@@ -26,6 +27,9 @@ from convstore.types import History
 
 OnFork = Literal["rewind", "raise"]
 _PAGE = 1_000
+_FIRST_CHECKPOINTS, _MOST_CHECKPOINTS = 4, 64
+"""Checkpoints in the first page and in the largest; pages grow, as most runs need the first ones only."""
+
 _INNER = "|"
 """Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 
@@ -115,24 +119,25 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
     configurable, metadata = run_config()
     own: set[Any] = {(configurable.get("checkpoint_map") or {}).get("")}
     end, start, since, parents, has_input = metadata.get("checkpoint_id"), None, set[str](), set[Any](), False
-    async for snapshot in _newest_first(configurable):
-        is_made = snapshot.metadata.get("source") in ("update", "fork")
-        id_ = snapshot.checkpoint["id"]
-        parent = _parent_of(snapshot)
-        end = end or (id_ if is_made else None)
-        if id_ == end:
-            start, since = start or snapshot, since | (_message_ids(snapshot) if id_ in parents else set())
-            if not is_made or not parent:
-                break
-            end = parent
-        elif end is None and has_input:
-            return set(), None
-        elif id_ in own:
-            own.add(parent)
-        elif end is not None:
-            since |= _message_ids(snapshot)
-            parents.add(parent)
-        has_input = has_input or snapshot.metadata.get("source") == "input"
+    async with aclosing(_newest_first(configurable)) as snapshots:
+        async for snapshot in snapshots:
+            is_made = snapshot.metadata.get("source") in ("update", "fork")
+            id_ = snapshot.checkpoint["id"]
+            parent = _parent_of(snapshot)
+            end = end or (id_ if is_made else None)
+            if id_ == end:
+                start, since = start or snapshot, since | (_message_ids(snapshot) if id_ in parents else set())
+                if not is_made or not parent:
+                    break
+                end = parent
+            elif end is None and has_input:
+                return set(), None
+            elif id_ in own:
+                own.add(parent)
+            elif end is not None:
+                since |= _message_ids(snapshot)
+                parents.add(parent)
+            has_input = has_input or snapshot.metadata.get("source") == "input"
     if start is None:
         return set(), None
     has_messages = not {"messages", "__start__"}.isdisjoint(start.checkpoint["channel_values"])
@@ -181,16 +186,17 @@ async def _origins(ids: Collection[str]) -> _Origins:
     before = set[str]()
     # The input and the step that takes it are this run's; they may not be saved yet.
     step_before = metadata.get("langgraph_step", 0) - 3
-    async for snapshot in _newest_first(configurable):
-        id_ = snapshot.checkpoint["id"]
-        sources[id_] = snapshot.metadata.get("source")
-        parents[id_] = _parent_of(snapshot)
-        held = ids_of(snapshot.checkpoint["channel_values"].get("messages") or ()) & set(ids)
-        if snapshot.metadata.get("step", 0) <= step_before:
-            before |= held
-        if not held:
-            break
-        first |= dict.fromkeys(held, id_)
+    async with aclosing(_newest_first(configurable)) as snapshots:
+        async for snapshot in snapshots:
+            id_ = snapshot.checkpoint["id"]
+            sources[id_] = snapshot.metadata.get("source")
+            parents[id_] = _parent_of(snapshot)
+            held = ids_of(snapshot.checkpoint["channel_values"].get("messages") or ()) & set(ids)
+            if snapshot.metadata.get("step", 0) <= step_before:
+                before |= held
+            if not held:
+                break
+            first |= dict.fromkeys(held, id_)
     # The step after an input has its messages first.
     found = {id_: "input" if sources.get(parents[at]) == "input" else str(sources[at]) for id_, at in first.items()}
     return _Origins(found, before)
@@ -205,19 +211,32 @@ def is_nested() -> bool:
     return _INNER in str(run_config()[0].get("checkpoint_ns") or "")
 
 
-async def _newest_first(configurable: Mapping[str, Any]) -> AsyncIterator[Any]:
-    """Yield the checkpoints of the current run's thread."""
+async def _newest_first(configurable: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+    """Yield the checkpoints of the current run's thread, from pages that are each read to the end.
+
+    An iterator that is left open may keep a lock of its saver: `AsyncSqliteSaver` would answer no call any more.
+    """
     saver: Any = configurable.get("__pregel_checkpointer")
     if not hasattr(saver, "list") or "thread_id" not in configurable:
         return
     thread = {"configurable": {"thread_id": str(configurable["thread_id"]), "checkpoint_ns": ""}}
+    before: Any = None
+    limit = _FIRST_CHECKPOINTS
+    while page := await _checkpoints(saver, thread, before=before, limit=limit):
+        for snapshot in page:
+            yield snapshot
+        if len(page) < limit:
+            return
+        before = page[-1].config
+        limit = min(2 * limit, _MOST_CHECKPOINTS)
+
+
+async def _checkpoints(saver: Any, thread: Any, *, before: Any, limit: int) -> list[Any]:
+    """Return the newest checkpoints of a thread before one; a thread of its own reads them to the end."""
     try:
-        saved = saver.list(thread)
-        while snapshot := await asyncio.to_thread(next, saved, None):
-            yield snapshot
+        return await asyncio.to_thread(lambda: list(saver.list(thread, before=before, limit=limit)))
     except NotImplementedError:
-        async for snapshot in saver.alist(thread):
-            yield snapshot
+        return [snapshot async for snapshot in saver.alist(thread, before=before, limit=limit)]
 
 
 def _message_ids(saved: Any) -> set[str]:

@@ -527,3 +527,32 @@ async def test_a_replay_that_broke_off(
     shown = await view(store, config)
     assert (shown[:3], shown[-1], len(shown)) == (["q1", "a1", "q2"], "b1", 4 if addressed else 6)
     assert len(number) == 2
+
+
+class OpenIterators(InMemorySaver):
+    """Counts the iterators that were begun and not read to the end; one of `AsyncSqliteSaver` would keep its lock."""
+
+    number = 0
+
+    def list(self, *args: Any, **options: Any) -> Any:
+        """Count one, until it ends."""
+        self.number += 1
+        yield from super().list(*args, **options)
+        self.number -= 1
+
+
+async def test_no_iterator_of_a_saver_is_left_open(store: ConversationStore, config: Any) -> None:
+    """A thread that began without the middleware, and a replay, look for older checkpoints and stop early."""
+    saver = OpenIterators()
+    model = ScriptedModel(replies=[AIMessage(f"Answer {number}.") for number in range(9)])
+    plain, agent = (
+        create_agent(model, [], middleware=middleware, checkpointer=saver)
+        for middleware in ([], [ConversationMiddleware(store, accept="human")])
+    )
+    for number in range(4):
+        run = plain if number < 2 else agent
+        await run.ainvoke({"messages": [HumanMessage(f"Question {number}?")]}, config)
+    states = [state async for state in agent.aget_state_history(config)]
+    configurable = {**states[-4].config["configurable"], **config["configurable"]}
+    await agent.ainvoke({"messages": [HumanMessage("Again?")]}, {"configurable": configurable})
+    assert saver.number == 0
