@@ -17,5 +17,5 @@ async def up(database: Target) -> None:
     await database.index("log", "states", {"conversation": 1}, present="revision")
     await database.create("heads")
     await database.index("heads", "newest", {"updated_at": -1, "_id": -1}, present="updated_at")
-    await database.index("heads", "conversation", {"conversation": 1}, present="updated_at")
+    await database.index("heads", "conversation", {"conversation": 1})
     await database.index("heads", "due", {"sweep_at": 1}, present="sweep_at")

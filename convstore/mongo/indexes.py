@@ -28,7 +28,7 @@ _LOG = (
 )
 _HEADS = (
     Index("newest", (("updated_at", -1), ("_id", -1)), present="updated_at"),
-    Index("conversation", (("conversation", 1),), present="updated_at"),
+    Index("conversation", (("conversation", 1),)),
     Index("children", (("parent", 1), ("_id", 1)), present="parent"),
     Index("due", (("sweep_at", 1),), present="sweep_at"),
 )

@@ -19,7 +19,6 @@ from convstore.mongo.keys import (
     date_field,
     entry_range,
     log_ranges,
-    parent_id,
     scope_filter,
     state_id,
     tombstone_id,
@@ -111,14 +110,8 @@ class Inspection:
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
     async def is_known(self, conversation: str) -> bool:
-        """Return True if a head or a tombstone names the conversation now. One command if a sound head does.
-
-        The last one, for what is not found by an index, reads all heads.
-        """
-        own = {"conversation": conversation}
-        parent = parent_id(conversation)
-        indexed = {"parent": parent} | own if parent else own | {"updated_at": {"$exists": True}}
-        for query in (indexed, {"_id": tombstone_id(conversation)}, own):
+        """Return True if a head or a tombstone names the conversation now. One command, two if none does."""
+        for query in ({"conversation": conversation}, {"_id": tombstone_id(conversation)}):
             if await self._heads.find_one(query, {"_id": 1}) is not None:
                 return True
         return False

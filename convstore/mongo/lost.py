@@ -28,15 +28,14 @@ class LostConversations:
     async def logs(self) -> AsyncIterator[str]:
         """Yield the ids of conversations that have entries, but neither a head nor a tombstone.
 
-        Three commands for each part, and one to three for each candidate.
+        Two commands for each part, and one or two for each candidate.
         """
         for digit in _DIGITS:
             inside = {"$gte": digit, "$lt": f"{digit}\x7f"}
             entries = {"conversation": inside, "first": {"$gte": 0}}  # all that the index of ordinals covers
             found = set(await self._log.distinct("conversation", entries))
-            for query in ({"conversation": inside, "updated_at": {"$exists": True}}, {"parent": inside}):
-                heads = map(readable_head, await self._heads.find(query, {"conversation": 1}))
-                found -= {head.conversation for head in heads}
+            heads = map(readable_head, await self._heads.find({"conversation": inside}, {"conversation": 1}))
+            found -= {head.conversation for head in heads}
             for conversation in sorted(filter(is_conversation_id, found)):
                 if not await self._inspection.is_known(conversation):
                     yield conversation

@@ -14,7 +14,7 @@ from typing import Any
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, head_key, readable_head
-from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, parent_id, root_id, scope_filter, tombstone_id
+from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, root_id, scope_filter, tombstone_id
 from convstore.mongo.times import SWEEP_MARGIN
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
@@ -34,18 +34,10 @@ class Tombstones:
         return readable_head(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
-        """Return what can be read of the head that names a conversation, or None. One command if an index finds it.
-
-        One more, which reads all heads, for a head that is damaged or missing.
-        """
-        own = {"conversation": conversation}
-        parent = parent_id(conversation)
-        indexed = own | ({"parent": parent} if parent else {"updated_at": {"$exists": True}})
-        for query in (indexed, own):
-            document = await self._heads.find_one(query | {"sweep_at": {"$exists": False}}, _KEY_FIELDS)
-            if document:
-                return readable_head(document)
-        return None
+        """Return what can be read of the head that names a conversation, or None. One command."""
+        query = {"conversation": conversation, "sweep_at": {"$exists": False}}
+        document = await self._heads.find_one(query, _KEY_FIELDS)
+        return readable_head(document) if document else None
 
     async def children(self, conversation: str) -> list[Head]:
         """Return the heads of the children of a conversation. One command for each thousand."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
@@ -99,3 +100,21 @@ async def test_a_head_of_a_newer_version_is_not_lost(store: ConversationStore, d
     await database["heads"].update_one({"conversation": conversation}, newer)
     assert await store.erase(lost=True) == ErasureReceipt()
     assert (await store.erase(conversation)).entries == 1
+
+
+async def test_a_conversation_is_looked_up_by_id_once(client: Client, database_name: str, commands: Any) -> None:
+    """By an index, also if it has no head."""
+    store = ConversationStore(client[database_name])
+    chat = store.conversation(user_id="ada", thread_id="by-id")
+    await chat.append(HumanMessage("hi"))
+    known = await id_of(chat)
+    for conversation in (known, known[::-1]):
+        with commands.counted():
+            await store.erase(conversation)
+        looks = [sent for name, sent in commands.own if (name, sent[name]) == ("find", "heads")]
+        assert [look["filter"] for look in looks if "conversation" in look["filter"]] == [
+            {"conversation": conversation, "sweep_at": {"$exists": False}}
+        ]
+    plan = await client[database_name]["heads"].find({"conversation": "0" * 24}).explain()
+    assert "IXSCAN" in str(plan["queryPlanner"]["winningPlan"])
+    await store.close()
