@@ -25,12 +25,16 @@ class Annotations:
     async def change(
         self, conversation: str, ordinal: int, *, values: Mapping[str, str], removed: Iterable[str], at: datetime
     ) -> None:
-        """Set some values of a message and remove others; the rest stays, as `find` read it. One command."""
+        """Set some values of a message and remove others; the rest stays, as `find` read it. One command.
+
+        Each value has a checksum, and `names` lists them all, so that a value cannot vanish unnoticed.
+        """
         fields = {"conversation": conversation, "ordinal": ordinal, "at": at}
         change: dict[str, Any] = {"$set": stamped(fields, "annotation")}
         key = annotation_id(conversation, ordinal)
         change["$set"] |= {f"values.{name}": sealed(text, key, name) for name, text in values.items()}
-        if unset := {f"values.{name}": "" for name in removed}:
+        change["$set"] |= {f"names.{name}": True for name in values}
+        if unset := {f"{field}.{name}": "" for field in ("values", "names") for name in removed}:
             change["$unset"] = unset
         query = {"_id": key, "conversation": conversation}
         await self._annotations.update(query, change, upsert=True)
@@ -77,4 +81,6 @@ def values_in(document: Document) -> tuple[int, dict[str, str]]:
         if document["_id"] != annotation_id(stored_text(document["conversation"]), ordinal):
             raise ValueError("the key, the conversation and the ordinal do not agree")
         values = document.get("values", {})
+        if document.get("names", {}) != dict.fromkeys(values, True):
+            raise ValueError("its values are not those that it names")
         return ordinal, {name: unsealed(text, document["_id"], name) for name, text in values.items()}

@@ -269,7 +269,7 @@ class VerifyContract(VerifyFixtures):
         conversation, annotations = await self.id_of(database, full), database["annotations"]
         [document, *_] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
         key = f"{conversation}:{99:012d}"
-        await annotations.insert_one({**document, "_id": key, "ordinal": 99, "values": {}})
+        await annotations.insert_one({**document, "_id": key, "ordinal": 99, "values": {}, "names": {}})
         await annotations.update_one({"_id": document["_id"]}, {"$set": {"values.rating": "{"}})
         report = await later.verify(user_id=full.scope["user_id"])
         assert kinds(report) == [("damaged", document["_id"]), ("annotation", key)]

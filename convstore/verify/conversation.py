@@ -28,7 +28,7 @@ from convstore.verify.segments import check_segments
 from convstore.verify.state import StateCheck, record_entries
 
 _BREAKS = ("hole", "fork")
-_ANNOTATION_FIELDS = {"_id", "conversation", "ordinal", "at", "values"}
+_ANNOTATION_FIELDS = {"_id", "conversation", "ordinal", "at", "values", "names"}
 _STATE_FIELDS = {"_id", "conversation", "revision", "at", "state"}
 
 

@@ -79,8 +79,6 @@ TOLD = {
     ("summaries", "folded"),
     ("summaries", "folded.*"),
     ("summaries", "folded.*.*"),
-    ("annotations", "values"),
-    ("annotations", "values.*"),
 }
 
 
@@ -225,7 +223,7 @@ class Damage:
 
 def place(path: Path) -> str:
     """Return the path of a field without indexes and keys of maps."""
-    free = {"details", "values", "scope"}
+    free = {"details", "values", "names", "scope"}
     parts = ["*" if isinstance(part, int) or before in free else part for before, part in pairwise(("", *path))]
     return ".".join(map(str, parts))
 
