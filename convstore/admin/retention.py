@@ -142,6 +142,7 @@ class Retention:
             return own if is_rest else _sum([own, await self._count_children(conversation)])
         if found == _EMPTY_RECEIPT:
             return await self._end_children(conversation)
+        await self.reader.schema.check()
         await self.tombstones.write_tombstone(_headless(conversation), sweep_after=_SWEEP_AFTER, pruned=False)
         self.reader.cache.end_conversation(conversation)
         removed = (await self._remove(conversation)).model_copy(update=counted)
@@ -218,6 +219,7 @@ class Retention:
 
     async def _sweep(self, conversation: str) -> None:
         """Sweep one conversation that is due, with one range delete in each collection. At most eight commands."""
+        await self.reader.schema.check()
         tombstone = await self.tombstones.take(conversation, time=_TAKEN)
         if tombstone is None:
             return  # another process sweeps it
@@ -229,6 +231,7 @@ class Retention:
 
     async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
+        await self.reader.schema.check()  # an erasure of everything may last for hours
         if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return _EMPTY_RECEIPT
         if head.has_key_of_scope:

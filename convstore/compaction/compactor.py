@@ -174,6 +174,7 @@ class Compactor:
             record = await self._record(plan, owner)
             if record is None:
                 return Compaction(status="not_needed")
+            await self._reader.schema.check()  # the summarizer may have taken minutes
             await self._summaries.insert(plan.log.cached.conversation, record)
             last = max(plan.log.tail.entries, plan.log.cached.entries)  # more may have been appended since
             is_committed = await self._states.commit(plan.state, record, entry=last, owner=owner)
@@ -196,6 +197,7 @@ class Compactor:
             return Compaction(status="failed", problem=_error_text(error))
         finally:
             with suppress(StoreError):  # the lease expires by itself
+                await self._reader.schema.check()
                 await settle(self._states.give_back(plan.state, owner=owner, wait_until=wait))
 
     async def _still_fits(self, cached: CachedConversation, record: SummaryRecord) -> bool:
@@ -329,6 +331,7 @@ class Compactor:
             for _ in range(_MAX_RENEWALS):
                 if (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
                     return _answer(task)
+                await self._reader.schema.check()
                 if not await self._states.renew(plan.state, owner=owner, time=_LEASE):
                     raise SummaryError("another worker took over while the summary was written")
             raise SummaryError(f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s")

@@ -22,7 +22,7 @@ from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
-from convstore.turns.keeper import until_written
+from convstore.turns.retrying import until_written
 from convstore.turns.variants import Asked
 from convstore.values.items import PlacedItem, StoredItem
 from convstore.values.models import Receipt

@@ -137,4 +137,4 @@ class Services:
         from convstore.verify.verifier import Verifier  # noqa: PLC0415
 
         schema, inspection = SchemaCheck(self.driver, self._migrator), Inspection(self.driver)
-        return Verifier(inspection, self.reader.log, schema, clock=self._clock, index=self.sealer)
+        return Verifier(inspection, self.reader.log, schema, self._clock, self.sealer, self.reader.schema.check)

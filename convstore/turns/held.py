@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import TurnClosedError, TurnLostError
+from convstore.exceptions import SchemaVersionError, TurnClosedError, TurnLostError
 from convstore.log.branch import Branch
 from convstore.log.entry import Totals, TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
@@ -30,7 +30,8 @@ class HeldTurn:
         branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
         draft: The beginning of a reply that an interrupted worker left.
         is_stopping: Somebody asked to stop.
-        is_lost: Another worker took the lease, or this one gave it back.
+        is_lost: Another worker took the lease, or this one gave it back, or must not write any more.
+        exclusion: Why it must not: a migration excludes this process.
         record_of_view: The record of the views of this variant, see `log.state`.
         is_unsure: An append may have been written, or may be written later.
         ended: Set when `is_stopping` or `is_lost` becomes true.
@@ -48,6 +49,7 @@ class HeldTurn:
     record_of_view: ViewRecord = NO_RECORD
     is_stopping: bool = False
     is_lost: bool = False
+    exclusion: SchemaVersionError | None = None
     is_unsure: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,8 +77,15 @@ class HeldTurn:
         if self.is_lost or self.is_stopping:
             self.ended.set()
 
+    def exclude(self, error: SchemaVersionError) -> None:
+        """End the turn in a process that a migration excludes; `check` raises the error from now on."""
+        self.exclusion = error
+        self.follow(None)
+
     def check(self, *, may_stop: bool = True) -> None:
         """Raise a TurnLostError if the lease is lost; a TurnClosedError if it may not stop and somebody asked to."""
+        if self.exclusion is not None:
+            raise SchemaVersionError(*self.exclusion.args)
         if self.is_lost:
             raise TurnLostError(self.record.turn_id)
         if self.is_stopping and not may_stop:

@@ -21,6 +21,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from convstore.append.batch import TailMoved, Written
 from convstore.exceptions import (
     ConversationDeletedError,
+    SchemaVersionError,
     StoreError,
     TurnBusyError,
     TurnClosedError,
@@ -35,10 +36,10 @@ from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.turns import Turns
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import pause
 from convstore.runtime.log_end import LogEndReader
 from convstore.turns.held import HeldTurn
 from convstore.turns.record_reader import TurnRecordReader
+from convstore.turns.retrying import until_written
 from convstore.turns.streaming import drafting
 from convstore.turns.variants import Asked, TurnOrVariant, Variants, check_resumable
 from convstore.values.models import Receipt
@@ -57,7 +58,6 @@ RENEW_SECONDS, CHECK_SECONDS = 10.0, 1.5
 """How often the holder renews its lease, and how often it looks whether somebody asked it to stop."""
 
 _LEASE = timedelta(seconds=LEASE_SECONDS)
-_TRIES = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _NOT_DECIDED = "Not decided: the user went on with another message."
 
@@ -278,7 +278,7 @@ class TurnKeeper:
 
         async def write_once() -> _Result:
             held.check()
-            await self._reader.schema.check()  # a turn may last for hours
+            await self._check_schema(held)
             try:
                 return await write()
             except TailMoved:
@@ -312,7 +312,8 @@ class TurnKeeper:
         """Keep a draft of what `text` returns while a reply is streamed."""
         begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "", held.variant)
         look = partial(self.look, held)
-        return drafting(self._drafts, held.conversation, begun, text, is_held=look, sleep=self.sleep, keeps=keeps)
+        drafts = partial(drafting, self._drafts, held.conversation, begun, text, check=self._reader.schema.check)
+        return drafts(is_held=look, sleep=self.sleep, keeps=keeps)
 
     async def drafting_unheld(self, scope: Scope, turn_id: str, text: Callable[[], str]) -> Drafting:
         """Keep a draft of a reply to a turn that nobody holds, and leave it until the reply is appended."""
@@ -325,17 +326,27 @@ class TurnKeeper:
             await self._ends.state(cached)  # an error if the conversation was deleted
             return await self._leases.holder(cached.conversation) is None
 
-        make = partial(drafting, self._drafts, cached.conversation, begun, text, sleep=self.sleep, keeps=True)
-        return make(is_held=is_free)
+        drafts = partial(drafting, self._drafts, cached.conversation, begun, text, check=self._reader.schema.check)
+        return drafts(is_held=is_free, sleep=self.sleep, keeps=True)
 
     async def renew(self, held: HeldTurn) -> None:
-        """Renew the lease, and learn whether to stop."""
+        """Renew the lease, and learn whether to stop; SchemaVersionError if a migration excludes this process."""
+        await self._check_schema(held)
         held.follow(await self._leases.renew(held.conversation, owner=held.owner, time=_LEASE))
 
     async def look(self, held: HeldTurn) -> bool:
-        """Learn whether to stop; return False if another worker has the lease."""
+        """Learn whether to stop; return False if another worker has the lease. Raises as `renew` does."""
+        await self._check_schema(held)
         held.follow(await self._leases.find(held.conversation, owner=held.owner))
         return not held.is_lost
+
+    async def _check_schema(self, held: HeldTurn) -> None:
+        """End a turn in a process that a migration excludes: it may last for hours."""
+        try:
+            await self._reader.schema.check()
+        except SchemaVersionError as error:
+            held.exclude(error)
+            raise
 
     async def leave(
         self, held: HeldTurn, stopped: Callable[[], Sequence[BaseMessage]] = tuple, *, stamp: ViewStamp | None = None
@@ -345,7 +356,7 @@ class TurnKeeper:
         `stopped` returns the beginning of a reply that a stop makes the answer.
         """
         try:
-            if not (held.is_stopping or held.record.is_finished):
+            if not (held.is_lost or held.is_stopping or held.record.is_finished):
                 await self.look(held)  # a stop may be newer than the last look
             kind = "stop" if held.is_stopping and not held.record.is_finished else "fence" if held.is_unsure else ""
             if kind and not held.is_lost:
@@ -357,7 +368,8 @@ class TurnKeeper:
         finally:
             async with held.lock:
                 held.follow(None)
-                await self._leases.release(held.conversation, owner=held.owner)
+                if held.exclusion is None:  # else the lease lapses
+                    await self._leases.release(held.conversation, owner=held.owner)
 
     async def stop(self, scope: Scope, turn_id: str) -> bool:
         """Stop a turn; see `Conversation.stop`."""
@@ -429,13 +441,3 @@ class TurnKeeper:
                 if not found or (record.waits(call_id) and not found[0][0].paused):
                     return (record, tail, None), paused_last
         return max(found, key=lambda place: place[0].waits(call_id)), paused_last
-
-
-async def until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:
-    """Write, and write again as long as other writers moved the end of the log."""
-    for tries in range(_TRIES):
-        try:
-            return await write()
-        except TailMoved:
-            await pause(tries)
-    raise StoreError(f"other writers were faster {_TRIES} times; call again")

@@ -83,6 +83,7 @@ async def drafting(
     text: Callable[[], str],
     *,
     is_held: Callable[[], Awaitable[bool]],
+    check: Callable[[], Awaitable[None]],
     sleep: Callable[[float], Awaitable[None]],
     keeps: bool = False,
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
@@ -91,7 +92,7 @@ async def drafting(
     Yields the function that drops it, for a reply that is appended later: with `keeps` the end writes it once more.
     A draft that cannot be written is no reason to end a stream: its reply is appended all the same. An error of the
     application's redactor is logged once. None is begun if `is_held` is false: it would replace that of another
-    worker, or outlive its conversation.
+    worker, or outlive its conversation. Nothing is written while `check` raises a StoreError.
     """
     written: str | None = None
     is_logged = False
@@ -100,6 +101,7 @@ async def drafting(
         nonlocal written, is_logged
         try:
             now = text()[:DRAFT_CHARACTERS]
+            await check()
             if now and now != written and (written is not None or await is_held()):
                 await (drafts.begin if written is None else drafts.write)(conversation, begun._replace(text=now))
                 written = now
@@ -118,6 +120,7 @@ async def drafting(
     async def drop() -> None:
         if written is not None:
             with suppress(StoreError):
+                await check()
                 await drafts.drop(conversation, begun)
 
     async def end(*, is_whole: bool) -> None:

@@ -6,7 +6,7 @@ head refers to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -33,13 +33,17 @@ _HEADS, _PARALLEL = 100, 4
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Checks a database, or the conversations of a part of a scope; `index` is the store's search index."""
+    """Checks a database, or the conversations of a part of a scope.
+
+    `index` is the store's search index; `check_schema` raises an error in a process that a migration excludes.
+    """
 
     inspection: Inspection
     log: Log
     schema: SchemaCheck
     clock: Clock
     index: SearchIndex
+    check_schema: Callable[[], Awaitable[None]]
     codec: Codec = field(default_factory=Codec)
 
     def __post_init__(self) -> None:
@@ -53,6 +57,7 @@ class Verifier:
         await self.schema.run(findings)
         after = ""
         while heads := await self.inspection.heads(dict(partial_scope), after=after, limit=_HEADS):
+            await self.check_schema()  # a check of everything may last for hours
             now = self.clock.now()
             await in_parallel(partial(self._check, now, findings), heads, limit=_PARALLEL)
             after = str(heads[-1]["_id"])

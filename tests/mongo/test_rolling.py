@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ from mongomock_motor import AsyncMongoMockClient
 from server_kinds import refusing
 
 from convstore import ConversationStore
+from convstore.admin import retention
 from convstore.exceptions import SchemaVersionError
 from convstore.mongo import migrator as migrate
 from convstore.mongo.keys import MIGRATIONS
@@ -124,6 +125,53 @@ async def test_a_held_turn_is_not_written_to_by_an_older_process(
         seconds[0] += 11
         with pytest.raises(SchemaVersionError, match="9999_later"):
             await turn.append(AIMessage("Then."))
+
+
+@pytest.mark.usefixtures("old")
+async def test_a_stream_ends_in_an_older_process(database: Any, seconds: list[float]) -> None:
+    """No draft, renewal or release is written from then on, and the stream raises."""
+
+    async def hurry(time: float) -> None:
+        await asyncio.sleep(time / 200)
+
+    async def words() -> AsyncIterator[str]:
+        for _ in range(1_000):
+            yield "word "
+            await hurry(1)
+
+    async def everything() -> list[Any]:
+        return [await database[name].find().to_list(None) for name in ("log", "drafts")]
+
+    async def answer() -> None:
+        async with await store.conversation(**CHAT).turn("t1", human="More?") as turn:
+            async for _ in turn.stream(words()):
+                if not before and await database["drafts"].count_documents({}):
+                    await migrated(database, level=LEVEL + 1)
+                    seconds[0] += 11
+                    before.extend(await everything())
+
+    store = ConversationStore(database, clock=replace(STANDING, monotonic=lambda: seconds[0], sleep=hurry))
+    await store.ping()
+    before: list[Any] = []
+    with pytest.raises(SchemaVersionError, match="9999_later"):
+        await answer()
+    assert await everything() == before
+
+
+async def test_an_older_process_does_not_go_on_erasing(
+    database: Any, old: ConversationStore, seconds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure of everything may last for hours, so it asks again at each conversation."""
+
+    def wait(_: object) -> None:
+        seconds[0] += 11
+
+    monkeypatch.setattr(retention, "_BATCH", 1)
+    await old.conversation(user_id="eve", thread_id="seals").append(HumanMessage("Why?"))
+    await migrated(database, level=LEVEL + 1)
+    with pytest.raises(SchemaVersionError, match="9999_later"):
+        await old.erase(everything=True, progress=wait)
+    assert await database["log"].count_documents({"first": 1}) == 1
 
 
 async def test_an_older_process_does_not_go_on_watching(
