@@ -545,14 +545,15 @@ async def test_no_iterator_of_a_saver_is_left_open(store: ConversationStore, con
     """A thread that began without the middleware, and a replay, look for older checkpoints and stop early."""
     saver = OpenIterators()
     model = ScriptedModel(replies=[AIMessage(f"Answer {number}.") for number in range(9)])
-    plain, agent = (
-        create_agent(model, [], middleware=middleware, checkpointer=saver)
-        for middleware in ([], [ConversationMiddleware(store, accept="human")])
-    )
-    for number in range(4):
-        run = plain if number < 2 else agent
-        await run.ainvoke({"messages": [HumanMessage(f"Question {number}?")]}, config)
+    agent = agent_of(store, model, saver, [], accept="human")
+    for number in range(3):
+        await agent.ainvoke({"messages": [HumanMessage(f"Question {number}?")]}, config)
     states = [state async for state in agent.aget_state_history(config)]
     configurable = {**states[-4].config["configurable"], **config["configurable"]}
     await agent.ainvoke({"messages": [HumanMessage("Again?")]}, {"configurable": configurable})
+    other = {"configurable": {**config["configurable"], "thread_id": uuid.uuid4().hex}}
+    for _ in range(3):
+        await create_agent(model, [], checkpointer=saver).ainvoke({"messages": [HumanMessage("Question?")]}, other)
+    with pytest.raises(InvalidInputError):
+        await agent.ainvoke({"messages": [HumanMessage("Question?")]}, other)
     assert saver.number == 0
