@@ -5,8 +5,8 @@ These rooms import nothing else of the rooms that do the work.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,6 +27,7 @@ from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.turn_record import pairs_of
 from convstore.mongo.artifact_types import new_codec
+from convstore.mongo.collection import closing
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.server_probe import probe_server
@@ -298,7 +299,9 @@ async def titled(store: ConversationStore, conversations: Sequence[_Named]) -> l
     return [info.model_copy(update={"title": title}) for info, title in zip(conversations, titles, strict=True)]
 
 
-async def each_conversation(store: ConversationStore, scope: Mapping[str, str]) -> AsyncIterator[ConversationInfo]:
+async def each_conversation(
+    store: ConversationStore, scope: Mapping[str, str]
+) -> AsyncGenerator[ConversationInfo, None]:
     """Yield the conversations with some scope values, newest first; all without values. One command for 200."""
     cursor: str | None = None
     while True:
@@ -327,7 +330,9 @@ def read_current(
     return reading
 
 
-async def newest_first(chat: Conversation, *, limit: int = _PAGE, **options: Any) -> AsyncIterator[StoredMessage]:
+async def newest_first(
+    chat: Conversation, *, limit: int = _PAGE, **options: Any
+) -> AsyncGenerator[StoredMessage, None]:
     """Yield the messages of a log in full, the newest first, by pages of `limit`, each read as by `list_messages`."""
     before: int | None = None
     while page := await chat.list_messages(before=before, limit=limit, full=True, **options):
@@ -338,13 +343,14 @@ async def newest_first(chat: Conversation, *, limit: int = _PAGE, **options: Any
             return
 
 
-async def with_children(store: ConversationStore, info: ConversationInfo) -> AsyncIterator[ConversationInfo]:
+async def with_children(store: ConversationStore, info: ConversationInfo) -> AsyncGenerator[ConversationInfo, None]:
     """Yield a conversation, then those of its sub-agents, each with those below it."""
     yield info
     if info.has_children and info.scope.keys() - {PATH} == set(store.scope_keys):
         for child in await store.conversation(**info.scope).children():
-            async for descendant in with_children(store, child):
-                yield descendant
+            async with aclosing(with_children(store, child)) as family:
+                async for descendant in family:
+                    yield descendant
 
 
 async def with_source(chat: Conversation, number: int) -> tuple[Conversation, str] | None:
@@ -386,15 +392,15 @@ async def database_with(uri: str, name: str, *, default: str) -> str:
         return str(database.name)
 
 
-async def documents_of(cursor: Any) -> AsyncIterator[dict[str, Any]]:
+async def documents_of(cursor: Any) -> AsyncGenerator[dict[str, Any], None]:
     """Iterate over the documents of a cursor, with the errors of this package."""
-    found = aiter(cursor)
-    while True:
-        async with driver_errors():
-            document = await anext(found, None)
-        if document is None:
-            return
-        yield document
+    async with closing(cursor) as found:
+        while True:
+            async with driver_errors():
+                document = await anext(found, None)
+            if document is None:
+                return
+            yield document
 
 
 async def estimated_count(collection: Any) -> int:

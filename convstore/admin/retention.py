@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import compress
@@ -119,18 +119,20 @@ class Retention:
 
         What the heads lead to is in the receipt already if this `is_rest` of an erasure of everything.
         """
-        async for conversation in self.lost.logs():
-            receipt = _sum([receipt, await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)])
-            if progress:
-                progress(receipt)
-        async for head in self.lost.heads():
-            if head.conversation and is_rest:
-                continue
-            if head.conversation:
-                ended = await (self._count_all(head) if dry_run else self._end(head))
-            else:
-                ended = ErasureReceipt(conversations=int(dry_run or await self.lost.drop_head(head)))
-            receipt = _sum([receipt, ended])
+        async with aclosing(self.lost.logs()) as conversations:
+            async for conversation in conversations:
+                receipt = _sum([receipt, await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)])
+                if progress:
+                    progress(receipt)
+        async with aclosing(self.lost.heads()) as heads:
+            async for head in heads:
+                if head.conversation and is_rest:
+                    continue
+                if head.conversation:
+                    ended = await (self._count_all(head) if dry_run else self._end(head))
+                else:
+                    ended = ErasureReceipt(conversations=int(dry_run or await self.lost.drop_head(head)))
+                receipt = _sum([receipt, ended])
         return receipt
 
     async def _end_lost(self, conversation: str, *, is_rest: bool = False, dry_run: bool) -> ErasureReceipt:

@@ -208,7 +208,8 @@ class Writer:
                     self._finish(cached, known.new, entry)
                     if request.branch:
                         await self._reader.snapshot(cached, entry.totals, [entry])
-                    if entry.number <= acknowledged:  # the number was taken before: a backup was restored
+                    if entry.number <= acknowledged:  # taken before: it was deleted, or a backup was restored
+                        self._reader.seen(cached.scope, await self._heads.find(dict(cached.scope)))
                         self._cache.forget(cached)
                     return known, entry, entry.totals
                 cached.tail, used = None, []
@@ -332,8 +333,7 @@ class Writer:
     async def _is_last(self, cached: CachedConversation, tail: Totals) -> bool:
         """Compare the cached id and tail with the database, as far as they are old. One command.
 
-        Returns:
-            False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
+        False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
 
         Raises:
             Replaced: The conversation was deleted, or its log no longer contains the tail.
@@ -377,12 +377,14 @@ class Writer:
             # delete() also discards appends in flight; prune() only removes idle conversations.
             if await self._tombstones.was_pruned(cached.conversation):
                 raise Replaced
-            self._cache.forget(cached)
+            cached.unverified += len(entry.messages)
+            self._cache.discard(cached)
         return True
 
     def _finish(self, cached: CachedConversation, batch: Batch, entry: Entry) -> None:
         """Cache what the next append and the next loads need of an entry that was just inserted."""
         self._cache.confirm(cached, entry.totals)
+        cached.unverified += len(entry.messages)
         messages = () if entry.branch else entry.messages
         begins = max((index for index, message in enumerate(messages) if message.type == "human"), default=-1)
         question, link = cached.last_question

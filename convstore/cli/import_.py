@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -166,15 +166,16 @@ class _FirstWrite:
     is_named: bool
     is_done: bool = False
 
-    async def before(self, records: Records) -> AsyncIterator[ConversationRecord | BadRecord]:
+    async def before(self, records: Records) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
         """Yield the records, and set up the store before the first one that has a scope."""
-        from convstore.transfer.jobs import in_a_thread  # noqa: PLC0415 - loads the store
+        from convstore.transfer.jobs import each_of  # noqa: PLC0415 - loads the store
 
-        async for record in records if isinstance(records, AsyncIterable) else in_a_thread(records):
-            if not self.is_done and self._has_scope(record):
-                await self._prepare()
-                self.is_done = True
-            yield record
+        async with aclosing(each_of(records)) as each:
+            async for record in each:
+                if not self.is_done and self._has_scope(record):
+                    await self._prepare()
+                    self.is_done = True
+                yield record
 
     def _has_scope(self, record: ConversationRecord | BadRecord) -> bool:
         from convstore.transfer import ConversationRecord  # noqa: PLC0415 - loads the store

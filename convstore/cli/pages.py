@@ -7,7 +7,7 @@ characters <a>-<b> of <n>``, and the last line, ``End.`` or ``More: cursor="…"
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from langchain_core.messages import ToolMessage
@@ -49,7 +49,7 @@ class ReadBack:
     problems: list[str] = field(default_factory=list)
 
 
-async def pages_of(tool: BaseTool, message_id: str) -> AsyncIterator[ToolMessage]:
+async def pages_of(tool: BaseTool, message_id: str) -> AsyncGenerator[ToolMessage, None]:
     """Yield every page of a message, as an agent gets it; raise a StoreError for an error or a repeated cursor."""
     cursor, seen = "", set[str]()
     while cursor not in seen:

@@ -6,7 +6,7 @@ module is long because nearly all of it is the documentation of one class.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
@@ -477,8 +477,9 @@ class Conversation:
     async def delete(self) -> ErasureReceipt:
         """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.
 
-        It also discards appends in flight from other processes. Nothing happens if there is no conversation. A failed
-        or killed call can be retried as it is. Returns a receipt of the removed data.
+        It also discards appends in flight, and those of a process within 10 seconds that has not learnt of it: they
+        return a receipt, and the process logs and counts them when it does. Nothing happens if there is no
+        conversation. A failed or killed call can be retried as it is. Returns a receipt of the removed data.
         """
         return await (await self._services()).retention.delete(self._scope)
 
@@ -554,17 +555,15 @@ class Conversation:
         """
         return await (await self._services()).records.get(self._scope, check_ids(ids, name="ids"))
 
-    async def messages(self) -> AsyncIterator[BaseMessage]:
-        """Iterate over the log in order, each message equal to the appended one. Reads in batches.
-
-        The log includes rewound messages; `turns` leaves them out.
-        """
-        async for message in (await self._services()).records.all(self._scope):
-            yield message
+    async def messages(self) -> AsyncGenerator[BaseMessage, None]:
+        """Iterate over the log in order: messages equal to those appended, rewound ones too. Reads in batches."""
+        async with aclosing((await self._services()).records.all(self._scope)) as messages:
+            async for message in messages:
+                yield message
 
     async def items(
         self, *, kind: str | None = None, after: int | None = None, before: int | None = None
-    ) -> AsyncIterator[StoredItem]:
+    ) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that were appended as `LogItem`, in the order of the log, with equal data.
 
         Without those that a rewind removed: an item goes, and comes back, with the message that it follows. Two
@@ -591,7 +590,7 @@ class Conversation:
         before: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
-    ) -> AsyncIterator[Turn]:
+    ) -> AsyncGenerator[Turn, None]:
         """Iterate over whole turns in order, each message equal to the appended one, without rewound messages.
 
         A message of an agent belongs to the question that it names; an answer that follows a later question is looked
@@ -604,10 +603,11 @@ class Conversation:
             limit: Maximum number of turns; None for all.
             newest_first: Reverse the order and read from the end.
         """
-        services = await self._services()
-        found = services.turns.read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
-        async for turn in found:
-            yield turn
+        read = (await self._services()).turns.read
+        found = read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
+        async with aclosing(found) as turns:
+            async for turn in turns:
+                yield turn
 
     async def outline(self, *, before: int | None = None, limit: int = 100) -> list[TurnOutline]:
         """Return the last turns without their messages, oldest first: sizes, dates, and stamps of what the model saw.

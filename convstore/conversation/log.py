@@ -5,8 +5,8 @@ It also shows what views leave out: rewound messages, entries, source ids.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -109,7 +109,7 @@ class ConversationLog:
         services, cached = await self._found()
         await services.refresher.refresh(cached, await services.reader.tail(cached))
 
-    async def read(self, snapshot: Totals) -> AsyncIterator[LogMessage]:
+    async def read(self, snapshot: Totals) -> AsyncGenerator[LogMessage, None]:
         """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
 
         Raises:
@@ -118,20 +118,21 @@ class ConversationLog:
         services, cached = await self._found()
         page, rewound = list[LogMessage](), tuple[Range, ...]()
         changed, rewinds, is_hidden = 0, NO_REWINDS, False
-        async for _, entry in services.reader.walk(self._scope, snapshot):
-            if entry.is_rewind:
-                with suppress(ValueError):  # the log lost the whole list that it continues, and was repaired
-                    rewinds = rewinds.after(entry)
-            if entry.is_rewind or is_hidden:
-                rewound = rewinds.gaps(entry.first - 1)
-            is_hidden = entry.is_rewind and bool(entry.messages)
-            page += await self._decode(services, cached, entry, rewound, changed)
-            if entry.messages or entry.is_rewind:
-                changed = entry.number
-            if len(page) >= _PAGE:
-                for message in await self._with_annotations(services, cached, page):
-                    yield message
-                page = []
+        async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
+            async for _, entry in entries:
+                if entry.is_rewind:
+                    with suppress(ValueError):  # the log lost the whole list that it continues, and was repaired
+                        rewinds = rewinds.after(entry)
+                if entry.is_rewind or is_hidden:
+                    rewound = rewinds.gaps(entry.first - 1)
+                is_hidden = entry.is_rewind and bool(entry.messages)
+                page += await self._decode(services, cached, entry, rewound, changed)
+                if entry.messages or entry.is_rewind:
+                    changed = entry.number
+                if len(page) >= _PAGE:
+                    for message in await self._with_annotations(services, cached, page):
+                        yield message
+                    page = []
         for message in await self._with_annotations(services, cached, page):
             yield message
 
@@ -145,21 +146,23 @@ class ConversationLog:
         async with services.reader.reading(cached):
             return (await services.reader.snapshot(cached, snapshot)).active.ranges
 
-    async def items(self) -> AsyncIterator[StoredItem]:
+    async def items(self) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that are no messages, also those of rewound messages."""
-        async for item in (await self._services()).items.read(self._scope, everything=True):
-            yield item
+        async with aclosing((await self._services()).items.read(self._scope, everything=True)) as items:
+            async for item in items:
+                yield item
 
     async def variant_changes(self, snapshot: Totals) -> list[VariantChange]:
         """Return what entries did to variants, in order; none if messages were rewound in another way, too."""
         (services, _), found = await self._found(), list[VariantChange]()
-        async for _, entry in services.reader.walk(self._scope, snapshot):
-            event, kinds = entry.event or TurnEvent("", ""), ("append",) if entry.branch else ("show", "finish")
-            if entry.is_rewind and (not event.variant or event.kind == "undo"):
-                return []
-            kind = event.kind if event.kind in {"begin", "activate"} else kinds[0] if entry.messages else kinds[-1]
-            if event.variant and (entry.messages or kind != "append"):
-                found.append(VariantChange(entry.last, kind, event.turn, event.first_turn, event.variant, entry.at))
+        async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
+            async for _, entry in entries:
+                event, kinds = entry.event or TurnEvent("", ""), ("append",) if entry.branch else ("show", "finish")
+                if entry.is_rewind and (not event.variant or event.kind == "undo"):
+                    return []
+                kind = event.kind if event.kind in {"begin", "activate"} else kinds[0] if entry.messages else kinds[-1]
+                if event.variant and (entry.messages or kind != "append"):
+                    found.append(VariantChange(entry.last, kind, event.turn, event.first_turn, event.variant, entry.at))
         return found
 
     async def change_variant(self, change: VariantChange, *, instead_of: str) -> None:

@@ -42,6 +42,10 @@ class Observer(Protocol):
         """Return the method to call instead of one; `id_of` returns the id of a scope's conversation, if cached."""
         ...
 
+    def discarded(self, messages: int) -> None:
+        """Count messages of this store that were deleted with a conversation by another worker."""
+        ...
+
     def flush(self) -> None:
         """Record what was seen; the store closes."""
 
@@ -53,6 +57,7 @@ def observe(services: Services, observer: Observer) -> None:
         cached = services.reader.cache.get(scope)
         return cached.conversation if cached else ""
 
+    services.reader.cache.on_discarded = observer.discarded
     for operation in _OPERATIONS:
         service = getattr(services, operation.service)
         setattr(service, operation.method, observer.observed(operation, getattr(service, operation.method), id_of))

@@ -7,7 +7,7 @@ or the stub of a result, is never appended.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
 from itertools import takewhile
 from typing import Any, Literal, TypeVar, cast
@@ -274,7 +274,7 @@ def _checked(output: Iterator[Any], config: RunnableConfig) -> Iterator[Any]:
     config.get("configurable", {})["message_history"].check()
 
 
-async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> AsyncIterator[Any]:
+async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> AsyncGenerator[Any, None]:
     """Yield the output unchanged; at its end, raise the error of adding it to the history."""
     async for part in output:
         yield part

@@ -48,6 +48,7 @@ _ATTRIBUTES = {
     "outcome": "convstore.outcome",
     "error": _ERROR,
 }
+_DISCARDED = "convstore.append.discarded"
 _COUNTED = ("tokens_stored", "tokens_shown", "tokens_whole")
 _BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)
 """Bounds of the histogram in seconds, as the conventions for databases have them."""
@@ -112,6 +113,7 @@ class _Recorder:
         new = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=_BOUNDS)
         self._durations = {name: new(f"convstore.{name}.duration") for name in _OPERATIONS}
         self._counters = {name: meter.create_counter(_ATTRIBUTES[name], unit="{token}") for name in _COUNTED}
+        self._discarded = meter.create_counter(_DISCARDED, unit="{message}")
 
     def observed(self, operation: Operation, work: _Work, id_of: Callable[[Any], str]) -> _Work:
         """Return a method that does the work and notes how it ended."""
@@ -141,6 +143,10 @@ class _Recorder:
         elif seen.ended >= self._due:  # else a timer runs, unless its event loop was closed
             self._due = seen.ended + int(_DELAY * 1e9)
             asyncio.get_running_loop().call_later(_DELAY, self.flush)
+
+    def discarded(self, messages: int) -> None:
+        """Count messages that another worker deleted before this one knew."""
+        self._discarded.add(messages, context=Context())
 
     def flush(self) -> None:
         """Record all operations that have ended."""

@@ -5,7 +5,8 @@ Every collection except ``heads`` keeps a conversation in one range of ``_id``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from inspect import isawaitable
 from typing import Any
@@ -20,6 +21,17 @@ Document = Mapping[str, Any]
 
 _BATCH = 1_000
 _DELETED_AT_ONCE = 5_000
+
+
+@asynccontextmanager
+async def closing(cursor: Any) -> AsyncGenerator[Any, None]:
+    """Close a cursor at the end, so that the server does not keep it for ten minutes."""
+    try:
+        yield cursor
+    finally:
+        ended = cursor.close()
+        if isawaitable(ended):
+            await ended
 
 
 class Collection:
@@ -66,10 +78,13 @@ class Collection:
             values: list[Any] = await self.driver_collection.distinct(field, dict(query))
         return values
 
-    async def each(self, query: Document, *, order: Sequence[tuple[str, int]]) -> AsyncIterator[Document]:
+    async def each(self, query: Document, *, order: Sequence[tuple[str, int]]) -> AsyncGenerator[Document, None]:
         """Yield the documents that a filter matches, those of one answer at a time in memory. One command or more."""
-        async with driver_errors(seconds=None):
-            async for document in self.driver_collection.find(dict(query), sort=list(order), batch_size=_BATCH):
+        async with (
+            driver_errors(seconds=None),
+            closing(self.driver_collection.find(dict(query), sort=list(order), batch_size=_BATCH)) as documents,
+        ):
+            async for document in documents:
                 yield document
 
     async def find_one(self, query: Document, fields: Mapping[str, int] | None = None) -> Document | None:

@@ -7,6 +7,7 @@ removes a copy that was given up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 from convstore.exceptions import BrokenLogError
@@ -81,15 +82,16 @@ async def _copy(
         async with driver_errors():
             await collection.driver_collection.insert_many(batch, ordered=False)
 
-    async for document in collection.each(query, order=(("_id", 1),)):
-        key = f"{target}{str(document['_id'])[len(document['conversation']) :]}"
-        if (changed := changes(document, key)) is not None:
-            batch.append({**document, "_id": key, "conversation": target, **changed})
-            copied += 1
-            size += len(getattr(document, "raw", b""))
-        if len(batch) == _MOST_DOCUMENTS or size > _MOST_BYTES:
-            await insert()
-            batch, size = [], 0
+    async with aclosing(collection.each(query, order=(("_id", 1),))) as documents:
+        async for document in documents:
+            key = f"{target}{str(document['_id'])[len(document['conversation']) :]}"
+            if (changed := changes(document, key)) is not None:
+                batch.append({**document, "_id": key, "conversation": target, **changed})
+                copied += 1
+                size += len(getattr(document, "raw", b""))
+            if len(batch) == _MOST_DOCUMENTS or size > _MOST_BYTES:
+                await insert()
+                batch, size = [], 0
     if batch:
         await insert()
     return copied

@@ -298,10 +298,10 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
 async def close_client(client: Any) -> None:
     """Close a client that `open_client` made; of a server that does not answer, its sessions are not ended."""
     async with driver_errors():
-        closing = client.close()
-        if asyncio.iscoroutine(closing):
+        ended = client.close()
+        if asyncio.iscoroutine(ended):
             try:
-                await asyncio.wait_for(closing, _CLOSING_SECONDS)
+                await asyncio.wait_for(ended, _CLOSING_SECONDS)
             except TimeoutError:
                 await client.close()  # without the sessions, which the first call has taken out
 

@@ -10,8 +10,8 @@ import base64
 import binascii
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -270,10 +270,11 @@ class Heads:
         documents = await self._with_last_entry(query, order={"updated_at": -1, "_id": -1}, limit=limit)
         return [_listed(document) for document in documents]
 
-    async def each(self, partial_scope: Mapping[str, str]) -> AsyncIterator[ListedHead]:
+    async def each(self, partial_scope: Mapping[str, str]) -> AsyncGenerator[ListedHead, None]:
         """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
-        async for head in self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}}):
-            yield head
+        async with aclosing(self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}})) as heads:
+            async for head in heads:
+                yield head
 
     async def children(self, conversation: str) -> list[ListedHead]:
         """Return the heads of the children of a conversation, oldest first. One command for each thousand."""
@@ -294,7 +295,7 @@ class Heads:
                     questions[entry["conversation"]] = message_from(message, entry["first"], entry["_id"])
         return questions
 
-    async def _each(self, query: dict[str, Any]) -> AsyncIterator[ListedHead]:
+    async def _each(self, query: dict[str, Any]) -> AsyncGenerator[ListedHead, None]:
         query["_id"] = {"$gt": ""}
         while True:
             documents = await self._with_last_entry(query, order={"_id": 1}, limit=_BATCH)

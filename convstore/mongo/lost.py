@@ -6,7 +6,8 @@ digit of their random ids, which bounds memory; each one is looked up again, as 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from convstore.mongo.collection import Collection
 from convstore.mongo.driver import Driver
@@ -25,7 +26,7 @@ class LostConversations:
         self._heads, self._log = Collection(driver, HEADS), Collection(driver, LOG)
         self._inspection = Inspection(driver)
 
-    async def logs(self) -> AsyncIterator[str]:
+    async def logs(self) -> AsyncGenerator[str, None]:
         """Yield the ids of conversations that have entries, but neither a head nor a tombstone.
 
         Two commands for each part, and one or two for each candidate.
@@ -40,17 +41,18 @@ class LostConversations:
                 if not await self._inspection.is_known(conversation):
                     yield conversation
 
-    async def heads(self) -> AsyncIterator[Head]:
+    async def heads(self) -> AsyncGenerator[Head, None]:
         """Yield what can be read of heads that do not name their conversation or their scope. Reads every head.
 
         Those of a newer version are left out: they may name both in another way.
         """
-        async for document in self._heads.each(
-            {"sweep_at": {"$exists": False}, **readable("head")}, order=(("_id", 1),)
-        ):
-            head = readable_head(document)
-            if not (head.conversation and head.has_key_of_scope):
-                yield head
+        async with aclosing(
+            self._heads.each({"sweep_at": {"$exists": False}, **readable("head")}, order=(("_id", 1),))
+        ) as documents:
+            async for document in documents:
+                head = readable_head(document)
+                if not (head.conversation and head.has_key_of_scope):
+                    yield head
 
     async def drop_head(self, head: Head) -> bool:
         """Delete a head that names no conversation; False if it names one now or is missing. One command."""

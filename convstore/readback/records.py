@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -56,13 +56,14 @@ class Records:
             records = await run_in_thread_if_long(decode, characters=characters_of(messages, payloads))
         return [records[id_] for id_ in ids if id_ in records]
 
-    async def all(self, scope: Scope) -> AsyncIterator[BaseMessage]:
+    async def all(self, scope: Scope) -> AsyncGenerator[BaseMessage, None]:
         """Yield the messages of the log in order, with rewound ones. Reads in batches."""
-        async for cached, entry in self.reader.walk(scope):
-            async with self.reader.reading(cached):
-                messages = await self.reader.decode_all(cached, entry.messages)
-            for message in messages:
-                yield message
+        async with aclosing(self.reader.walk(scope)) as entries:
+            async for cached, entry in entries:
+                async with self.reader.reading(cached):
+                    messages = await self.reader.decode_all(cached, entry.messages)
+                for message in messages:
+                    yield message
 
     async def page(
         self, scope: Scope, *, limit: int, full: bool, rewound: bool, **span: int | None

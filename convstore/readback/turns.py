@@ -7,7 +7,7 @@ questions. So reading starts at the requested position, and its cost depends onl
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -62,7 +62,7 @@ class Turns:
 
     async def read(
         self, scope: Scope, *, after: int | None, before: int | None, limit: int | None, newest_first: bool
-    ) -> AsyncIterator[Turn]:
+    ) -> AsyncGenerator[Turn, None]:
         """Yield whole active turns that begin in a range of ordinals, as of the start of the iteration."""
         for name, value in (("after", after), ("before", before), ("limit", limit)):
             if value is not None:

@@ -6,8 +6,9 @@ Everything in it can be read again from MongoDB. It is limited in conversations 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import getsizeof
@@ -22,6 +23,7 @@ from convstore.log.stored_message import Shown
 from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
 from convstore.values.scope import PATH, Scope
 
+_LOGGER = logging.getLogger("convstore")
 TAIL_LIFETIME = 10.0
 """Seconds after which a cached tail is compared with the log before use: a backup may have been restored."""
 
@@ -79,6 +81,7 @@ class CachedConversation:
         scope: Scope of the conversation.
         conversation: Id of the conversation.
         verified_at: Time at which the head was last seen with this id.
+        unverified: Number of messages that this store appended since then.
         refreshed: When this store last refreshed the head, and the date and the link that it wrote.
         confirmed_at: Time of the last acknowledged insert or majority read of the tail.
         tail: Totals of the last entry.
@@ -101,6 +104,7 @@ class CachedConversation:
     scope: Scope
     conversation: str
     verified_at: Moment
+    unverified: int = 0
     refreshed: tuple[Moment, datetime, int] | None = None
     confirmed_at: Moment = (float("-inf"), 0.0)
     tail: Totals | None = None
@@ -166,10 +170,13 @@ class ConversationCache:
 
     Attributes:
         size: An estimate of the memory that they take.
+        on_discarded: Called with the number of messages that this store appended to a conversation and that another
+            worker deleted with it.
     """
 
     def __init__(self, clock: Clock, scope_keys: Sequence[str]) -> None:
         self._clock, self._scope_keys, self.size = clock, scope_keys, 0
+        self.on_discarded: Callable[[int], None] = lambda _number: None
         self._joined: list[ConversationCache] = [self]
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
         self._with_messages: OrderedDict[Scope, CachedConversation] = OrderedDict()
@@ -201,7 +208,7 @@ class ConversationCache:
 
     def verify(self, cached: CachedConversation) -> None:
         """Record that the head was just seen with this conversation."""
-        cached.verified_at = self._clock.moment()
+        cached.verified_at, cached.unverified = self._clock.moment(), 0
 
     def is_fresh(self, cached: CachedConversation) -> bool:
         """Return True if the id may be used without reading the head first."""
@@ -267,6 +274,15 @@ class ConversationCache:
         """Drop a conversation that no longer belongs to its scope."""
         if self.is_current(cached):
             self._drop(cached.scope)
+
+    def discard(self, cached: CachedConversation) -> None:
+        """Drop a conversation that another worker deleted; log and count the messages that were lost unnoticed."""
+        if cached.unverified:
+            line = "conversation %s was deleted, with %s messages that were appended since this worker saw it last"
+            _LOGGER.warning(line, cached.conversation, cached.unverified)
+            self.on_discarded(cached.unverified)
+            cached.unverified = 0
+        self.forget(cached)
 
     def _release(self, scope: Scope) -> None:
         if cached := self._with_messages.pop(scope, None):

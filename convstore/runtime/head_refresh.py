@@ -77,6 +77,6 @@ class HeadRefresher:
         scope, written_at = dict(cached.scope), self._clock.undated()
         if not await self._heads.refresh(scope, cached.conversation, entry=entry, updated_at=at, written_at=written_at):
             return False
-        cached.verified_at = self._clock.moment()
+        cached.verified_at, cached.unverified = self._clock.moment(), 0
         cached.refreshed = cached.verified_at, at, entry.link
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, zip_longest
@@ -125,11 +126,10 @@ class LogReader:
 
     def seen(self, scope: Scope, head: Head | None) -> CachedConversation | None:
         """Cache a head that was just read."""
-        if head is not None:
-            return self.cache.add(scope, head.conversation)
-        if cached := self.cache.get(scope):
-            self.cache.forget(cached)
-        return None
+        cached = self.cache.get(scope)
+        if cached and (head is None or head.conversation != cached.conversation):
+            self.cache.discard(cached)
+        return None if head is None else self.cache.add(scope, head.conversation)
 
     async def _is_current(self, cached: CachedConversation) -> bool:
         """Return True if the scope still has this conversation."""
@@ -316,10 +316,11 @@ class LogReader:
         is_part = last is not None and last.rewind_entry == tail.rewind_entry and last.entries <= tail.entries
         counted = last if last is not None and is_part else Totals()
         tokens, view_tokens = counted.tokens, counted.view_tokens
-        async for entries in self.batches(log, start=counted.entries + 1):
-            messages = [message for entry in await self.counted(entries) for message in entry.messages]
-            tokens += sum(message.tokens for message in messages)
-            view_tokens += sum(message.view_tokens for message in messages)
+        async with aclosing(self.batches(log, start=counted.entries + 1)) as batches:
+            async for entries in batches:
+                messages = [message for entry in await self.counted(entries) for message in entry.messages]
+                tokens += sum(message.tokens for message in messages)
+                view_tokens += sum(message.view_tokens for message in messages)
         found = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self.counter.name)
         if branch is None:
             cached.counted = found
@@ -398,19 +399,16 @@ class LogReader:
             raise CorruptDocumentError(key, f"the messages of a summary: {error}", collection=collection) from error
 
     async def walk(self, scope: Scope, tail: Totals | None = None) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
-        """Iterate over every entry of the log in order, in batches, up to its end or the entry with these totals.
-
-        Raises:
-            ConversationDeletedError: The conversation was deleted during the iteration.
-        """
+        """Iterate over the entries of the log up to its end or the one with these totals; an error if it is deleted."""
         cached = await self.find(scope)
         if cached is None:
             return
         async with self.reading(cached):
             everything = Snapshot(cached, await self.tail(cached) if tail is None else tail)
-        async for entries in self.batches(everything):
-            for entry in entries:
-                yield cached, entry
+        async with aclosing(self.batches(everything)) as batches:
+            async for entries in batches:
+                for entry in entries:
+                    yield cached, entry
         if not await self._is_current(cached):
             raise ConversationDeletedError(_DELETED)
 

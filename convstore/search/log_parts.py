@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from convstore.index.part import IndexBuilder, IndexedMessage, Steps
@@ -154,24 +155,28 @@ class LogParts:
     ) -> int | None:
         """Add the entries after the segments; return their number, None if the segments are those of another log."""
         added = 0
-        async for entries in self._rest(cached, ends):
-            if ends.chain and not added and entries[0].after != ends.chain.last.link:
-                return None
-            await self.add(cached, builder, entries, Pace(no_pause))
-            if builder.characters > MAX_CHARACTERS:
-                builder.keep(request.groups)
-            added += len(entries)
+        async with aclosing(self._rest(cached, ends)) as batches:
+            async for entries in batches:
+                if ends.chain and not added and entries[0].after != ends.chain.last.link:
+                    return None
+                await self.add(cached, builder, entries, Pace(no_pause))
+                if builder.characters > MAX_CHARACTERS:
+                    builder.keep(request.groups)
+                added += len(entries)
         return added
 
-    async def _rest(self, cached: CachedConversation, ends: LogEnds) -> AsyncIterator[Sequence[Entry]]:
+    async def _rest(self, cached: CachedConversation, ends: LogEnds) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries that are in no segment in order, in batches."""
-        async for entries in self.entries(cached, start=ends.chain.last.until + 1, before=ends.entries[0].number):
-            yield entries
+        async with aclosing(
+            self.entries(cached, start=ends.chain.last.until + 1, before=ends.entries[0].number)
+        ) as batches:
+            async for entries in batches:
+                yield entries
         await self._reader.check(cached, ends.entries)
         if unsealed := ends.unsealed:
             yield unsealed
 
-    def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncIterator[Sequence[Entry]]:
+    def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries from one number and before another with their sources, in order, in batches."""
         everything = Snapshot(cached, Totals(entries=before - 1))
         return self._reader.batches(everything, start=start, at_once=_ENTRIES_AT_ONCE, fields=SEARCHED)

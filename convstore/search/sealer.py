@@ -13,7 +13,7 @@ import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import accumulate, islice, takewhile
@@ -238,15 +238,16 @@ class Sealer:
     ) -> StoredSegment | None:
         """Read entries after a segment into a part while it has room; None if the segment is one of another log."""
         last = Totals()
-        async for batch in self._logs.entries(cached, start=max(before.until, 1), before=until + 1):
-            await pace.spent(COMMAND)
-            if batch[0].number == before.until and batch[0].totals.link != before.link:
-                return None
-            entries = [entry for entry in batch if entry.number > before.until]
-            added = await self._logs.add(cached, builder, entries, pace)
-            last = entries[added - 1].totals if added else last
-            if added < len(entries):
-                break
+        async with aclosing(self._logs.entries(cached, start=max(before.until, 1), before=until + 1)) as batches:
+            async for batch in batches:
+                await pace.spent(COMMAND)
+                if batch[0].number == before.until and batch[0].totals.link != before.link:
+                    return None
+                entries = [entry for entry in batch if entry.number > before.until]
+                added = await self._logs.add(cached, builder, entries, pace)
+                last = entries[added - 1].totals if added else last
+                if added < len(entries):
+                    break
         return before.followed_by(last, characters=builder.characters)
 
     async def _put(

@@ -7,7 +7,8 @@ are only read.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ _KEYS = ("app_name", "user_id", "session_id")
 
 async def read_adk_sessions(
     database: Any, *, sessions: str = "sessions", events: str = "events"
-) -> AsyncIterator[ConversationRecord | BadRecord]:
+) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the conversations of a database one at a time, ordered by app, user and session.
 
     The fields of a record for its scope are ``app_name``, ``user_id`` and ``session_id``. The state of the session
@@ -40,8 +41,9 @@ async def read_adk_sessions(
     Raises:
         StoreError: The server does not answer, or refuses a command.
     """
-    async for session in documents_of(database[sessions].find({}).sort("_id", 1)):
-        yield await record_or_bad(f"session {session['_id']!r}"[:200], _record(session, database[events]))
+    async with aclosing(documents_of(database[sessions].find({}).sort("_id", 1))) as sessions_found:
+        async for session in sessions_found:
+            yield await record_or_bad(f"session {session['_id']!r}"[:200], _record(session, database[events]))
 
 
 async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord:

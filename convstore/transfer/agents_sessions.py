@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -29,7 +29,7 @@ _Stored = tuple[str, Any, datetime | None]
 
 async def read_agents_sessions(
     database: Any, *, sessions: str = "agent_sessions", messages: str = "agent_messages"
-) -> AsyncIterator[ConversationRecord | BadRecord]:
+) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the conversations of ``MongoDBSession`` one at a time, ordered by session id.
 
     The field of a record for its scope is ``session_id``. What was cleared is not read.
@@ -42,8 +42,9 @@ async def read_agents_sessions(
     Raises:
         StoreError: The server does not answer, or refuses a command.
     """
-    async for session in documents_of(database[sessions].find({}).sort("session_id", 1)):
-        yield await record_or_bad(f"session {session['_id']!r}"[:200], _session(session, database[messages]))
+    async with aclosing(documents_of(database[sessions].find({}).sort("session_id", 1))) as sessions_found:
+        async for session in sessions_found:
+            yield await record_or_bad(f"session {session['_id']!r}"[:200], _session(session, database[messages]))
 
 
 def read_agents_sqlite(

@@ -7,7 +7,8 @@ checkpoint. Savers are synchronous or asynchronous; each is used by the calls th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -43,17 +44,18 @@ class CheckpointPath:
         """Return the number of other branches: of checkpoints beside the path that have no child."""
         return len(self.others.keys() - set(self.others.values()))
 
-    async def states(self) -> AsyncIterator[tuple[Checkpoint, list[Any]]]:
+    async def states(self) -> AsyncGenerator[tuple[Checkpoint, list[Any]], None]:
         """Yield the checkpoints of the path with their messages, from the newest to the oldest."""
         waiting = list[Checkpoint]()
-        async for checkpoint in self.checkpoints():
-            if checkpoint.has_changes_only(self.channel):
-                waiting.append(checkpoint)
-                continue
-            for rebuilt_state in await self._rebuilt(waiting, checkpoint):
-                yield rebuilt_state
-            waiting = []
-            yield checkpoint, plain_state(checkpoint.values.get(self.channel))
+        async with aclosing(self.checkpoints()) as checkpoints:
+            async for checkpoint in checkpoints:
+                if checkpoint.has_changes_only(self.channel):
+                    waiting.append(checkpoint)
+                    continue
+                for rebuilt_state in await self._rebuilt(waiting, checkpoint):
+                    yield rebuilt_state
+                waiting = []
+                yield checkpoint, plain_state(checkpoint.values.get(self.channel))
         for rebuilt_state in await self._rebuilt(waiting, None):
             yield rebuilt_state
 
@@ -80,17 +82,18 @@ class CheckpointPath:
         states = rebuilt(found[self.channel], numbers[::-1])
         return list(zip(checkpoints, reversed(states), strict=True))
 
-    async def checkpoints(self) -> AsyncIterator[Checkpoint]:
+    async def checkpoints(self) -> AsyncGenerator[Checkpoint, None]:
         """Yield the checkpoints of the path from the newest to the oldest."""
         wanted: str | None = None
         read = set[str]()
-        async for checkpoint in self._newest_first():
-            if wanted in (None, checkpoint.id):
-                wanted = checkpoint.parent
-                read.add(checkpoint.id)
-                yield checkpoint
-            else:
-                self.others[checkpoint.id] = checkpoint.parent
+        async with aclosing(self._newest_first()) as checkpoints:
+            async for checkpoint in checkpoints:
+                if wanted in (None, checkpoint.id):
+                    wanted = checkpoint.parent
+                    read.add(checkpoint.id)
+                    yield checkpoint
+                else:
+                    self.others[checkpoint.id] = checkpoint.parent
         # The clock of another worker may have given a parent a later id than its child's.
         while wanted and wanted not in read:
             found = await self._call("get_tuple", {"configurable": self._configurable | {"checkpoint_id": wanted}})
@@ -107,7 +110,7 @@ class CheckpointPath:
     def _configurable(self) -> dict[str, str]:
         return {"thread_id": self.thread_id, "checkpoint_ns": ""}
 
-    async def _newest_first(self) -> AsyncIterator[Checkpoint]:
+    async def _newest_first(self) -> AsyncGenerator[Checkpoint, None]:
         """Yield the checkpoints of the root namespace by their ids, from the latest to the earliest."""
         before: Any = None
         while True:

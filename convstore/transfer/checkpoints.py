@@ -6,13 +6,14 @@ newest checkpoint, through LangGraph's interface of checkpointers. The checkpoin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from convstore.exceptions import InvalidInputError, StoreError
 from convstore.transfer.checkpoint_path import CheckpointPath
-from convstore.transfer.jobs import location_of
+from convstore.transfer.jobs import each_of, location_of
 from convstore.transfer.prepare import hidden_ranges
 from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
@@ -29,7 +30,7 @@ async def read_checkpoints(
     *,
     removed: Removed = "rewind",
     channel: str = "messages",
-) -> AsyncIterator[ConversationRecord | BadRecord]:
+) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the threads of a checkpointer one at a time; the checkpoints of a thread are read in pages.
 
     A message stands where it came into the state, and has the text that it had last. A message without an id gets one
@@ -56,13 +57,9 @@ async def read_checkpoints(
     if not (hasattr(saver, "alist") and hasattr(saver, "aget_tuple")):
         raise InvalidInputError(f"saver must be a checkpointer of LangGraph, not {type(saver).__name__}")
     found = await thread_ids_of(saver) if thread_ids is None else thread_ids
-    async for thread_id in found if isinstance(found, AsyncIterable) else _each(found):
-        yield await _record_or_bad(saver, thread_id, removed, channel)
-
-
-async def _each(thread_ids: Iterable[str]) -> AsyncIterator[str]:
-    for thread_id in thread_ids:
-        yield thread_id
+    async with aclosing(each_of(found)) as ids:
+        async for thread_id in ids:
+            yield await _record_or_bad(saver, thread_id, removed, channel)
 
 
 def read_thread_ids(path: Path | str) -> list[str]:

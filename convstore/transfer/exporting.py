@@ -11,7 +11,8 @@ import json
 import tempfile
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
 
@@ -87,24 +88,26 @@ async def export_conversations(
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
     report = ExportReport(on_problem=on_problem)
     work, written = _Export(store, report, format), 0
-    async for info in _conversations(store, partial):
-        before = report.conversations
-        async for member in with_children(store, info):
-            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-                if await work.conversation(member, file):
-                    report.size += file.tell()
-                    file.seek(0)
-                    while piece := file.read(_COPY_BYTES):
-                        if isinstance(done := write(piece), Awaitable):
-                            await done
-            on_conversation(report)
-        written += report.conversations > before
-        if limit is not None and written >= limit:
-            break
+    async with aclosing(_conversations(store, partial)) as conversations:
+        async for info in conversations:
+            before = report.conversations
+            async with aclosing(with_children(store, info)) as family:
+                async for member in family:
+                    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+                        if await work.conversation(member, file):
+                            report.size += file.tell()
+                            file.seek(0)
+                            while piece := file.read(_COPY_BYTES):
+                                if isinstance(done := write(piece), Awaitable):
+                                    await done
+                    on_conversation(report)
+            written += report.conversations > before
+            if limit is not None and written >= limit:
+                break
     return report
 
 
-async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> AsyncIterator[ConversationInfo]:
+async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> AsyncGenerator[ConversationInfo, None]:
     """Yield every conversation that exists at the start once, and some of those created meanwhile.
 
     Listings have the newest first, so an append moves a conversation into the part that was listed already. The newest
@@ -115,23 +118,25 @@ async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> 
     missed = 1
     while missed:
         missed, is_first = 0, start is None
-        async for info in _listed(store, scope, since=start and start - _SKEW):
-            start = start or info.updated_at
-            key = hashlib.sha256(json.dumps(info.scope, sort_keys=True).encode()).digest()
-            if key not in seen:
-                seen.add(key)
-                missed += is_first or not (start and info.created_at) or info.created_at <= start
-                yield info
+        async with aclosing(_listed(store, scope, since=start and start - _SKEW)) as conversations:
+            async for info in conversations:
+                start = start or info.updated_at
+                key = hashlib.sha256(json.dumps(info.scope, sort_keys=True).encode()).digest()
+                if key not in seen:
+                    seen.add(key)
+                    missed += is_first or not (start and info.created_at) or info.created_at <= start
+                    yield info
 
 
 async def _listed(
     store: ConversationStore, scope: Mapping[str, str], *, since: datetime | None
-) -> AsyncIterator[ConversationInfo]:
+) -> AsyncGenerator[ConversationInfo, None]:
     """Yield conversations, newest first, down to a date."""
-    async for info in each_conversation(store, scope):
-        if since and info.updated_at and info.updated_at < since:
-            return
-        yield info
+    async with aclosing(each_conversation(store, scope)) as conversations:
+        async for info in conversations:
+            if since and info.updated_at and info.updated_at < since:
+                return
+            yield info
 
 
 class _ArchiveOrdinals:

@@ -7,7 +7,8 @@ reads them. The collection is only read.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +21,7 @@ _KEYS_AT_ONCE = 1_000
 
 async def read_history_collection(
     collection: Any, *, session_key: str = "SessionId", history_key: str = "History"
-) -> AsyncIterator[ConversationRecord | BadRecord]:
+) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the conversations of a collection one at a time, ordered by session id.
 
     A record has the fields of its first document, except the history. A message without an id gets one made from the
@@ -34,27 +35,29 @@ async def read_history_collection(
     Raises:
         StoreError: The server does not answer, or refuses a command.
     """
-    async for session in _sessions(collection, session_key):
-        where = f"{session_key} {session!r}"[:200]
-        if isinstance(session, bool) or (
-            not isinstance(session, str | int) and not hasattr(session, "generation_time")
-        ):
-            yield BadRecord(where, f"the session id is a value of type {type(session).__name__}; text is needed")
-            continue
-        yield await _conversation(collection, session, where, session_key=session_key, history_key=history_key)
+    async with aclosing(_sessions(collection, session_key)) as sessions_found:
+        async for session in sessions_found:
+            where = f"{session_key} {session!r}"[:200]
+            if isinstance(session, bool) or (
+                not isinstance(session, str | int) and not hasattr(session, "generation_time")
+            ):
+                yield BadRecord(where, f"the session id is a value of type {type(session).__name__}; text is needed")
+                continue
+            yield await _conversation(collection, session, where, session_key=session_key, history_key=history_key)
 
 
-async def _sessions(collection: Any, session_key: str) -> AsyncIterator[Any]:
+async def _sessions(collection: Any, session_key: str) -> AsyncGenerator[Any, None]:
     """Yield each session id once, by a walk over the index that langchain-mongodb creates on it."""
     last: Any = _sessions
     cursor = collection.find({}, {session_key: 1, "_id": 0}).sort(session_key, 1).batch_size(_KEYS_AT_ONCE)
     if hasattr(cursor, "allow_disk_use"):
         cursor = cursor.allow_disk_use(True)  # the index may be missing
-    async for document in documents_of(cursor):
-        session = document.get(session_key)
-        if session != last or type(session) is not type(last):
-            last = session
-            yield session
+    async with aclosing(documents_of(cursor)) as documents:
+        async for document in documents:
+            session = document.get(session_key)
+            if session != last or type(session) is not type(last):
+                last = session
+                yield session
 
 
 async def _conversation(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -28,7 +29,7 @@ from convstore import (
 )
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
 from convstore.integration import StoredId, VariantChange, as_of, host_of, log_of
-from convstore.transfer.jobs import in_a_thread, location_of, run_each
+from convstore.transfer.jobs import each_of, location_of, run_each
 from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, items_after, make_ready, numbers_of
 from convstore.transfer.records import (
     AssignedScope,
@@ -122,22 +123,23 @@ class _Import:
     seen: dict[Scope, str] = field(default_factory=dict)
     families: dict[Scope, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
-    async def counted(self, records: Records, limit: int | None) -> AsyncIterator[ConversationRecord]:
+    async def counted(self, records: Records, limit: int | None) -> AsyncGenerator[ConversationRecord, None]:
         """Yield the records up to the limit; report bad ones."""
-        async for record in records if isinstance(records, AsyncIterable) else in_a_thread(records):
-            self.report.conversations += 1
-            if isinstance(record, ConversationRecord):
-                yield record
-            elif isinstance(record, BadRecord):
-                self.report.note(Problem("conversation", record.where, "", record.problem))
-                self.on_conversation(self.report)
-            else:
-                raise InvalidInputError(
-                    f"a record must be a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
-                    "read_file(path) makes them of a file"
-                )
-            if limit is not None and self.report.conversations >= limit:
-                return
+        async with aclosing(each_of(records)) as each:
+            async for record in each:
+                self.report.conversations += 1
+                if isinstance(record, ConversationRecord):
+                    yield record
+                elif isinstance(record, BadRecord):
+                    self.report.note(Problem("conversation", record.where, "", record.problem))
+                    self.on_conversation(self.report)
+                else:
+                    raise InvalidInputError(
+                        f"a record must be a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
+                        "read_file(path) makes them of a file"
+                    )
+                if limit is not None and self.report.conversations >= limit:
+                    return
 
     async def import_one(self, record: ConversationRecord) -> None:
         """Import one record, or report why it was left out; raise errors that concern all records."""
@@ -259,7 +261,7 @@ class _ConversationImport:
     async def _end_last_turn(self) -> None:
         """Finish the last turn without an answer, as in the conversation that the record was made of."""
         ids = {message.id for message in self._messages}
-        async for last in self._chat.turns(newest_first=True, limit=1):
+        for last in [turn async for turn in self._chat.turns(newest_first=True, limit=1)]:
             if not last.is_finished and last.turn_id in ids:
                 with as_of(self._last_date):
                     async with await self._chat.turn(last.turn_id) as turn:

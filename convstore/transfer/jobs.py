@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,19 +14,20 @@ _END: Any = object()
 
 
 async def run_each(
-    items: AsyncIterable[_Item], work: Callable[[_Item], Coroutine[Any, Any, None]], *, jobs: int
+    items: AsyncGenerator[_Item, None], work: Callable[[_Item], Coroutine[Any, Any, None]], *, jobs: int
 ) -> None:
-    """Run some work for each item, `jobs` at a time.
+    """Run some work for each item, `jobs` at a time, and close the generator of the items.
 
     An error of the work is raised after the work in progress has ended: cancelling PyMongo in server selection may hang
     forever. If the call is cancelled, the work is too.
     """
     running: set[asyncio.Task[None]] = set()
     try:
-        async for item in items:
-            running.add(asyncio.create_task(work(item)))
-            if len(running) >= jobs:
-                running = await _one_finished(running)
+        async with aclosing(items) as each:
+            async for item in each:
+                running.add(asyncio.create_task(work(item)))
+                if len(running) >= jobs:
+                    running = await _one_finished(running)
         while running:
             running = await _one_finished(running)
     except asyncio.CancelledError:
@@ -36,8 +38,12 @@ async def run_each(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def in_a_thread(items: Iterable[_Item]) -> AsyncIterator[_Item]:
-    """Yield items that are read in a thread, such as the records of a file."""
+async def each_of(items: AsyncIterable[_Item] | Iterable[_Item]) -> AsyncGenerator[_Item, None]:
+    """Yield items of a caller, who closes an asynchronous iterator; others, such as a file's, are read in a thread."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+        return
     iterator = iter(items)
     while (found := await asyncio.to_thread(next, iterator, _END)) is not _END:
         yield found

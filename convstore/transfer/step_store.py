@@ -6,7 +6,7 @@ Of each conversation the newest snapshot is read, with the messages that it name
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from convstore.integration import documents_of, read_pydantic_ai
@@ -16,7 +16,7 @@ from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, R
 _NEWEST = [("seq", -1)]
 
 
-async def read_step_store(database: Any) -> AsyncIterator[ConversationRecord | BadRecord]:
+async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the conversations of a database one at a time: what their newest complete snapshot holds.
 
     Runs that belong to no conversation are conversations of their own; runs that another run started are left out. The

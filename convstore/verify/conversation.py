@@ -7,6 +7,7 @@ everywhere. Documents younger than the longest append are not reported, because 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -135,37 +136,41 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
     A repair removes those beyond the end of a log that is whole: the next message to get the ordinal would get them.
     """
     last, is_whole = check.tail.messages, not (check.is_damaged or check.is_broken)
-    async for document in subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation):
-        subject.checked["annotations"] += 1
-        key = str(document["_id"])
-        try:
-            if key == application_state_id(subject.conversation):
-                _check_application_state(subject, document)
+    async with aclosing(
+        subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation)
+    ) as documents:
+        async for document in documents:
+            subject.checked["annotations"] += 1
+            key = str(document["_id"])
+            try:
+                if key == application_state_id(subject.conversation):
+                    _check_application_state(subject, document)
+                    continue
+                ordinal, at = _annotation(subject, document)
+            except SchemaVersionError as error:
+                subject.report("newer", ANNOTATIONS, key, str(error))
                 continue
-            ordinal, at = _annotation(subject, document)
-        except SchemaVersionError as error:
-            subject.report("newer", ANNOTATIONS, key, str(error))
-            continue
-        except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
-            subject.report("damaged", ANNOTATIONS, key, getattr(error, "problem", repr(error)))
-            continue
-        # A young one may belong to a message that was appended after the log was checked.
-        if ordinal < 1 or (ordinal > last and subject.is_old(at)):
-            removed = bool(is_whole and subject.repair and await subject.inspection.remove(ANNOTATIONS, [key]))
-            problem = "there is no message with its ordinal"
-            subject.report("annotation", ANNOTATIONS, key, problem, repairable=is_whole, repaired=removed)
+            except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
+                subject.report("damaged", ANNOTATIONS, key, getattr(error, "problem", repr(error)))
+                continue
+            # A young one may belong to a message that was appended after the log was checked.
+            if ordinal < 1 or (ordinal > last and subject.is_old(at)):
+                removed = bool(is_whole and subject.repair and await subject.inspection.remove(ANNOTATIONS, [key]))
+                problem = "there is no message with its ordinal"
+                subject.report("annotation", ANNOTATIONS, key, problem, repairable=is_whole, repaired=removed)
 
 
 async def _check_draft(subject: Subject) -> None:
     """Check that a draft can be read; a repair removes one that cannot, as no read shows it. A newer one stays."""
-    async for document in subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation):
-        try:
-            if not is_newer(document, "draft"):
-                draft_in(document)
-        except CorruptDocumentError as error:
-            key = str(document["_id"])
-            removed = bool(subject.repair and await subject.inspection.remove(DRAFTS, [key]))
-            subject.report("damaged", DRAFTS, key, error.problem, repairable=True, repaired=removed)
+    async with aclosing(subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation)) as documents:
+        async for document in documents:
+            try:
+                if not is_newer(document, "draft"):
+                    draft_in(document)
+            except CorruptDocumentError as error:
+                key = str(document["_id"])
+                removed = bool(subject.repair and await subject.inspection.remove(DRAFTS, [key]))
+                subject.report("damaged", DRAFTS, key, error.problem, repairable=True, repaired=removed)
 
 
 def _check_application_state(subject: Subject, document: Document) -> None:

@@ -6,7 +6,7 @@ Every check takes a `Subject`, the conversation to check, and reports to it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -55,7 +55,7 @@ class Subject:
 
     async def documents(
         self, read: Callable[..., Awaitable[Sequence[Document]]], *names: str
-    ) -> AsyncIterator[Document]:
+    ) -> AsyncGenerator[Document, None]:
         """Yield the documents that `read` returns page by page, given these names and the last key before."""
         after = ""
         while documents := await read(*names, after=after):

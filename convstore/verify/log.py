@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -74,8 +74,9 @@ class LogCheck:
         """Check all entries and chunks."""
         inspection, conversation = self.subject.inspection, self.subject.conversation
         self._repair = await self._last_repair()
-        async for document in self.subject.documents(inspection.entries, conversation):
-            await self._entry(document)
+        async with aclosing(self.subject.documents(inspection.entries, conversation)) as documents:
+            async for document in documents:
+                await self._entry(document)
         # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.
         is_whole = not (self.subject.findings or self.keeps_chunks) and self.tail.entries >= self.head_entries
         last = ""

@@ -6,7 +6,8 @@ a recount entry at the end stores new totals. Concurrent appends by other writer
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -62,9 +63,12 @@ class Repairer:
         made = Entry(tail.messages + 1, at, (), totals, after=tail.link)
         return made if await self._insert(made) else None
 
-    async def _entries(self) -> AsyncIterator[Entry]:
-        async for document in self.subject.documents(self.subject.inspection.entries, self.subject.conversation):
-            yield entry_from(document)
+    async def _entries(self) -> AsyncGenerator[Entry, None]:
+        async with aclosing(
+            self.subject.documents(self.subject.inspection.entries, self.subject.conversation)
+        ) as documents:
+            async for document in documents:
+                yield entry_from(document)
 
     async def _fill(self, before: Entry, after_hole: Entry) -> None:
         for entry in lost_entries(before, after_hole, at=self.clock.now(), link=self.clock.link):
@@ -81,8 +85,11 @@ class Repairer:
     async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
         """Insert the recount entry after the last entry; return None if another writer took its number."""
         recount = LogRecount(survey, tail, self.subject.codec)
-        async for entry in self._entries():
-            if entry.number <= tail.number:
-                await run_in_thread_if_long(partial(recount.add, entry), characters=characters_of(entry.messages, {}))
+        async with aclosing(self._entries()) as entries:
+            async for entry in entries:
+                if entry.number <= tail.number:
+                    await run_in_thread_if_long(
+                        partial(recount.add, entry), characters=characters_of(entry.messages, {})
+                    )
         made = recount.entry(at=self.clock.now(), link=self.clock.link())
         return made if await self._insert(made) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from convstore.exceptions import CorruptDocumentError
@@ -38,13 +38,14 @@ async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> 
     """
     damaged = []
     wrong_entries = [item.document_id for item in subject.findings if item.collection == LOG and not item.repaired]
-    async for document in subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation):
-        subject.checked["search_segments"] += 1
-        if is_foreign(document):
-            continue
-        if problem := await _problem(scope, document, index, wrong_entries):
-            damaged.append(str(document["_id"]))
-            subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)
+    async with aclosing(subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation)) as documents:
+        async for document in documents:
+            subject.checked["search_segments"] += 1
+            if is_foreign(document):
+                continue
+            if problem := await _problem(scope, document, index, wrong_entries):
+                damaged.append(str(document["_id"]))
+                subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)
     if damaged and subject.repair:
         await subject.inspection.remove(SEARCH, damaged)
         if not wrong_entries:

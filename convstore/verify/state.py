@@ -5,8 +5,8 @@ Everything in a state, but for an undone compaction, can be derived again from t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,16 +57,17 @@ class StateCheck:
         found, is_whole = dict[str, SummaryRecord](), True
         if self.document and is_newer(self.document, "state"):
             return
-        async for document in self._stored_summaries():
-            self.subject.checked["summaries"] += 1
-            if is_newer(document, "summary"):
-                return
-            record = self._summary(document)
-            is_whole = is_whole and record is not None
-            if record is not None:
-                self._digests[record.token] = record.digest
-                # Texts are dropped, because those of all summaries together may be large.
-                found[record.token] = replace(record, text="", messages=(), folded=(), results=())
+        async with aclosing(self._stored_summaries()) as documents:
+            async for document in documents:
+                self.subject.checked["summaries"] += 1
+                if is_newer(document, "summary"):
+                    return
+                record = self._summary(document)
+                is_whole = is_whole and record is not None
+                if record is not None:
+                    self._digests[record.token] = record.digest
+                    # Texts are dropped, because those of all summaries together may be large.
+                    found[record.token] = replace(record, text="", messages=(), folded=(), results=())
         state = await self._state(check)
         named = self._compare(state, found) if state else None
         for record in found.values():
@@ -79,7 +80,7 @@ class StateCheck:
         if state:
             await self._check_hints(state, check)
 
-    def _stored_summaries(self) -> AsyncIterator[Document]:
+    def _stored_summaries(self) -> AsyncGenerator[Document, None]:
         return self.subject.documents(self.subject.inspection.documents_of, SUMMARIES, self.subject.conversation)
 
     async def _state(self, check: LogCheck) -> State | None:

@@ -183,7 +183,7 @@ def test_the_page_has_all_names() -> None:
     rows = dict(re.findall(r"^\| `([\w.]+)` \| `?([\w.]+)", PAGE, re.MULTILINE))
     assert {name: rows.get(name) for name in otel._OPERATIONS} == otel._OPERATIONS
     own = {*otel._ATTRIBUTES.values(), otel._OPERATION, otel._CONVERSATION, otel._SYSTEM}
-    metrics = {f"convstore.{name}.duration" for name in otel._OPERATIONS}
+    metrics = {otel._DISCARDED, *(f"convstore.{name}.duration" for name in otel._OPERATIONS)}
     assert (
         set(re.findall(r"`((?:gen_ai|db|error|convstore)\.[\w.]*\w)`", PAGE)) - {"convstore.ext.otel"} == own | metrics
     )

@@ -62,6 +62,9 @@ ALLOWED = {
 }
 EDGES = {"cli", "ext", "transfer"}
 OPEN_TO_EDGES = EDGES | {"", "chain", "devserver", "exceptions", "integration", "messages", "sources", "summarization"}
+LEAVES = (ast.Await, ast.Break, ast.Raise, ast.Return, ast.Yield, ast.AsyncFor, ast.AsyncWith)
+"""Nodes that may end a loop early: an ``await`` may be cancelled, and the generator of a ``yield`` closed."""
+
 OPEN_TO_EDGES |= {"public", "types", "values"}
 HOSTILE_INPUT = {"testing"}  # operators there are values that a scope must refuse
 OPERATOR = re.compile(r"\$\$?[A-Za-z]")
@@ -163,6 +166,18 @@ def nodes_of(path: Path, *kinds: type[ast.AST]) -> list[Any]:
     return [node for node in nodes_in(path) if isinstance(node, kinds)]
 
 
+def left_open(function: ast.AsyncFunctionDef) -> list[str]:
+    """Return the iterators of loops that may end early, but for arguments, which the caller closes, and closed ones."""
+    nodes = list(ast.walk(function))
+    closed = {argument.arg for argument in nodes if isinstance(argument, ast.arg)}
+    for block in nodes:
+        if isinstance(block, ast.AsyncWith):
+            closed |= {item.optional_vars.id for item in block.items if isinstance(item.optional_vars, ast.Name)}
+    loops = [node for node in nodes if isinstance(node, ast.AsyncFor)]
+    early = [loop for loop in loops if any(isinstance(node, LEAVES) for part in loop.body for node in ast.walk(part))]
+    return [name for loop in early if (name := ast.unparse(loop.iter)) not in closed]
+
+
 def foreign_imports(path: Path) -> set[tuple[str, int]]:
     """Packages of others that a file imports, with the line."""
     found = {(found.target.partition(".")[0], found.line) for found in imports_of(path)}
@@ -241,6 +256,21 @@ def test_every_room_says_what_it_is_for() -> None:
     for module, path in module_paths().items():
         if path.name == "__init__.py":
             assert len((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split()) >= 8, module
+
+
+def test_iterators_that_may_be_left_early_are_closed() -> None:
+    """By ``async with aclosing(...)``: one that Python collects keeps cursors and locks until then, and closes late."""
+    found = [
+        (module, name)
+        for module, path in module_paths().items()
+        if room_of(module) != "testing"
+        for function in nodes_of(path, ast.AsyncFunctionDef)
+        for name in left_open(function)
+    ]
+    assert found == [("turns.streaming", "source")]  # of any kind; `_close` closes it
+    body = "async def f(given):\n    async for x in g():\n        {}\n"
+    for statement in ("break", "await h(x)", "yield x", "if x: return"):
+        assert [*map(left_open, ast.parse(body.format(statement)).body)] == [["g()"]]
 
 
 def test_other_packages_are_imported_where_they_belong() -> None:

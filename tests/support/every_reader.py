@@ -30,7 +30,7 @@ async def read_everything(store: ConversationStore, chat: Conversation) -> None:
         fit_for(messages, provider)
     scope: Any = chat.scope
     ids = [str(message.id) for message in messages]
-    async with aclosing(chat.turns()) as turns:  # type: ignore[type-var]
+    async with aclosing(chat.turns()) as turns:
         found = [turn async for turn in turns]
     await chat.get_turn(found[-1].turn_id)
     async with aclosing(chat.watch(limit=1)) as updates:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from convstore.transfer.jobs import in_a_thread, location_of, run_each
+from convstore.transfer.jobs import each_of, location_of, run_each
 
 
 async def test_no_more_items_are_read_than_are_worked_on() -> None:
@@ -50,7 +50,7 @@ async def test_an_error_is_raised_when_the_others_have_ended() -> None:
         ended.append(number)
 
     with pytest.raises(ValueError, match="one"):
-        await run_each(in_a_thread(range(100)), work, jobs=2)
+        await run_each(each_of(range(100)), work, jobs=2)
     assert ended == [0]
 
 
@@ -67,7 +67,7 @@ async def test_a_cancellation_reaches_the_work() -> None:
         finally:
             cleaned.append(number)
 
-    running = asyncio.create_task(run_each(in_a_thread(range(9)), work, jobs=2))
+    running = asyncio.create_task(run_each(each_of(range(9)), work, jobs=2))
     await started.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -88,7 +88,7 @@ async def test_an_error_of_the_source_is_raised() -> None:
         done.append(number)
 
     with pytest.raises(OSError, match="unplugged"):
-        await run_each(in_a_thread(items()), work, jobs=4)
+        await run_each(each_of(items()), work, jobs=4)
     assert done == [1]
 
 

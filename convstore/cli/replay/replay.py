@@ -47,7 +47,7 @@ from convstore.sources.detection import find_sources, parse_json
 from convstore.sources.source import MAX_SOURCES
 from convstore.transfer import BadRecord, ConversationRecord, read_file
 from convstore.transfer.dicts import as_item
-from convstore.transfer.jobs import in_a_thread, location_of, run_each
+from convstore.transfer.jobs import each_of, location_of, run_each
 from convstore.values.scope import MAX_IDS
 
 _Result = TypeVar("_Result")
@@ -115,7 +115,7 @@ class Replay:
             thread_id = f"{report.file}:{f'{record.where}:' if is_known else ''}{record.id}"
             await self._conversation(record, thread_id, store, report)
 
-        await run_each(in_a_thread(records()), replay_one, jobs=self.jobs)
+        await run_each(each_of(records()), replay_one, jobs=self.jobs)
 
     async def _conversation(
         self, record: ConversationRecord, thread_id: str, shared: ConversationStore, report: FileReport

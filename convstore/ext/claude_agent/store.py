@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
@@ -108,10 +109,11 @@ class ConvstoreSessionStore:
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries that the SDK made of a project's sessions. Two commands for each session."""
         found = list[Any]()
-        async for info in each_conversation(self.store, self._scope_of(project_key)):
-            state = await self.store.conversation(**info.scope).state.get()
-            if _SUMMARY in state.values:
-                found.append(state.values[_SUMMARY])
+        async with aclosing(each_conversation(self.store, self._scope_of(project_key))) as conversations:
+            async for info in conversations:
+                state = await self.store.conversation(**info.scope).state.get()
+                if _SUMMARY in state.values:
+                    found.append(state.values[_SUMMARY])
         return found
 
     async def delete(self, key: SessionKey) -> None:

@@ -166,7 +166,7 @@ async def _items(chat: Conversation, page: _LogPage) -> dict[int, list[StoredIte
     """Return the first items of a page of the log, by the message that they follow."""
     found, first = dict[int, list[StoredItem]](), page.stored[0].ordinal if page.older else 0
     end = page.stored[-1].ordinal + 1 if page.newer else None
-    async with aclosing(chat.items(after=first, before=end)) as items:  # type: ignore[type-var]
+    async with aclosing(chat.items(after=first, before=end)) as items:
         async for item in items:
             found.setdefault(item.after, []).append(item)
             if sum(map(len, found.values())) == _ITEMS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from itertools import groupby
@@ -240,11 +240,12 @@ async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
 async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     """Return the end of the log with at least so many items, oldest first; all of it for None."""
     rows: list[tuple[int, _Stored | BaseMessage]] = []
-    async for row in newest_first(chat, limit=min(limit or _PAGE, _PAGE)):
-        items = items_of(row.message)
-        rows.append((row.ordinal, _Stored("message", str(row.message.id), items) if items else row.message))
-        if len(rows) == limit:
-            break
+    async with aclosing(newest_first(chat, limit=min(limit or _PAGE, _PAGE))) as rows_read:
+        async for row in rows_read:
+            items = items_of(row.message)
+            rows.append((row.ordinal, _Stored("message", str(row.message.id), items) if items else row.message))
+            if len(rows) == limit:
+                break
     rows.reverse()
     first = rows[0][0] if len(rows) == limit else 0
     others = [item async for item in chat.items(after=first) if item.kind.startswith(KIND)]

@@ -10,7 +10,7 @@ finds the owner of the conversation, and the five methods read and write the con
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from itertools import takewhile
 from typing import Any
@@ -187,12 +187,13 @@ class ConvstoreConversationStore(PydanticStore):
         with suppress(LookupError):
             return await _history(self._chats[_owner.get(), head_id], head_id, limit)
         found = dict[str | None, Conversation]()
-        async for info in each_conversation(self.store, self._values_of(_owner.get())):
-            chat = self.store.conversation(**info.scope)
-            if await chat.get_tool_messages([head_id]):
-                found[chat.scope[self.owner_key] if self.owner_key else None] = chat
-                if self.owner_key is None or _owner.get() is not None:
-                    break
+        async with aclosing(each_conversation(self.store, self._values_of(_owner.get()))) as conversations:
+            async for info in conversations:
+                chat = self.store.conversation(**info.scope)
+                if await chat.get_tool_messages([head_id]):
+                    found[chat.scope[self.owner_key] if self.owner_key else None] = chat
+                    if self.owner_key is None or _owner.get() is not None:
+                        break
         if not found:
             raise LookupError(head_id)
         if len(found) > 1:
@@ -326,15 +327,16 @@ async def _history(chat: Conversation, head_id: str | None, limit: int | None = 
     wanted = head_id
     if wanted is None:
         return []
-    async for stored in newest_first(chat, rewound=True):
-        message, mark = stored.message, mark_of(stored.message)
-        if mark.get("entry") == wanted:
-            group[mark["at"]] = message
-            if len(group) == mark["of"]:
-                entries.append(entry_of([group[at] for at in sorted(group)]))
-                group, wanted = {}, mark["parent"]
-                if wanted is None or len(entries) == limit:
-                    return entries[::-1]
+    async with aclosing(newest_first(chat, rewound=True)) as log:
+        async for stored in log:
+            message, mark = stored.message, mark_of(stored.message)
+            if mark.get("entry") == wanted:
+                group[mark["at"]] = message
+                if len(group) == mark["of"]:
+                    entries.append(entry_of([group[at] for at in sorted(group)]))
+                    group, wanted = {}, mark["parent"]
+                    if wanted is None or len(entries) == limit:
+                        return entries[::-1]
     raise LookupError(head_id)
 
 

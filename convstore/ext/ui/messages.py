@@ -78,7 +78,7 @@ async def ui_messages(
     reader = TurnReader(names, output_limit=output_limit, media_limit=media_limit)
     now = await newest(chat) if before is None else ConversationUpdate(replaces_from=0)
     turns = list[Turn]()
-    async with aclosing(chat.turns(newest_first=True, before=before)) as found:  # type: ignore[type-var]
+    async with aclosing(chat.turns(newest_first=True, before=before)) as found:
         async for turn in found:
             turns.insert(0, turn)
             limit -= len(turn.messages)
