@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from canary import Address, Canary, sign_up
 from counting import Commands
 from fixture_types import Client
 from hypothesis import HealthCheck, settings
+from memory_folder import data_in_memory
 from pymongo import AsyncMongoClient, MongoClient
 from routing import Routing
 
@@ -38,9 +37,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 _COMMANDS = Commands()
-
-MEMORY = Path("/dev/shm")  # noqa: S108 - the server's folder has a name of its own
-"""Folder of a server's data, if it exists: no test cuts the power, and syncing takes time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,9 +83,7 @@ def server_uri() -> Iterator[str]:
         yield Address(given)
         return
     server = DevServer()
-    with pytest.MonkeyPatch.context() as patch:
-        if MEMORY.is_dir():
-            patch.setattr(tempfile, "tempdir", str(MEMORY))
+    with data_in_memory():
         server.start()
     with server:
         _acknowledge_in_memory(server.nodes[0])

@@ -7,16 +7,15 @@ import json
 import re
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import convstore
-from conftest import MEMORY
 from every_call import CALLS, prepared, summarizing
 from langchain_core.messages import AIMessage
+from memory_folder import data_in_memory
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure
 from sharded_cluster import SHARDS, ShardedCluster
@@ -67,11 +66,8 @@ def cluster() -> Iterator[ShardedCluster]:
     version = subprocess.run([find_mongod(), "--version"], capture_output=True, text=True, check=True)  # noqa: S603
     if "db version v6.0." not in version.stdout:
         pytest.skip(f"the router of the tests speaks to shards of MongoDB 6.0, not of {version.stdout.splitlines()[0]}")
-    with pytest.MonkeyPatch.context() as patch:
-        if MEMORY.is_dir():
-            patch.setattr(tempfile, "tempdir", str(MEMORY))
-        with ShardedCluster() as cluster:
-            yield cluster
+    with data_in_memory(), ShardedCluster() as cluster:
+        yield cluster
 
 
 class Workers:
