@@ -7,14 +7,12 @@ resumes where it stopped, and repeating a finished one writes nothing.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from operator import attrgetter
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Literal, TypeAlias
@@ -30,7 +28,15 @@ from convstore import (
 from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
 from convstore.integration import StoredId, VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import each_of, location_of, run_each
-from convstore.transfer.prepare import Batch, ReadyMessage, batches_of, items_after, make_ready, numbers_of
+from convstore.transfer.prepare import (
+    Batch,
+    ReadyMessage,
+    batches_of,
+    items_after,
+    make_ready,
+    messages_between,
+    numbers_of,
+)
 from convstore.transfer.records import (
     AssignedScope,
     BadRecord,
@@ -40,7 +46,7 @@ from convstore.transfer.records import (
     ScopeRule,
     counted,
 )
-from convstore.transfer.second_import import differences, missing_items, rewound_ids
+from convstore.transfer.second_import import differences, items_at_end, rewound_ids
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
@@ -320,8 +326,9 @@ class _ConversationImport:
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
-            if done == stored == self.known:
-                await self._append_items(batch)
+            if done == stored == self.known and (late := await items_at_end(self._log, self._record, batch)):
+                with as_of(batch.at):
+                    await self._chat.append(late)
             if new:
                 if batch.reserve_to:
                     with as_of(batch.at or self._last_date):
@@ -338,14 +345,6 @@ class _ConversationImport:
                         await self._log.change_variant(change, instead_of=replaced)
                 if change.kind not in {"begin", "append"}:
                     shown[change.first_turn] = change.turn
-
-    async def _append_items(self, batch: Batch) -> None:
-        """Append the items that follow the last message of the log and came after an earlier import."""
-        following = {placed.item.id for placed in batch.items if placed.position == len(batch.messages)}
-        items = [placed.item for placed in await missing_items(self._log, self._record) if placed.item.id in following]
-        if items:
-            with as_of(batch.at):
-                await self._chat.append(items)
 
     def _change_of(self, batch: Batch) -> VariantChange | None:
         """Return the change that the entry of a batch was, None if it belongs to no variant."""
@@ -395,9 +394,8 @@ class _ConversationImport:
 
     async def _rewind(self, batch: Batch) -> None:
         """Rewind to the first message of a range that an earlier import did not rewind."""
-        start = bisect_left(self._messages, batch.rewind_from, key=attrgetter("position"))
-        ids = (self._messages[index].id for index in range(start, len(self._messages)))
-        if first := next((id_ for id_ in ids if id_ not in self._rewound), ""):
+        ready = messages_between(self._messages, batch.rewind_from, batch.messages[-1].position)
+        if first := next((message.id for message in ready if message.id not in self._rewound), ""):
             with as_of(batch.at):
                 await self._chat.rewind(before=first)
 

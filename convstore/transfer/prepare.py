@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -207,6 +209,12 @@ def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
     if message.item.entry or following.item.entry:
         return message.item.entry != following.item.entry
     return isinstance(following.message, HumanMessage)
+
+
+def messages_between(messages: Sequence[ReadyMessage], first: int, last: int) -> Sequence[ReadyMessage]:
+    """Return the messages at these positions of a record and between them."""
+    position = attrgetter("position")
+    return messages[bisect_left(messages, first, key=position) : bisect_right(messages, last, key=position)]
 
 
 def items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from convstore import Conversation
 from convstore.integration import ConversationLog, StoredId, VariantChange
-from convstore.transfer.prepare import ReadyMessage
+from convstore.transfer.prepare import Batch, ReadyMessage
 from convstore.transfer.records import ConversationRecord, counted
-from convstore.values.items import PlacedItem
+from convstore.values.items import LogItem, PlacedItem
 
 
 async def missing_items(log: ConversationLog, record: ConversationRecord) -> list[PlacedItem]:
@@ -22,6 +22,12 @@ async def missing_items(log: ConversationLog, record: ConversationRecord) -> lis
         return []
     stored = {item.id async for item in log.items()}
     return [placed for placed in record.items if placed.item.id not in stored]
+
+
+async def items_at_end(log: ConversationLog, record: ConversationRecord, batch: Batch) -> list[LogItem]:
+    """Return the items that the log lacks after its last message, which is the last one of a batch."""
+    following = {placed.item.id for placed in batch.items if placed.position == len(batch.messages)}
+    return [placed.item for placed in await missing_items(log, record) if placed.item.id in following]
 
 
 async def rewound_ids(log: ConversationLog, known: Sequence[ReadyMessage], stored: Mapping[str, StoredId]) -> set[str]:

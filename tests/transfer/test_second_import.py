@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.transfer import ImportReport, export_conversations, import_conversations, read_file
+from convstore.transfer import ConversationRecord, ImportReport, export_conversations, import_conversations, read_file
 from convstore.types import LogItem
 
 SCOPE = {"user_id": "ada", "thread_id": "orcas"}
@@ -70,3 +71,24 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
             "not imported: 1 item between messages that were stored before",
             "still shown: 2 messages that the source removed or rewound since",
         ]
+
+
+@pytest.mark.slow
+async def test_an_import_that_was_stopped_rewinds_what_is_left_only() -> None:
+    """After each message; a rewind that was made before is not made again, and hides no later message."""
+    messages = [
+        (HumanMessage if number % 3 == 0 else AIMessage)(str(number), id=f"m{number}") for number in range(1, 10)
+    ]
+    rewound = [(1, 2), (4, 5), (8, 8)]
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        for done in range(len(messages)):
+            scope = {"user_id": "ada", "thread_id": str(done)}
+            for through in (done, len(messages), len(messages)):
+                parts = [(first, min(last, through)) for first, last in rewound if first <= through]
+                for known in (parts, [part for part in parts if part[1] < through]):
+                    record = ConversationRecord(id="x", messages=messages[:through], rewound=known)
+                    report = await import_conversations(store, [record], scope=scope)
+                    assert report.left_out == 0, report.problems
+            chat = store.conversation(**scope)
+            assert [row.message.id for row in await chat.list_messages()] == ["m3", "m6", "m7", "m9"], done
