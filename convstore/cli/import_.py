@@ -123,6 +123,7 @@ async def import_command(
     }
     if scope_key:
         _scope_rule(scope_key, named)
+    _check_checkpoint_options(kind, thread_ids=thread_ids, removed=removed, writes_collection=writes_collection)
     names = Names(collection, writes_collection, session_key, history_key)
     given = [Source(name, names, kind, thread_ids, removed) for name in sources]
     for source in given:
@@ -141,6 +142,20 @@ async def import_command(
         lambda console: _print(console, total, rule.keys, dry_run=dry_run, report_to=report),
         0 if total.is_complete else 1,
     )
+
+
+def _check_checkpoint_options(kind: Kind, *, thread_ids: Path | None, removed: Removed, writes_collection: str) -> None:
+    """Refuse options that choose what is read of checkpoints, if something else is read."""
+    if kind == "langgraph":
+        return
+    given = {
+        "--thread-ids": thread_ids is not None,
+        "--removed": removed != "rewind",
+        "--writes-collection": bool(writes_collection),
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise typer.BadParameter(f"{option} is an option of --from langgraph: add that, or leave {option} out")
 
 
 def _scope_rule(keys: Sequence[str], named: Mapping[str, Mapping[str, str]]) -> ScopeRule:

@@ -132,7 +132,7 @@ class _Probe:
             async with asyncio.timeout(seconds):
                 await self._try_all()
         except TimeoutError:
-            obstacle = f"the time limit of {seconds:g} s ended before"
+            obstacle = f"the time limit of {seconds:g} s ended before; allow more (--timeout)"
         except MissingPrivilegeError as error:
             obstacle = self._of_privilege(error)
         finally:

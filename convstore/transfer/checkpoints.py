@@ -15,7 +15,7 @@ from convstore.exceptions import InvalidInputError, StoreError
 from convstore.transfer.checkpoint_path import CheckpointPath
 from convstore.transfer.jobs import each_of, location_of
 from convstore.transfer.prepare import hidden_ranges
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted, merged_fields
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
 from convstore.values.checkpoints import OWNER
@@ -38,7 +38,8 @@ async def read_checkpoints(
     record count removed and replaced messages, and what is left out: summaries, other branches and the namespaces of
     subgraphs. Checkpoints that convstore's middleware or nodes wrote are not read, because the log has their messages.
 
-    The fields of a record for its scope are ``thread_id`` and ``metadata.…``, the metadata of the newest checkpoint.
+    The fields of a record for its scope are ``thread_id`` and ``metadata.…``, the metadata that its checkpoints agree
+    on; see `ConversationRecord.fields`.
 
     Args:
         saver: A checkpointer, such as ``MongoDBSaver``, ``AsyncPostgresSaver`` or ``SqliteSaver``.
@@ -63,7 +64,7 @@ async def read_checkpoints(
 
 
 def read_thread_ids(path: Path | str) -> list[str]:
-    """Return the ids of a file with one on each line; empty lines are skipped.
+    """Return the ids of a file with one on each line, each once; empty lines are skipped.
 
     Raises:
         InvalidInputError: The file cannot be read, or is not UTF-8.
@@ -73,7 +74,7 @@ def read_thread_ids(path: Path | str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InvalidInputError(f"{Path(path).name} cannot be read: {reason}") from error
-    return [line for line in text.splitlines() if line.strip()]
+    return list(dict.fromkeys(line for line in text.splitlines() if line.strip()))
 
 
 async def _record_or_bad(saver: Any, thread_id: str, removed: Removed, channel: str) -> ConversationRecord | BadRecord:
@@ -91,7 +92,7 @@ async def _record_or_bad(saver: Any, thread_id: str, removed: Removed, channel: 
 
 async def _record(saver: Any, thread_id: str, where: str, removed: Removed, channel: str) -> ConversationRecord:
     if not isinstance(thread_id, str) or not thread_id:
-        raise InvalidInputError(f"a thread id must be a non-empty str, not {type(thread_id).__name__}")
+        raise InvalidInputError(f"a thread id must be a non-empty str, not {thread_id!r:.80}")
     path = CheckpointPath(saver, thread_id, channel)
     thread = _Thread(channel)
     async for checkpoint, state in path.states():
@@ -108,7 +109,7 @@ async def _record(saver: Any, thread_id: str, where: str, removed: Removed, chan
         id=thread_id,
         messages=[_item(place) for place in places],
         where=where,
-        fields={"thread_id": thread_id, "metadata": dict(thread.newest.metadata)},
+        fields={"thread_id": thread_id, "metadata": thread.metadata},
         rewound=hidden_ranges(place.is_active for place in places),
         notes=notes,
     )
@@ -120,11 +121,13 @@ class _Thread:
     Attributes:
         newest: The newest checkpoint.
         has_channel: A checkpoint has the channel of the messages.
+        metadata: The metadata of all its checkpoints.
     """
 
     def __init__(self, channel: str) -> None:
         self.newest: Checkpoint | None = None
         self.has_channel = False
+        self.metadata = dict[str, Any]()
         self._channel = channel
         self._history = StateHistory()
         self._is_taken_over = False
@@ -134,6 +137,7 @@ class _Thread:
         is_newest = self.newest is None
         if is_newest:
             self.newest = checkpoint
+        self.metadata = merged_fields(self.metadata, checkpoint.metadata)
         writes = checkpoint.writes_to(self._channel)
         self.has_channel |= self._channel in checkpoint.versions or bool(writes)
         if OWNER in checkpoint.values:  # the log has its messages, and convstore removes them from the state

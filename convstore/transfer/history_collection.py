@@ -14,7 +14,7 @@ from typing import Any
 
 from convstore.integration import documents_of
 from convstore.transfer.dicts import item_of
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
+from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, merged_fields
 
 _KEYS_AT_ONCE = 1_000
 
@@ -24,8 +24,8 @@ async def read_history_collection(
 ) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the conversations of a collection one at a time, ordered by session id.
 
-    A record has the fields of its first document, except the history. A message without an id gets one made from the
-    ``_id`` of its document. The date of a message is that of its ``_id``.
+    A record has the fields of its documents, except the history; see `ConversationRecord.fields`. A message without an
+    id gets one made from the ``_id`` of its document. The date of a message is that of its ``_id``.
 
     Args:
         collection: Of PyMongo's async client, Motor or mongomock-motor.
@@ -66,7 +66,9 @@ async def _conversation(
     # Unsorted, as in that class: _id sorts by seconds, and several workers may write in the same second.
     documents = [document async for document in documents_of(collection.find({session_key: session}))]
     items = [item for document in documents for item in _items(document, history_key)]
-    fields = {key: value for key, value in documents[0].items() if key not in ("_id", history_key)} if documents else {}
+    fields = merged_fields(*documents)
+    for name in ("_id", history_key):
+        fields.pop(name, None)
     return ConversationRecord(
         id=str(session), messages=items, where=where, fields={**fields, session_key: str(session)}
     )

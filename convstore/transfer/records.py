@@ -78,6 +78,41 @@ Message: TypeAlias = BaseMessage | Mapping[str, Any] | RecordItem
 """A message of a record. A dict is in OpenAI's or LangChain's format, and its date is one of its fields."""
 
 
+class _Conflicting:
+    """The type of `CONFLICTING`."""
+
+    def __repr__(self) -> str:
+        return "CONFLICTING"
+
+
+CONFLICTING = _Conflicting()
+"""Stands for a field of a record that has several values within the conversation."""
+
+
+def merged_fields(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of all parts of a conversation, such as its documents.
+
+    A field that some parts lack has the value of the others. One with several values is `CONFLICTING`.
+
+    >>> merged_fields({"user": "ada", "step": 1}, {"step": 2})
+    {'user': 'ada', 'step': CONFLICTING}
+    """
+    merged = dict[str, Any]()
+    for part in parts:
+        for name, value in part.items():
+            merged[name] = _merged(merged.get(name), value)
+    return merged
+
+
+def _merged(known: Any, value: Any) -> Any:
+    """Return the value that two parts agree on."""
+    if isinstance(known, Mapping) and isinstance(value, Mapping):
+        return merged_fields(known, value)
+    if value is None or value == known:
+        return known
+    return value if known is None else CONFLICTING
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
     """A conversation of another store, or of an export.
@@ -86,7 +121,8 @@ class ConversationRecord:
         id: Stable id in its source. Messages without an id get one made from it.
         messages: In order. `RecordItem.at` dates a LangChain message; a dict has a field for its date.
         where: Location in the source, for reports.
-        fields: Fields of the source, from which a `ScopeRule` makes the scope.
+        fields: Fields of the source, from which a `ScopeRule` makes the scope. One that has several values within the
+            conversation, as if it were of two users, is `CONFLICTING`.
         scope: Its scope, if the source knows it.
         title: As `Conversation.update` takes it.
         metadata: As `Conversation.update` takes it.
@@ -266,7 +302,10 @@ class ScopeRule:
 
     A session id such as ``"ada:orcas"`` holds a user and a thread; a regular expression takes it apart::
 
-        ScopeRule(keys=store.scope_keys, match={"SessionId": r"(?P<user_id>[^:]+):(?P<thread_id>.+)"})
+        ScopeRule(keys=store.scope_keys, match={"SessionId": r"(?P<user_id>[^:]+):(?P<thread_id>[^:]+)"})
+
+    Leave out ids that can be read in two ways, as this expression does with ``"carl:x:7"``: a group ``.+`` would give a
+    session of the user ``carl:x`` to the user ``carl``.
 
     A key takes the first value that exists of: `constant`, the field that `fields` names, a named group of `match`, and
     the record's own scope. Only exports have one, in either format. Without one the last key takes the record's id. A
@@ -349,6 +388,11 @@ def _field(record: ConversationRecord, name: str) -> str:
         value = record.fields
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
+    if value is CONFLICTING:
+        raise InvalidScopeError(
+            f"the field {name!r} has several values in this conversation, so it does not show whose it is; "
+            "give this conversation its scope in another way"
+        )
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from langchain_core.messages import BaseMessage, SystemMessage
+from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.messages.encoding import digest_of, digest_of_messages
@@ -77,7 +77,6 @@ class Place:
         is_active: The newest state has it.
         is_replaced: Its content changed.
         is_open: The state that was read last has it.
-        came_back: It was removed, and came back.
     """
 
     message: Any
@@ -90,15 +89,14 @@ class Place:
     is_active: bool
     is_replaced: bool = False
     is_open: bool = True
-    came_back: bool = False
 
 
 @dataclass(slots=True)
 class StateHistory:
     """The messages of all states of a path, which are added from the newest to the oldest.
 
-    A message stands where it came into the state; if it was removed and came back, where it came back. If messages of
-    the newest state came back, all of its messages stand in its order: a graph may hide and restore them for each call.
+    A message stands where it came into the state; if it was removed and came back, where it came back. The messages of
+    the newest state stand in its order: a graph may hide and restore messages, or order them in a new way.
     """
 
     depth: int = -1
@@ -121,7 +119,6 @@ class StateHistory:
                 self._found[key] = place
             seen.add(key)
             if not place.is_open:
-                place.came_back = True
                 continue
             place.is_replaced |= place.oldest != message
             place.oldest = message
@@ -151,8 +148,6 @@ class StateHistory:
         """Return the messages in order; `_found` has those of the newest state first, in its order."""
         found = sorted(self._found.values(), key=lambda place: (-place.depth, place.index))
         active = [place for place in self._found.values() if place.is_active]
-        if not any(place.came_back for place in active):
-            return found
         in_order = iter(active)
         return [next(in_order) if place.is_active else place for place in found]
 
@@ -201,16 +196,25 @@ def rebuilt(history: Mapping[str, Any], numbers: Sequence[int]) -> list[list[Any
 
 
 def _keyed(state: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the messages with keys that are equal in all states: the id, or class, content and number of equal ones."""
+    """Yield the messages with keys that are equal in all states: the id, or class and content; and the number of it.
+
+    After a removal of all messages LangGraph takes the new ones as they are, also two with one id and a RemoveMessage.
+    """
     equal = Counter[Any]()
     for message in state:
-        id_ = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
-        if id_:
-            yield id_, message
+        if isinstance(message, RemoveMessage):
             continue
-        content = digest_of_messages([message]) if isinstance(message, BaseMessage) else repr(message)
-        equal[content] += 1
-        yield (content, equal[content]), message
+        key = _id_of(message)
+        if not key:
+            key = digest_of_messages([message]) if isinstance(message, BaseMessage) else repr(message)
+        equal[key] += 1
+        yield (key, equal[key]), message
+
+
+def _id_of(message: Any) -> Any:
+    if isinstance(message, Mapping):
+        return message.get("id")
+    return getattr(message, "id", None)
 
 
 def _without_id(message: Any) -> Any:

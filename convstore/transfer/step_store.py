@@ -11,7 +11,7 @@ from typing import Any
 
 from convstore.integration import documents_of, read_pydantic_ai
 from convstore.transfer.dicts import moment_of
-from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, record_or_bad
+from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, merged_fields, record_or_bad
 
 _NEWEST = [("seq", -1)]
 
@@ -20,7 +20,7 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
     """Yield the conversations of a database one at a time: what their newest complete snapshot holds.
 
     Runs that belong to no conversation are conversations of their own; runs that another run started are left out. The
-    fields of a record for its scope are those of its run: ``conversation_id``, ``agent_name``, ``metadata.…``.
+    fields of a record for its scope are those of its runs: ``conversation_id``, ``agent_name``, ``metadata.…``.
 
     Args:
         database: Of PyMongo's async client, Motor or mongomock-motor.
@@ -29,21 +29,24 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
         StoreError: The server does not answer, or refuses a command.
     """
     snapshots, newest = database["snapshots"], dict[str, dict[str, Any]]()
+    runs_by_id = dict[str, set[str]]()
     query, fields = {"parent_run_id": None}, {"run_id": 1, "conversation_id": 1, "state": 1}
     async for snapshot in documents_of(snapshots.find(query, fields).sort(_NEWEST)):
         id_ = str(snapshot.get("conversation_id") or snapshot.get("run_id") or snapshot["_id"])
+        runs_by_id.setdefault(id_, set()).add(str(snapshot.get("run_id")))
         if newest.setdefault(id_, snapshot).get("state") == "interrupted" != snapshot.get("state"):
             newest[id_] = snapshot
     for id_ in sorted(newest):
         where = f"conversation {id_!r}"[:200]
-        yield await record_or_bad(where, _record(database, id_, newest[id_]["_id"], where))
+        yield await record_or_bad(where, _record(database, id_, newest[id_]["_id"], runs_by_id[id_], where))
 
 
-async def _record(database: Any, id_: str, snapshot_id: Any, where: str) -> ConversationRecord:
+async def _record(database: Any, id_: str, snapshot_id: Any, run_ids: set[str], where: str) -> ConversationRecord:
     found = documents_of(database["snapshots"].find({"_id": snapshot_id}))
     [snapshot] = [document async for document in found]
-    found = documents_of(database["runs"].find({"_id": str(snapshot["run_id"])}))
-    runs = [document async for document in found]
+    runs = list[dict[str, Any]]()
+    for run_id in sorted(run_ids):
+        runs += [document async for document in documents_of(database["runs"].find({"_id": run_id}))]
     items, has_instructions = list[RecordItem](), False
     for index, message in enumerate(await _history(database, snapshot["messages"]), 1):
         items += _items(message, f"message {index} of run {snapshot['run_id']}")
@@ -53,7 +56,7 @@ async def _record(database: Any, id_: str, snapshot_id: Any, where: str) -> Conv
         id=id_,
         messages=items,
         where=where,
-        fields=dict(runs[0]) if runs else {},
+        fields=merged_fields(*runs),
         notes=[*notes, "its newest snapshot was interrupted"] if snapshot.get("state") == "interrupted" else notes,
     )
 

@@ -271,6 +271,14 @@ def test_a_database_of_another_framework(uri: Any) -> None:
     assert counted(json.loads(result.stdout), "conversations", "imported", "messages", "left_out") == [2, 1, 5, 0]
 
 
+def test_options_of_checkpoints_are_refused_for_other_sources(file: Path) -> None:
+    """Ignored, `--removed "leave out"` would import what it names, and `--thread-ids` would import all."""
+    for option, value in (("--thread-ids", file), ("--removed", "leave out"), ("--writes-collection", "w")):
+        result = convstore("import", file, "--uri", "memory://", option, value)
+        assert result.exit_code == 2
+        assert f"{option} is an option of --from langgraph" in result.stderr
+
+
 def test_fields_make_the_scope(uri: Any, tmp_path: Path) -> None:
     """A field inside a field, and other scope keys."""
     path = tmp_path / "x.jsonl"

@@ -215,6 +215,22 @@ async def test_a_thread_that_cannot_be_read_is_reported() -> None:
             await anext(read_checkpoints(saver, **options))
 
 
+async def test_a_state_is_imported_as_it_is(store: ConversationStore) -> None:
+    """After a removal of all messages, LangGraph takes the new ones in any order, with one id twice, and removals."""
+    graph = graph_of(answer)
+    await ask(graph, "0")
+    twins = [HumanMessage("1", id="q"), HumanMessage("2", id="q")]
+    kept = [AIMessage("Answer to 0", id="a-0"), HumanMessage("0", id="q-0")]
+    update = [RemoveMessage(REMOVE_ALL_MESSAGES), *twins, RemoveMessage("q-0"), *kept]
+    await graph.aupdate_state(CONFIG, {"messages": update})
+    for _ in range(2):
+        log, shown, reasons = await imported(store, graph.checkpointer)
+        assert "belongs to an earlier message" in reasons[0]
+    history = await store.conversation(user_id="ada", thread_id="orcas").load_history()
+    assert [message.text for message in history.messages] == ["1", "2", "Answer to 0", "0"]
+    assert log == shown
+
+
 async def test_an_interrupted_step_belongs_to_the_thread(store: ConversationStore) -> None:
     """What one node wrote before another one failed, and the input of a run that no node took."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bson import json_util
 from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from mongomock_motor import AsyncMongoMockClient
 
@@ -22,6 +23,8 @@ from convstore.transfer import (
     read_adk_sessions,
     read_agents_sessions,
     read_agents_sqlite,
+    read_checkpoints,
+    read_history_collection,
     read_step_store,
 )
 
@@ -153,6 +156,35 @@ async def test_snapshots_of_a_step_store_are_imported(store: ConversationStore) 
     ]
     assert [block["type"] for block in messages[1].content if isinstance(block, dict)] == ["text", "image", "image"]
     assert [call["args"] for call in getattr(messages[2], "tool_calls", ())] == [{"q": "orcas"}, {"q": "sleep"}]
+
+
+async def test_a_conversation_of_two_users_is_given_to_neither(store: ConversationStore) -> None:
+    """The field of a scope may be in some documents, and must not differ between those of one conversation."""
+    database = AsyncMongoMockClient()["owners"]
+    history = json.dumps([{"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}]}])
+    graph = StateGraph(MessagesState).add_node("answer", lambda _: {"messages": [AIMessage("Yes")]})
+    agent: Any = graph.add_edge(START, "answer").compile(checkpointer=InMemorySaver())
+    for thread, users in {"one": ("ada", None, "ada"), "two": ("ada", "eve", None)}.items():
+        for number, user in enumerate(users):
+            own = {"user_id": user} if user else {}
+            said = {"SessionId": thread, "History": {"role": "user", "content": "Hi"}, "metadata": own}
+            await database["messages"].insert_one(said)
+            run = {"_id": f"{thread}{number}", "conversation_id": thread, "metadata": {"n": number} | own}
+            await database["runs"].insert_one(run)
+            snapshot = {"run_id": run["_id"], "conversation_id": thread, "parent_run_id": None, "seq": number}
+            await database["snapshots"].insert_one(snapshot | {"messages": history})
+            await agent.ainvoke({"messages": [("user", "Hi")]}, {"configurable": own | {"thread_id": thread}})
+    rule = ScopeRule(keys=store.scope_keys, fields={"user_id": "metadata.user_id"})
+    readers = (
+        read_history_collection(database["messages"]),
+        read_step_store(database),
+        read_checkpoints(agent.checkpointer),
+    )
+    for records in readers:
+        report = await import_conversations(store, records, scope=rule, dry_run=True)
+        assert [given.scope for given in report.scopes] == [{"user_id": "ada", "thread_id": "one"}]
+        assert [problem.conversation for problem in report.problems] == ["two"]
+        assert "'metadata.user_id' has several values" in report.problems[0].reason
 
 
 async def test_a_call_that_was_cut_and_a_file_in_a_result_are_imported(store: ConversationStore) -> None:
