@@ -30,11 +30,12 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.branch import Branch
+from convstore.log.comparison import is_as_shown
 from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.rows import Row, rows_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import parent_id
-from convstore.mongo.log import SlotTaken
+from convstore.mongo.log import SlotTaken, StoredMessageRow
 from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
@@ -260,11 +261,7 @@ class Writer:
             tail, found = await asyncio.gather(read_tail, self._log.messages_by_id(conversation, batch.ids))
         cached.tail = None
         self._cache.confirm(cached, tail)
-        for prepared in batch.prepared:
-            if (row := found.get(prepared.stored.id)) and row.message.identity != prepared.stored.identity:
-                if request.has_not_seen(row.entry):
-                    raise TailMoved(row.message.ordinal)
-                raise ContentConflictError(prepared.stored.id)
+        await self._refuse_changed(cached, request, found)
         rows = dict[str, Row]()
         if found:
             log = await self._reader.snapshot(cached, tail)
@@ -284,6 +281,25 @@ class Writer:
         if self._log.must_look_first:
             await self._refuse_taken_source_ids(cached, known.new)
         return known
+
+    async def _refuse_changed(
+        self, cached: CachedConversation, request: Request, found: Mapping[str, StoredMessageRow]
+    ) -> None:
+        """Raise an error if the log has other content under an id of the batch.
+
+        A message in the form in which clients are shown the stored one is not other content.
+        """
+        for prepared in request.batch.prepared:
+            new, row = prepared.stored, found.get(prepared.stored.id)
+            if row is None or row.message.identity == new.identity:
+                continue
+            if row.message.content_digest == new.content_digest:
+                [stored] = await self._reader.decode_all(cached, [row.message])
+                if is_as_shown(prepared.message, stored, self._codec):
+                    continue
+            if request.has_not_seen(row.entry):
+                raise TailMoved(row.message.ordinal)
+            raise ContentConflictError(new.id)
 
     async def _compose(self, cached: CachedConversation, request: Request, new: Batch, tail: Totals) -> Entry:
         """Compose the entry after the tail; sources whose number is taken get another one, or are refused.

@@ -16,10 +16,10 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, FunctionMessage
 
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
-from convstore.messages.encoding import MESSAGE_TYPES, digest_of
+from convstore.messages.encoding import MESSAGE_TYPES, digest_of, fields_of
 from convstore.messages.media import block_type
 from convstore.messages.values import Codec
-from convstore.values.json_form import has_few_levels, sendable, valid_text
+from convstore.values.json_form import has_few_levels, sendable, sendable_message, valid_text, with_invalid_calls
 
 _TEXT_KEYS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _MEDIA_TYPES: Final = frozenset(
@@ -66,6 +66,18 @@ def content_digest(message: BaseMessage, codec: Codec, *, text_digest: bytes | N
     # A client was shown valid text, and sends that back.
     written = digest_of(valid.strip()) if text_digest is None or valid is not text else text_digest
     return hashlib.blake2b(head + written, digest_size=CONTENT_DIGEST_BYTES).digest()
+
+
+def is_as_shown(given: BaseMessage, stored: BaseMessage, codec: Codec) -> bool:
+    r"""Return True if a message equals a stored one in the form in which clients are shown it.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> given, stored = HumanMessage("cut \ufffd"), HumanMessage("cut \ud83d")
+    >>> is_as_shown(given, stored, Codec()), is_as_shown(stored, given, Codec())
+    (True, False)
+    """
+    shown = sendable_message(stored)
+    return codec.encode(fields_of(given), omitted=[]) == codec.encode(fields_of(shown), omitted=[])
 
 
 def is_said(block: Any) -> bool:
@@ -124,15 +136,21 @@ def _data(block: dict[str, Any]) -> str:
 
 
 def _calls(message: AIMessage, codec: Codec) -> list[list[str]]:
-    """Return names and arguments of a message's calls."""
-    calls: list[Mapping[str, Any]] = [*message.tool_calls, *message.invalid_tool_calls]
-    return [[_canonical(call.get("name"), codec), _canonical(call.get("args"), codec)] for call in calls]
+    """Return names and arguments of a message's calls; those with arguments that nest too deeply are invalid calls."""
+    shown = with_invalid_calls(message)
+    calls: list[Mapping[str, Any]] = [*shown.tool_calls, *shown.invalid_tool_calls]
+    return [[_sorted(call.get("name"), codec), _sorted(call.get("args"), codec)] for call in calls]
 
 
 def _canonical(value: Any, codec: Codec) -> str:
-    """Return a value as text that is independent of the order of keys and the same for 1 and 1.0."""
+    """Return a value of any depth as text that is independent of the order of keys and the same for 1 and 1.0."""
     if isinstance(value, dict | list | tuple) and not has_few_levels(value):
         return codec.encode(value, omitted=[])
+    return _sorted(value, codec)
+
+
+def _sorted(value: Any, codec: Codec) -> str:
+    """Return the same for a value with few levels."""
     try:
         text = _write_sorted(value)
     except (TypeError, ValueError, ArithmeticError):  # bytes, dates, or keys such as a Decimal NaN, which has no order

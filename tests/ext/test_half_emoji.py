@@ -27,6 +27,7 @@ from convstore.ext.chat_history import ChatMessageHistory
 from convstore.ext.microsoft import ConvstoreHistoryProvider
 from convstore.ext.openai_agents import ConvstoreSession
 from convstore.ext.pydantic_ai import ConvstoreConversationStore
+from convstore.ext.ui import read_request
 from convstore.testing.samples import new_id
 
 pytestmark = pytest.mark.slow
@@ -66,6 +67,19 @@ async def test_agents_of_microsofts_framework_are_shown_valid_text(store: Conver
     await provider.save_messages("s", log)
     shown = [message.to_dict() for message in await provider.get_messages("s")]
     assert json.dumps(shown, ensure_ascii=False, default=str).encode().decode().count(SHOWN) >= 4
+    await provider.save_messages("s", [*await provider.get_messages("s"), Message("user", ["And?"])])
+    assert len(await provider.get_messages("s")) == len(log) + 1
+
+
+@pytest.mark.parametrize("format_", ["ai-sdk", "ag-ui"])
+async def test_a_page_that_was_loaded_again_sends_its_question_again(chat: Conversation, format_: Any) -> None:
+    """The page has the question as it was shown; it is the question in the log, whose answer is still missing."""
+    for text in (HALF, SHOWN):
+        question: Any = {"id": "q", "role": "user", "parts": [{"type": "text", "text": text}], "content": text}
+        body = {"id": "t", "threadId": "t", "runId": "r", "trigger": "submit-message", "messages": [question]}
+        async with await read_request(body, format=format_).turn(chat):
+            pass
+    assert [stored.content async for stored in chat.messages()] == [HALF]
 
 
 async def test_a_history_of_pydantic_ai_that_was_saved_is_loaded(store: ConversationStore) -> None:

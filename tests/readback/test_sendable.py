@@ -24,6 +24,7 @@ from langchain_core.messages import (
 from pydantic import BaseModel
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.exceptions import ContentConflictError
 from convstore.testing.samples import same_messages
 from convstore.values.json_form import deep_json, sendable, sendable_message
 
@@ -139,6 +140,27 @@ async def test_a_client_sends_back_what_it_was_shown(store: ConversationStore) -
         shown = [stored.message.content for stored in (await chat.list_messages(after=0, limit=1))]
         sent = [{"role": "user", "content": sendable(shown[0])}, AIMessage("ok"), HumanMessage("And?")]
         assert (await chat.append(sent, resent="skip", accept="human")).written == 1
+
+
+async def test_what_was_shown_comes_back_under_its_id(store: ConversationStore) -> None:
+    """It is the stored message, so a retry writes nothing; any other text is still a conflict."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    deep = AIMessage("", tool_calls=[{**_CALL, "args": _nested(260)}])
+    log = [HumanMessage(HALF * 900), deep, ToolMessage(HALF, tool_call_id="c1"), HumanMessage(HALF, id="last")]
+    await chat.append(log)
+    shown = [sendable_message(message) for message in log]
+    assert shown[1].invalid_tool_calls
+    assert (await chat.append([*shown, AIMessage("ok", id="a")])).written == 1
+    assert not (
+        await chat.append_turn("last", human=str(shown[-1].content), messages=[AIMessage("ok", id="a")])
+    ).written
+    sent = [message.model_copy(update={"id": None}) for message in shown]
+    sent += [AIMessage("ok"), HumanMessage("And?")]
+    assert (await chat.append(sent, resent="skip", accept="all")).written == 1
+    for other in (HumanMessage("cut ", id="last"), HumanMessage("cut \ufffd ", id="last")):
+        with pytest.raises(ContentConflictError):
+            await chat.append(other)
+    assert same_messages([message async for message in chat.messages()][:4], log)
 
 
 async def test_a_counter_that_refuses_half_an_emoji_counts_the_form_that_is_sent() -> None:
