@@ -158,13 +158,12 @@ class _Thread:
     def notes(self, removed: Removed) -> list[str]:
         """Count the messages that changed after they were written, and what is left out."""
         found = self._history.places()
-        gone = len([place for place in found if not place.is_active])
-        replaced = len([place for place in found if place.is_replaced])
+        gone = sum(not place.is_active for place in found)
+        replaced = sum(place.is_replaced for place in found)
         notes = list[str]()
-        if gone and removed == "rewind":
-            notes.append(f"rewound: {counted(gone, 'message')} that the graph removed from its state")
-        elif gone:
-            notes.append(f"left out: {counted(gone, 'message')} that the graph removed from its state")
+        if gone:
+            outcome = {"rewind": "rewound", "leave out": "left out"}[removed]
+            notes.append(f"{outcome}: {counted(gone, 'message')} that the graph removed from its state")
         if replaced:
             notes.append(f"replaced in the state: {counted(replaced, 'message')}; the last content is imported")
         if summaries := len(self._history.summaries):

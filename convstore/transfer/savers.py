@@ -151,7 +151,7 @@ def _opened_sqlite(source: str) -> Iterator[Any]:
             connection.execute("SELECT checkpoint_id FROM checkpoints LIMIT 1").fetchall()
             yield SqliteSaver(connection, serde=_serde())
     except sqlite3.Error as error:
-        raise InvalidInputError(f"{Path(source).name} is no database of SqliteSaver: {error}") from error
+        raise InvalidInputError(f"{Path(source).name} is not a database of SqliteSaver: {error}") from error
 
 
 @contextmanager

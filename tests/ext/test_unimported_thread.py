@@ -39,7 +39,7 @@ async def test_a_thread_without_convstore_is_refused_until_it_is_imported(
         agent = create_agent(model, [], middleware=[ConversationMiddleware(store, **option)], checkpointer=saver)
         with pytest.raises(InvalidInputError, match="import it first") as refusal:
             await agent.ainvoke({"messages": [HumanMessage("Third?")]}, {"configurable": scope})
-        assert "2 answers" in str(refusal.value)
+        assert "answers and results of its state (2)" in str(refusal.value)
         assert "accept" not in str(refusal.value)
         assert kinds((await agent.aget_state({"configurable": scope})).values["messages"]) == OLD
     assert kinds(await log_of(chat)) == []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, SystemMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -65,6 +66,17 @@ def answer(state: Any) -> dict[str, Any]:
 def trim(state: Any) -> dict[str, Any]:
     """Keep the last four messages."""
     return {"messages": [RemoveMessage(message.id) for message in state["messages"][:-4]]}
+
+
+def date_parent_later(saver: Any) -> None:
+    """Give the parent of the third newest checkpoint an id just below the newest, as another worker's clock may."""
+    checkpoints = saver.storage["orcas"][""]
+    *_, child, _, newest = sorted(checkpoints)
+    parent = checkpoints[child][2]
+    later = newest[:-1]
+    checkpoints[later] = checkpoints.pop(parent)
+    for id_, saved in list(checkpoints.items()):
+        checkpoints[id_] = (*saved[:2], later if saved[2] == parent else saved[2])
 
 
 async def ask(graph: Any, *questions: str) -> None:
@@ -156,13 +168,7 @@ async def test_the_path_is_that_of_the_newest_checkpoint(store: ConversationStor
     summary = HumanMessage("Before: orcas.", id="s", additional_kwargs={"lc_source": "summarization"})
     kept = [RemoveMessage(REMOVE_ALL_MESSAGES), summary, HumanMessage("edited", id="q-edited")]
     await graph.aupdate_state(CONFIG, {"messages": kept}, as_node="node1")
-    checkpoints = graph.checkpointer.storage["orcas"][""]
-    *_, child, _, newest = sorted(checkpoints)
-    parent = checkpoints[child][2]
-    later = newest[:-1]  # an id between those of the newest two checkpoints, as another worker's clock gives
-    checkpoints[later] = checkpoints.pop(parent)
-    for id_, saved in list(checkpoints.items()):
-        checkpoints[id_] = (*saved[:2], later if saved[2] == parent else saved[2])
+    date_parent_later(graph.checkpointer)
     log, shown, reasons = await imported(store, graph.checkpointer)
     assert (log, shown) == (["q-0", "a-0", "i-2", "q-edited"], ["q-edited"])
     assert reasons == [
@@ -171,6 +177,33 @@ async def test_the_path_is_that_of_the_newest_checkpoint(store: ConversationStor
         "left out: 1 summary of the graph; compact makes new ones",
         "left out: 1 other namespace, of subgraphs",
     ]
+
+
+async def test_summaries_beside_the_messages_are_counted(store: ConversationStore) -> None:
+    """Frameworks keep them in fields of their own; one that stands among the messages, too, counts once."""
+
+    class State(MessagesState):
+        context: Any
+        _summarization_event: Any
+
+    def summarize(state: Any) -> dict[str, Any]:
+        context = {"running_summary": {"summary": "Orcas sleep."}}
+        event = {"cutoff_index": 1, "summary_message": HumanMessage("Before: orcas.")}
+        told = SystemMessage("Summary of the conversation so far: Orcas sleep.")
+        return {"context": context, "_summarization_event": event, "messages": [told]}
+
+    graph = graph_of(answer, summarize, state=State)
+    await ask(graph, "0")
+    notes = ["left out: 2 summaries of the graph; compact makes new ones"]
+    assert await imported(store, graph.checkpointer) == (texts(0), texts(0), notes)
+
+
+async def test_a_parent_with_a_later_id_is_not_a_branch(store: ConversationStore) -> None:
+    """Its checkpoint is read once more, and counted as a part of the path."""
+    graph = graph_of(answer, lambda _: {})
+    await ask(graph, "0", "1")
+    date_parent_later(graph.checkpointer)
+    assert await imported(store, graph.checkpointer) == (texts(0, 1), texts(0, 1), [])
 
 
 async def test_messages_without_ids_and_missing_checkpoints(store: ConversationStore) -> None:
@@ -265,7 +298,7 @@ class Foreign:
 
 @pytest.mark.slow
 async def test_the_savers_of_the_command_build_no_classes_of_others(store: ConversationStore, tmp_path: Path) -> None:
-    """A value of another class stays plain; the thread is imported."""
+    """A value of another class stays plain; the thread is imported, and its file cannot be written to."""
 
     class State(MessagesState):
         foreign: Any
@@ -278,4 +311,6 @@ async def test_the_savers_of_the_command_build_no_classes_of_others(store: Conve
     made = Foreign.made
     async with open_saver(path) as saver:
         assert (await imported(store, saver))[0] == texts(0)
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            saver.conn.execute("DELETE FROM checkpoints")
     assert Foreign.made == made

@@ -23,17 +23,24 @@ async def find_unimported(
 
     A thread that a run with convstore began has an owner in its state.
     """
-    others = [message for message in messages if message.id not in logged and not is_made_up(message)]
-    if state.get(OWNER) or all(message.type == "human" for message in others):
+    if state.get(OWNER):
+        return None
+    answers = [message for message in messages if _is_answer(message) and message.id not in logged]
+    if not answers:
         return None
     made, given = await made_before(ids_of(messages))
-    lost = made & ids_of(message for message in others if message.type != "human")
+    lost = made & ids_of(answers)
     if not lost:
         return None
     refusal = InvalidInputError(
-        f"this thread began without convstore, and {len(lost)} answers and results of its state are not in the "
-        "conversation; import it first: `convstore import ... --from langgraph`, or read_checkpoints(checkpointer, "
+        "this thread began without convstore, and the conversation lacks answers and results of its state "
+        f"({len(lost)}); import it first: `convstore import ... --from langgraph`, or read_checkpoints(checkpointer, "
         "[thread_id]) of convstore.transfer"
     )
     run = AgentRun(chat.scope, refusal=refusal, is_unimported=True)
     return run, [removal(message) for message in messages if message.id in given]
+
+
+def _is_answer(message: BaseMessage) -> bool:
+    """Return True for a reply, a result or another message that no user wrote, but not for a summary."""
+    return message.type != "human" and not is_made_up(message)
