@@ -297,6 +297,12 @@ class Source:
         is_export = not self.is_address and self.kind != "langgraph"
         return scope_keys_of(Path(self.name)) if is_export else ()
 
+    def _empty(self) -> str:
+        """Say that there is no conversation, and which options name another place."""
+        if self.is_address and self.kind == "langchain":
+            return "there is no conversation in it; name another collection (--collection) or format (--from)"
+        return "there is no conversation in it"
+
     async def read_into(
         self, store: ConversationStore, total: ImportReport, first: _FirstWrite, *, quiet: bool, **options: Any
     ) -> None:
@@ -315,7 +321,7 @@ class Source:
                 )
         total.add(part)
         if not part.conversations:
-            total.note(Problem("conversation", self.shown, "", "there is no conversation in it"))
+            total.note(Problem("conversation", self.shown, "", self._empty()))
 
     @asynccontextmanager
     async def _opened(self, codec: Codec) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:

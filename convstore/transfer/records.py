@@ -396,8 +396,11 @@ def _field(record: ConversationRecord, name: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        found = f"is a {type(value).__name__}" if value is not None else f"is not among {', '.join(record.fields)}"
-        raise InvalidScopeError(f"the field {name!r} {found[:300]}; a text or a whole number is needed")
+        found = f"is a {type(value).__name__}" if value is not None else "is missing"
+        known = f"{', '.join(record.fields):.300}"
+        raise InvalidScopeError(
+            f"the field {name!r} {found}; a text or a whole number is needed (the fields are {known})"
+        )
     return value
 
 

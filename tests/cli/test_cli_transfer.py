@@ -200,10 +200,10 @@ def test_an_empty_source_is_reported(uri: Any, tmp_path: Path) -> None:
     """A file or a collection without conversations is more likely a mistake than a wish."""
     path = tmp_path / "x.jsonl"
     path.touch()
-    for source in (path, uri):
+    for source, advice in ((path, ""), (uri, "; name another collection (--collection) or format (--from)")):
         result = convstore("import", source, "--uri", uri, "--scope", "user_id=ada")
         assert result.exit_code == 1
-        assert "there is no conversation in it" in result.stdout
+        assert f"there is no conversation in it{advice}\n" in result.stdout
 
 
 @pytest.mark.parametrize(

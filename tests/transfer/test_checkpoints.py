@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from convstore import ConversationStore, InvalidInputError
 from convstore.transfer import BadRecord, import_conversations, read_checkpoints
 from convstore.transfer.savers import open_saver
+from convstore.values.checkpoints import OWNER
 
 CONFIG: Any = {"configurable": {"thread_id": "orcas"}}
 Step = Callable[[Any], dict[str, Any]]
@@ -196,6 +197,17 @@ async def test_summaries_beside_the_messages_are_counted(store: ConversationStor
     await ask(graph, "0")
     notes = ["left out: 2 summaries of the graph; compact makes new ones"]
     assert await imported(store, graph.checkpointer) == (texts(0), texts(0), notes)
+
+
+async def test_checkpoints_of_convstore_are_not_read(store: ConversationStore) -> None:
+    """The log has their messages, which convstore removes from the state: that rewinds nothing."""
+    graph = graph_of(answer, state=TypedDict("State", {**MessagesState.__annotations__, OWNER: str}))
+    await ask(graph, "0")
+    await graph.aupdate_state(CONFIG, {OWNER: "ada", "messages": [RemoveMessage(REMOVE_ALL_MESSAGES)]})
+    await ask(graph, "1")
+    log, shown, reasons = await imported(store, graph.checkpointer)
+    assert log == shown == texts(0)
+    assert reasons == ["left out: the checkpoints since convstore keeps the messages of this thread"]
 
 
 async def test_a_parent_with_a_later_id_is_not_a_branch(store: ConversationStore) -> None:
