@@ -20,7 +20,7 @@ from convstore.append.fields import check_text, check_type
 from convstore.exceptions import InvalidMessageError
 from convstore.messages.media import block_type
 from convstore.messages.text import text_of
-from convstore.values.json_form import valid_text
+from convstore.values.json_form import has_few_levels, valid_text
 from convstore.values.scope import id_problem
 
 _Fields: TypeAlias = dict[str, Any]
@@ -143,6 +143,8 @@ def _read(value: Any, *, index: int) -> list[Any]:
         return list(_results(value, content, index=index))
     if value.get("role") == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
         value = {**value, "tool_calls": list(_block_calls(content, index=index))}
+        content = [block for block in content if not _is_deep_call(block)]  # an invalid call, which no API takes back
+        value["content"] = content
     return [{**value, "content": _texts(content)}] if types & _TEXTS else [value]
 
 
@@ -228,6 +230,11 @@ def result_of(block: _Fields, position: int, *, index: int) -> _Fields:
         "content": "" if content is None else content,
         "status": "error" if block.get("is_error") else "success",
     }
+
+
+def _is_deep_call(block: Any) -> bool:
+    key = _CALL_BLOCKS.get(block_type(block))
+    return bool(key) and isinstance(block.get(key), dict) and not has_few_levels(block[key])
 
 
 def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:

@@ -37,6 +37,7 @@ from convstore.append.formats import Item, copied, field_error, read_items
 from convstore.append.usage import usage_of
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, TurnConflictError
 from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.values.json_form import with_invalid_calls
 from convstore.values.scope import id_problem
 
 MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
@@ -187,7 +188,8 @@ def _from_chunk(chunk: BaseMessage) -> BaseMessage:
     of tool calls. The chunk has parsed its ``tool_call_chunks`` into ``tool_calls`` itself when it was made.
     """
     fields = {name: value for name, value in vars(chunk).items() if name not in _ONLY_IN_CHUNKS}
-    return _WHOLE_CLASS_OF[type(chunk)].model_construct(**fields, **(chunk.model_extra or {}))
+    whole = _WHOLE_CLASS_OF[type(chunk)].model_construct(**fields, **(chunk.model_extra or {}))
+    return with_invalid_calls(whole) if isinstance(whole, AIMessage) else whole
 
 
 def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[], str]) -> list[str]:
@@ -297,7 +299,10 @@ def _call(call: Any, *, field: str, index: int) -> _Fields:
     check_type(given, *kinds, field=f"{field}.{part}.{source}", index=index)
     if part == "custom":
         return {**tool_call(name=name, args={_CUSTOM_INPUT: given or ""}, id=call_id)}
-    return read_call(name, given, call_id)
+    try:
+        return read_call(name, given, call_id)
+    except ValueError as error:  # a dict that no JSON made
+        raise InvalidMessageError(str(error), index=index, field=f"{field}.{part}.{source}") from error
 
 
 def _is_plain(call: _Fields) -> bool:

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
 from convstore.messages.media import block_type
-from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels
+from convstore.values.json_form import DEEP_ARGUMENTS, deep_json, has_few_levels
 
 _EMPTY: Final = "{}"
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -33,9 +33,9 @@ def read_call(name: str, given: Any, call_id: str | None) -> dict[str, Any]:
     ({'place': 'sea'}, 'invalid_tool_call')
     """
     args = parsed_arguments(given) if isinstance(given, str) else given or {}
-    if isinstance(args, dict):
+    if isinstance(args, dict) and has_few_levels(args):
         return {**tool_call(name=name, args=args, id=call_id)}
-    raw = given if isinstance(given, str) else json.dumps(given)
+    raw = given if isinstance(given, str) else deep_json(given)
     return {**invalid_tool_call(name=name, args=raw, id=call_id, error=DEEP_ARGUMENTS)}
 
 

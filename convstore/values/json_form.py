@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -29,6 +28,7 @@ DEEP_ARGUMENTS: Final = "the arguments are not a JSON object, or they nest too d
 _LEVELS: Final = MAX_LEVELS + 20
 """Nesting of a whole value or message, with arguments of `MAX_LEVELS` in it; pydantic writes at most 255 levels."""
 
+_KEY_LEVELS: Final = 10
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset, BaseModel)
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -176,32 +176,39 @@ def _json_leaf(value: Any) -> Any:
 
 
 def _sendable(value: Any, levels: int, leaf: _Leaf) -> Any:
+    """Return a value in its new form; one Python frame for each level, because callers may have used most of them."""
     if isinstance(value, str):
         return valid_text(value)
     if not isinstance(value, _CONTAINERS):
         return leaf(value)
     if not levels:
         return valid_text(deep_json(value))
-    inner = partial(_sendable, levels=levels - 1, leaf=leaf)
+    if isinstance(value, AIMessage):
+        value = with_invalid_calls(value)
+    made: list[Any] = []
+    for child in _children(value):
+        made.append(_sendable(child, levels - 1, leaf))  # noqa: PERF401 - a comprehension has a frame of its own
     if isinstance(value, BaseModel):
-        return _sendable_model(value, inner)
-    return _sendable_dict(value, inner) if isinstance(value, dict) else _sendable_items(value, inner)
+        return _with_fields(value, made)
+    return _with_values(value, made, leaf) if isinstance(value, dict) else _with_items(value, made)
 
 
-def _sendable_items(value: Any, inner: _Leaf) -> Any:
-    items = list(map(inner, value))
-    if all(map(is_, items, value)):
-        return value
-    return tuple(items) if isinstance(value, tuple) else items
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, BaseModel):
+        return [*vars(value).values(), *(value.model_extra or {}).values()]
+    return value.values() if isinstance(value, dict) else value
 
 
-def _sendable_model(model: BaseModel, inner: _Leaf) -> BaseModel:
-    if isinstance(model, AIMessage):
-        model = with_invalid_calls(model)
-    fields = vars(model) | (model.model_extra or {})
-    made = {name: inner(value) for name, value in fields.items()}
-    changed = {name: value for name, value in made.items() if value is not fields[name]}
+def _with_fields(model: BaseModel, made: Sequence[Any]) -> BaseModel:
+    fields = [*vars(model).items(), *(model.model_extra or {}).items()]
+    changed = {name: new for (name, old), new in zip(fields, made, strict=True) if new is not old}
     return model.model_copy(update=changed) if changed else model
+
+
+def _with_items(value: Any, made: list[Any]) -> Any:
+    if all(map(is_, made, value)):
+        return value
+    return tuple(made) if isinstance(value, tuple) else made
 
 
 def with_invalid_calls(message: AIMessage) -> AIMessage:
@@ -221,14 +228,14 @@ def with_invalid_calls(message: AIMessage) -> AIMessage:
     return message.model_copy(update=update)
 
 
-def _sendable_dict(value: Mapping[Any, Any], inner: _Leaf) -> Any:
-    made = {_key(key, inner): inner(child) for key, child in value.items()}
-    is_same = len(made) == len(value) and all(map(is_, made, value)) and all(map(is_, made.values(), value.values()))
-    return value if is_same else made
+def _with_values(value: Mapping[Any, Any], made: Sequence[Any], leaf: _Leaf) -> Any:
+    keys = [_key(key, leaf) for key in value]
+    is_same = all(map(is_, keys, value)) and all(map(is_, made, value.values()))
+    return value if is_same else dict(zip(keys, made, strict=True))
 
 
-def _key(key: Any, inner: _Leaf) -> Any:
+def _key(key: Any, leaf: _Leaf) -> Any:
     if key is None or isinstance(key, bool | int | float):
         return key
-    found = inner(key)
+    found = _sendable(key, _KEY_LEVELS, leaf)
     return found if isinstance(found, str) else str(found)

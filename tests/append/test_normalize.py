@@ -40,6 +40,7 @@ from pydantic import ValidationError
 
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidInputError, InvalidMessageError
+from convstore.values.json_form import deep_json
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dev"
 DEEP = 10_000
@@ -602,7 +603,7 @@ def test_other_objects_in_an_artifact_are_kept() -> None:
 
 @pytest.mark.parametrize("of", [dict, list])
 def test_any_depth_is_copied(of: Any) -> None:
-    """Content, artifact, arguments and unknown keys of 10,000 levels are kept, without recursion."""
+    """Content, artifact and unknown keys of 10,000 levels are kept, without recursion; arguments as their JSON text."""
     deep = nested(DEEP, of=of)
     user, tool, assistant = normalize_messages(
         [
@@ -613,7 +614,12 @@ def test_any_depth_is_copied(of: Any) -> None:
     )
     kept = [user.content[0]["deep"], tool.artifact, assistant.additional_kwargs["reasoning_details"]]
     assert [depth(value) for value in kept] == [DEEP] * 3
-    assert depth(assistant.tool_calls[0]["args"]["deep"]) == DEEP
+    [call] = assistant.invalid_tool_calls
+    assert call["args"] == deep_json({"deep": deep})
+    ring: dict[str, Any] = {}
+    ring["self"] = ring
+    with pytest.raises(InvalidMessageError, match="arguments.*contains itself"):
+        normalize_messages([function_call(ring)])
 
 
 def test_shared_and_circular_values_end() -> None:

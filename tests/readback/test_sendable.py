@@ -6,6 +6,7 @@ Both are stored as they came. Views, pages and the tool's answers have them in a
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -201,6 +202,10 @@ async def test_deep_arguments_are_a_call_with_invalid_arguments(store: Conversat
         await chat.append([HumanMessage("q"), answer, ToolMessage("r", tool_call_id="c1")])
         page = _page((await chat.list_messages(after=1, limit=1))[0])["message"]
         assert (len(page["tool_calls"]), len(page["invalid_tool_calls"])) == (0, 1)
+        [_, stored, _] = [message async for message in chat.messages()]
+        is_exact = type(answer) is AIMessage or "data" in answer
+        assert len(stored.invalid_tool_calls) != is_exact
+        assert not any("input" in block for block in stored.content if isinstance(block, dict))
         if type(answer) is AIMessage:
             stored = [message async for message in chat.messages()]
             assert same_messages(stored[1:2], [answer])
@@ -257,6 +262,16 @@ def test_a_value_without_half_an_emoji_or_many_levels_stays_the_same_object() ->
     changed = sendable({"a": (HALF,), "b": Document(HALF, metadata={HALF: 1}), "c": {HALF}, "split": "\ud83d\ude00"})
     whole = Document("cut \ufffd", metadata={"cut \ufffd": 1})
     assert changed == {"a": ("cut \ufffd",), "b": whole, "c": ["cut \ufffd"], "split": "\U0001f600"}
+
+
+def test_a_caller_that_used_half_of_the_stack_gets_the_form_that_can_be_sent() -> None:
+    """A value just below the limit of levels takes one frame for each of them."""
+
+    def called(frames: int) -> BaseMessage:
+        return called(frames - 1) if frames else sendable_message(message)
+
+    message = HumanMessage(HALF, additional_kwargs=_nested(215))
+    assert called(sys.getrecursionlimit() // 2).content == "cut \ufffd"
 
 
 def test_json_of_any_depth_is_that_of_the_standard_library() -> None:

@@ -198,12 +198,9 @@ async def _answer(
         send(screen.encoder.fail(_INTERRUPTED))
         raise
     except Exception as error:  # noqa: BLE001 - the client is told
+        send(screen.encoder.fail(on_error(error) if on_error else _INTERRUPTED))
         if on_error is None:
-            await _log(error, screen.chat)
-            said = _INTERRUPTED
-        else:
-            said = on_error(error)
-        send(screen.encoder.fail(said))
+            await _log(error, screen.chat)  # last, because the server may be down
     finally:
         events.put_nowait(None)
 
