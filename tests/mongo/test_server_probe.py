@@ -280,6 +280,20 @@ async def test_two_probes_at_once_notice_each_other(own_database: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_probe_whose_collections_another_one_removed_has_no_result(server_uri: str, probed: Any) -> None:
+    """The other one may be over already, so that nothing of it is left."""
+
+    def remove(command: Command) -> None:
+        if "collStats" in command:
+            probed.drop_collection(f"{PROBE_PREFIX}marker")
+
+    with RefusingServer(address(server_uri, probed.name), remove) as server:
+        result = convstore("doctor", "--server", "--uri", server.uri)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "run one at a time" in result.stderr
+
+
+@pytest.mark.slow
 def test_a_killed_probe_is_cleaned_up_by_the_next(server_uri: str, probed: Any) -> None:
     """With SIGKILL at each of three moments; the next run removes everything and finds everything."""
     for moment in ("create", "explain", "collStats"):
