@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import logging
 import runpy
 import subprocess
 import sys
@@ -29,6 +30,7 @@ def run_program(path: Path, *arguments: str, **variables: str) -> str:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
                 runpy.run_path(str(path), run_name="__main__")
         finally:
+            logging.disable(logging.NOTSET)  # a program may have hidden its log; later tests look at theirs
             for name in set(sys.modules) - loaded:
                 if Path(getattr(sys.modules[name], "__file__", None) or ROOT).is_relative_to(ROOT / "examples"):
                     del sys.modules[name]  # another example has modules of the same names
