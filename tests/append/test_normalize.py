@@ -618,7 +618,7 @@ def test_any_depth_is_copied(of: Any) -> None:
     assert call["args"] == deep_json({"deep": deep})
     ring: dict[str, Any] = {}
     ring["self"] = ring
-    with pytest.raises(InvalidMessageError, match="arguments.*contains itself"):
+    with pytest.raises(InvalidMessageError, match=r"arguments.*contains itself"):
         normalize_messages([function_call(ring)])
 
 
