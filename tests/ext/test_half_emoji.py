@@ -48,12 +48,15 @@ async def test_a_chat_history_takes_back_what_it_gave(chat: Conversation) -> Non
 async def test_a_session_of_openais_sdk_gives_items_that_can_be_sent(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """In the view; the newest items with a limit come back exactly, as from the SDK's own sessions."""
+    """In the view, and among the newest items, which some runs send; `pop_item` returns it as it came."""
     session = ConvstoreSession(store, **scope)
     item: Any = {"role": "user", "content": HALF}
     await session.add_items([item])
     assert SHOWN in json.dumps(await session.get_items(), ensure_ascii=False)
-    assert await session.get_items(limit=1) == [item]
+    everything = ConvstoreSession(store, view="all", **scope)
+    for items in (await session.get_items(limit=1), await everything.get_items()):
+        assert items == [{"role": "user", "content": SHOWN}]
+    assert await session.pop_item() == item
 
 
 @pytest.mark.parametrize("view", ["policy", "all"])

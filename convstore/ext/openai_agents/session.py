@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
-from convstore.integration import append_in_halves, newest_first, read_current, settle
+from convstore.integration import append_in_halves, newest_first, read_current, sendable, settle
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.policy import check_policy
 from convstore.values.scope import check_choice
@@ -108,6 +108,8 @@ class ConvstoreSession:
     ) -> list[TResponseInputItem]:
         """Return the view as items; with a limit or ``view="all"``, the newest items as they were added.
 
+        Half of an emoji, which no API takes, is U+FFFD; `pop_item` returns it as it was added.
+
         ``.dropped`` of the list names what the API has no place for; see `History.to_openai`.
         """
         state, found = self._state(wrapper), list[Any]()
@@ -122,7 +124,8 @@ class ConvstoreSession:
         elif limit is None or limit > 0:
             groups = [stored.items for stored in await _newest(state.chat, limit)]
             dropped = [part for items in groups for part in getattr(items, "dropped", ())]
-            found = OpenAIMessages([item for items in groups for item in items][-(limit or 0) :], dropped)
+            newest = [item for items in groups for item in items][-(limit or 0) :]
+            found = OpenAIMessages(map(sendable, newest), dropped)
         return cast("list[TResponseInputItem]", found)
 
     async def add_items(

@@ -157,8 +157,8 @@ async def test_clear_can_erase(either: ConversationStore, scope: dict[str, str])
 
 
 async def test_texts_of_any_kind_are_kept(any_session: Any) -> None:
-    """Emoji, right-to-left, NUL, lone surrogates, empty and long texts; an id that is empty, long or no text."""
-    texts = ["👩‍🚀 émoji", "שלום عليكم", "a\0b", "\ud83d cut", "", "\n\t", "long " * 40_000]
+    """Emoji, right-to-left, NUL, empty and long texts; an id that is empty, long or no text."""
+    texts = ["👩‍🚀 émoji", "שלום عليكم", "a\0b", "", "\n\t", "long " * 40_000]
     items: Any = [{"role": role, "content": text} for text in texts for role in ("user", "assistant")]
     items += [{**USER, "id": id_} for id_ in ("", "x" * 600, 7, None, "__fake_id__", "again", "again")]
     items += [{**ANSWER, "id": id_} for id_ in ("", "x" * 600, 7, None, "__fake_id__")]
