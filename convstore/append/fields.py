@@ -114,6 +114,7 @@ def check_fields(message: BaseMessage, *, index: int) -> None:
     if class_ is AIMessage:
         if calls := values["tool_calls"]:
             _check_calls(calls, _CALL, "tool_calls", index=index)
+            _check_argument_names(calls, index=index)
         if calls := values["invalid_tool_calls"]:
             _check_calls(calls, _INVALID_CALL, "invalid_tool_calls", index=index)
     elif class_ is ToolMessage and values["status"] not in _STATUSES:
@@ -145,6 +146,12 @@ def _check_calls(calls: Sequence[Any], fields: _Fields, where: str, *, index: in
             raise _wrong_type(call, _DICT, field=f"{where}[{position}]", index=index)
         if not fields.fit(call):
             raise fields.error(call, where=f"{where}[{position}].", index=index)
+
+
+def _check_argument_names(calls: Sequence[Any], *, index: int) -> None:
+    for position, call in enumerate(calls):
+        if not _TEXT.issuperset(map(type, call["args"])):
+            raise InvalidMessageError("must have keys of type str", index=index, field=f"tool_calls[{position}].args")
 
 
 def _wrong_type(value: object, allowed: _Types, *, field: str, index: int) -> InvalidMessageError:
