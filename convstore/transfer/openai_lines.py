@@ -109,12 +109,13 @@ def _is_json(value: Any) -> bool:
 
 def _call(id_: str | None, name: str | None, args: Any) -> dict[str, Any]:
     # Arguments that are not JSON keep their text.
+    given = args or {}
     if isinstance(args, str):
         text = args
-    elif has_few_levels(args):
-        text = _dumped(args or {})
+    elif has_few_levels(given):
+        text = _dumped(given)
     else:
-        text = deep_json(args)
+        text = deep_json(given)
     return {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
 
 

@@ -499,6 +499,13 @@ def test_what_openais_format_can_not_hold_is_named() -> None:
     assert bare.keys() <= BARE_KEYS
 
 
+def test_a_call_without_arguments_goes_out_with_empty_ones() -> None:
+    """A provider may send no arguments of an invalid call."""
+    cut = AIMessage("", invalid_tool_calls=[{"name": "f", "args": None, "id": "c", "error": None}])
+    [call] = openai_message(cut)[0]["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": "{}"}
+
+
 @given(messages)
 def test_any_message_can_be_written_or_says_why_not(message: Any) -> None:
     """A line of JSON, or an error that names the format that can."""
