@@ -108,6 +108,12 @@ def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
     return InvalidMessageError(problem, index=index, field=field.removeprefix("."))
 
 
+def without_input(error: ValidationError) -> ValidationError:
+    """Return the same error without the values that were refused: a traceback shows causes, and these are contents."""
+    details: Any = error.errors(include_url=False)
+    return ValidationError.from_exception_data(error.title, details, hide_input=True)
+
+
 def is_answer_item(value: Mapping[str, Any]) -> bool:
     """Return True for an item of a model's answer through OpenAI's Responses API."""
     kind = value.get("type")
@@ -193,8 +199,12 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
         return from_langchain(value)
     except ValidationError as error:
         data = inner if isinstance(inner := value.get("data"), dict) else value
-        check_type(data.get("content"), str, list, field="content", index=index)
-        raise field_error(error, index=index) from error
+        reason = field_error(error, index=index)
+        try:
+            check_type(data.get("content"), str, list, field="content", index=index)
+        except InvalidMessageError as clearer:
+            reason = clearer
+        raise reason from without_input(error)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         problem = "is neither a LangChain message nor a supported item; pass {'role': …, 'content': …}"
         raise InvalidMessageError(problem, index=index, field="type") from error

@@ -33,7 +33,7 @@ from convstore.append.fields import (
     check_type,
     type_name,
 )
-from convstore.append.formats import Item, copied, field_error, read_items
+from convstore.append.formats import Item, copied, field_error, read_items, without_input
 from convstore.append.usage import usage_of
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, TurnConflictError
 from convstore.messages.call_arguments import in_two_lists, read_call
@@ -261,7 +261,7 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     try:
         return _CLASS_OF_ROLE[role](additional_kwargs=fields, **own)
     except ValidationError as error:
-        raise field_error(error, index=index) from error
+        raise field_error(error, index=index) from without_input(error)
 
 
 def _take_assistant(fields: _Fields, *, index: int) -> _Fields:

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, ChatMessage, ToolMessage
 from pydantic import ValidationError
 
 from convstore.append.fields import check_fields
-from convstore.append.formats import field_error, result_of
+from convstore.append.formats import field_error, result_of, without_input
 from convstore.append.resent import Match
 from convstore.exceptions import InvalidInputError
 from convstore.log.comparison import is_said
@@ -98,7 +98,7 @@ def _foreign(block: dict[str, Any], place: int, index: int, id_: str) -> BaseMes
     try:
         message = ToolMessage(fields["content"], tool_call_id=fields["tool_call_id"], status=fields["status"], id=id_)
     except ValidationError as error:
-        raise field_error(error, index=index) from error
+        raise field_error(error, index=index) from without_input(error)
     check_fields(message, index=index)
     return message
 

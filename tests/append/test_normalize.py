@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import math
+import traceback
 from collections import Counter
 from pathlib import Path
 from types import MappingProxyType
@@ -635,6 +636,20 @@ def test_shared_and_circular_values_end() -> None:
 
 
 # Dicts: tool calls
+
+
+def test_an_error_and_its_causes_quote_no_content() -> None:
+    """A traceback that an application logs has the field and the problem, not the text that was refused."""
+    refused: list[Any] = [
+        {"type": "ai", "content": {"x": "secret"}},
+        {"type": "ai", "content": "x", "usage_metadata": {"input_tokens": "secret"}},
+        {"role": "tool", "content": "x", "tool_call_id": "c1", "status": "secret"},
+    ]
+    for body in refused:
+        with pytest.raises(InvalidMessageError) as caught:
+            normalize_messages([body])
+        written = traceback.format_exception(caught.value)
+        assert "secret" not in "".join(line for line in written if not line.startswith('  File "'))
 
 
 @pytest.mark.parametrize(
