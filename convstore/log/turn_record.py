@@ -19,7 +19,7 @@ from convstore.messages.filing import Filing, is_answer, is_question, turn_of
 from convstore.messages.media import block_type, is_media
 from convstore.messages.tool_calls import Call, calls_of, result_ids
 from convstore.messages.values import is_text
-from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels, with_text_keys
+from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels
 from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
@@ -180,7 +180,7 @@ def _turn_call(message: AIMessage, call: Call, result_id: str) -> TurnCall:
         invalid = message.invalid_tool_calls[call.position - len(message.tool_calls) :][:1]
         error = str((invalid and invalid[0].get("error")) or _UNREADABLE)
     elif has_few_levels(given := message.tool_calls[call.position]["args"]):
-        args = with_text_keys(given)
+        args = dict(given)
     else:
         error = DEEP_ARGUMENTS
     return TurnCall(id=call.id, name=call.tool, args=args, error=error, message_id=str(message.id), result_id=result_id)

@@ -122,17 +122,6 @@ def _key_text(key: Any) -> str:
     return written.removeprefix("{").removesuffix(": 0}")
 
 
-def with_text_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a dict with the keys that it has in JSON.
-
-    >>> with_text_keys({"a": 1, 2: {}, None: 3})
-    {'a': 1, '2': {}, 'null': 3}
-    """
-    if all(isinstance(key, str) for key in value):
-        return dict(value)
-    return {json.loads(_key_text(key)): child for key, child in value.items()}
-
-
 def sendable_message(message: BaseMessage) -> BaseMessage:
     r"""Return a message in a form that JSON can carry, but for its artifact, which is not sent.
 

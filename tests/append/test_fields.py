@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from itertools import chain, islice, product
+from itertools import islice, product
 from typing import Any, TypeAlias
 
 import pytest
@@ -246,7 +246,7 @@ def turn_of(cases: Iterable[Case], number: int = 0) -> list[BaseMessage]:
     return messages
 
 
-async def check_taken(groups: Iterable[list[Case]]) -> None:
+async def check_taken(groups: Sequence[list[Case]]) -> None:
     """Send a turn with the cases of each group to each door, and call all readers of one conversation of all turns."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
@@ -258,8 +258,9 @@ async def check_taken(groups: Iterable[list[Case]]) -> None:
         await read_everything(store, chat)
 
 
-async def check_refused(cases: Iterable[Case], wrong: list[str]) -> None:
-    """Check that each door refuses these cases."""
+async def check_refused(cases: Iterable[Case]) -> list[str]:
+    """Check that each door refuses these cases; return a line about each that fails."""
+    wrong = list[str]()
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
         for case in cases:
@@ -267,41 +268,48 @@ async def check_refused(cases: Iterable[Case], wrong: list[str]) -> None:
             try:
                 assert not await at_each_door(store, changed(*case), has_invalid_id=has_invalid_id), "it was taken"
             except Exception as error:  # noqa: BLE001 - all of them are shown
-                wrong.append(failure(case, error))
+                wrong.append(line_of([[case]], error))
+    return wrong
 
 
-def failure(case: Case, error: Exception) -> str:
-    """Return a line about a case that failed."""
+def line_of(groups: Sequence[Sequence[Case]], error: Exception) -> str:
+    """Return a line about cases that failed."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{case}: {error!r:.200} ({last.filename}, line {last.lineno})"
+    return f"{groups}: {error!r:.200} ({last.filename}, line {last.lineno})"
+
+
+async def failure_of(groups: Sequence[list[Case]]) -> str:
+    """Return a line about cases that should be taken and fail together, "" if they do not."""
+    try:
+        await check_taken(groups)
+    except Exception as error:  # noqa: BLE001 - it is shown
+        return line_of(groups, error)
+    return ""
+
+
+async def failures_in(groups: Iterable[list[Case]]) -> list[str]:
+    """Return a line about each case that fails alone, or about a turn of which only all together fail."""
+    wrong = list[str]()
+    for group in groups:
+        if together := await failure_of([group]):
+            alone = [await failure_of([[case]]) for case in group]
+            wrong += [*filter(None, alone)] or [together]
+    return wrong
 
 
 async def sweep(some: Iterable[Case]) -> None:
     """Try cases at each door, and read what is taken: many together, and each alone if that fails."""
-    codec, wrong = Codec(), list[str]()
+    codec = Codec()
     right, refused = list[Case](), list[Case]()
     for case in some:
         (right if is_right(case, codec) else refused).append(case)
-    await check_refused(refused, wrong)
+    wrong = await check_refused(refused)
     groups = packed(right)
     for first in range(0, len(groups), TURNS):
         read = groups[first : first + TURNS]
-        try:
-            await check_taken(read)
-        except Exception as error:  # noqa: BLE001 - the case is looked for
-            wrong += await failures_alone(read) or [failure(read[0][0], error)]
+        if together := await failure_of(read):
+            wrong += await failures_in(read) or [together]
     assert not wrong, "\n".join(wrong)
-
-
-async def failures_alone(groups: Iterable[list[Case]]) -> list[str]:
-    """Return a line about each case that fails in a conversation of its own."""
-    wrong = list[str]()
-    for case in chain.from_iterable(groups):
-        try:
-            await check_taken([[case]])
-        except Exception as error:  # noqa: BLE001 - all of them are shown
-            wrong.append(failure(case, error))
-    return wrong
 
 
 async def test_some_fields_of_wrong_types_at_every_door() -> None:

@@ -12,7 +12,7 @@ from fixture_types import Client
 from langchain_core.messages import AIMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.integration import pairs_of, pause_in_turn
+from convstore.integration import pause_in_turn
 from convstore.testing import rag_turn
 from convstore.values.turns import Pause
 
@@ -67,12 +67,3 @@ async def test_decisions_at_once_cost_as_much_as_one_after_the_other(chat: Conve
     with commands.counted():
         await asyncio.gather(*(chat.decide("r1", str(call["id"]), "approve") for call in calls))
     assert len(commands.sent) <= 12 * 8
-
-
-def test_arguments_with_other_keys_than_texts_are_those_of_json() -> None:
-    """LangChain lets a tool call have them."""
-    call = {"name": "f", "args": {}, "id": "c", "type": "tool_call"}
-    answer = AIMessage("", id="a", tool_calls=[call])
-    answer.tool_calls[0]["args"] = {1: 2, "b": {}}
-    [(read, _)] = pairs_of([answer])
-    assert read.args == {"1": 2, "b": {}}
