@@ -88,7 +88,7 @@ def _saved_by_budget(heads: Sequence[ListedHead], folded: Mapping[str, int], bud
 
 def _bytes(amounts: Sequence[Amount]) -> dict[str, int]:
     """Return the sizes by kind."""
-    sizes = dict.fromkeys(_KINDS, 0)
+    sizes: dict[str, int] = dict.fromkeys(_KINDS, 0)
     for amount in amounts:
         sizes[amount.kind] += amount.size
     return sizes

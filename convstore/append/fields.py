@@ -8,7 +8,7 @@ nothing but the type of a block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 from types import NoneType
@@ -47,14 +47,14 @@ class _Fields:
         # One look-up of all types: each append checks each message.
         self._allowed = frozenset(product(*types.values()))
 
-    def fit(self, values: dict[str, Any]) -> bool:
+    def fit(self, values: Mapping[str, Any]) -> bool:
         """Return True if a dict has all the fields, with these types."""
         try:
             return tuple(map(type, self._values_in(values))) in self._allowed
         except KeyError:
             return False
 
-    def error(self, values: dict[str, Any], *, where: str = "", index: int) -> InvalidMessageError:
+    def error(self, values: Mapping[str, Any], *, where: str = "", index: int) -> InvalidMessageError:
         """Return the error for a dict that does not fit: about its first wrong field."""
         name = next(name for name, allowed in self._types.items() if type(values.get(name, ...)) not in allowed)
         if name not in values:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import starmap
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from langchain_core import messages as lc
@@ -198,7 +198,7 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
     first_index: dict[str | int, int] = {}
     for position, (index, item) in enumerate(items):
         is_message = type(item) in PLAIN_CLASSES or isinstance(item, BaseMessage)
-        message_id: Any = getattr(item, "id", None) if is_message else item.get("id")
+        message_id: Any = getattr(item, "id", None) if is_message else cast("Mapping[str, Any]", item).get("id")
         if message_id is None:
             message_id = new_id() if key is None else _derived_id(start + position, key)
         if problem := id_problem(message_id):

@@ -114,6 +114,7 @@ class Pager:
         rows, sources = named.rows[: len(request.places)], named.sources[: len(request.source_ids)]
         lines = await self._remarks(cached, named.missing, request)
         page: Page | None = None
+        passages: list[Passage] = []
         for _ in range(_MAX_ROUNDS):
             passages = await self._passages(rows, await self._compared(cached, rows, request))
             passages = in_order([*passages, *(passage_of_source(source, row, self._codec) for row, source in sources)])

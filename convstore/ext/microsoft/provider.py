@@ -74,11 +74,14 @@ class ConvstoreHistoryProvider(HistoryProvider):
             values[left[-1]] = session_id
         return self._store.conversation(**values)
 
-    @read_current
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **_: Any
     ) -> list[Message]:
         """Return the view of a session, or all its active messages."""
+        return await self._messages(session_id, state)
+
+    @read_current
+    async def _messages(self, session_id: str | None, state: dict[str, Any] | None) -> list[Message]:
         chat = self.conversation(session_id, state)
         if self._view == "policy":
             return self._read((await chat.load_history(self._policy)).messages)

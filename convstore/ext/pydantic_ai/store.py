@@ -173,7 +173,6 @@ class ConvstoreConversationStore(PydanticStore):
         """Return an entry; LookupError if no conversation has it."""
         return (await self.read_history(entry_id, limit=1))[0]
 
-    @read_current
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         """Return the entries up to `head_id`, or the last `limit` of them. Up to seven commands for each 200 messages.
 
@@ -182,6 +181,10 @@ class ConvstoreConversationStore(PydanticStore):
         Raises:
             LookupError: No conversation has it.
         """
+        return await self._history_to(head_id, limit)
+
+    @read_current
+    async def _history_to(self, head_id: str | None, limit: int | None) -> list[ConversationEntry]:
         if head_id is None or limit == 0:
             return []
         with suppress(LookupError):
