@@ -152,7 +152,7 @@ async def check(chat: Conversation, cases: Sequence[Case]) -> None:
         assert sum(word in text for text in whole.values()) == len(found), word
 
 
-async def check_all(store: ConversationStore, sizes: Iterable[Sizes], *, at_once: int = 40) -> None:
+async def check_all(store: ConversationStore, sizes: Iterable[Sizes], *, at_once: int = 10) -> None:
     """Append results with parts of these sizes, some turns to a conversation, and read all of them back."""
     each = [case_of(number, each_size) for number, each_size in enumerate(sizes)]
     wrong = list[tuple[Sizes, str]]()
@@ -181,14 +181,22 @@ async def problem_of(chat: Conversation, case: Case) -> str:
     return ""
 
 
-def combinations(shape: str, around: Sequence[int], fields: Sequence[int]) -> Iterator[Sizes]:
-    """Yield all combinations of the sizes of parts, around the sizes at which they move."""
+def combinations(shape: str, around: Sequence[int], fields: Sequence[int], *, pairs: bool = False) -> Iterator[Sizes]:
+    """Yield combinations of the sizes of parts, around the sizes at which they move.
+
+    These are all combinations of content, artifact, sources and their number, each with one of the sizes of the other
+    field; with `pairs` a few, in which each size of a part occurs with each size of each other part.
+    """
     sizes, content = (SMALL, *around), (0, SMALL, *around)
     artifact = (SMALL,) if shape in FITTING else sizes
     source = content if shape in SOURCES else (0,)
     counts = {"columns": (1, 9), "none": (0,), "note": (0,)}.get(shape, (1, 3))  # nine copies move, one does not
-    for parts in product(content, artifact, source, counts, fields):
-        yield Sizes(shape, *parts)
+    for c, a, s, n in product(*map(range, map(len, (content, artifact, source, counts)))):
+        chosen = fields if shape not in SOURCES else [fields[(c + a + s + n) % len(fields)]]
+        is_pair = a == (c + s) % len(artifact) and n == (c // 2 + s) % len(counts)
+        if is_pair or not pairs or shape not in SOURCES:
+            parts = (content[c], artifact[a], source[s], counts[n])
+            yield from (Sizes(shape, *parts, field) for field in chosen)
 
 
 QUICK = [
@@ -212,7 +220,7 @@ async def test_a_result_is_read_back_whole(store: ConversationStore) -> None:
 async def test_a_result_is_read_back_whole_at_every_size(
     store: ConversationStore, shape: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Likewise in all combinations, in a crowded entry, in payloads of many chunks and in very large ones."""
+    """Likewise in all combinations, and in pairs in a crowded entry, in payloads of many chunks and in large ones."""
     around, fields = [RESULT_MINIMUM - 1, RESULT_MINIMUM], [0, PART_MINIMUM]
     if change == "small parts":  # the entry would be too large, so its smallest parts move
         monkeypatch.setattr(batch, "_ENTRY_BYTES", 0)
@@ -224,4 +232,4 @@ async def test_a_result_is_read_back_whole_at_every_size(
         monkeypatch.setattr(places, "_MAX_IN_PLACE", 1_500)
         monkeypatch.setattr(passages, "_MAX_COMPARED", 2_000)
         around, fields = [1_501, 2_001], [0]
-    await check_all(store, combinations(shape, around, fields))
+    await check_all(store, combinations(shape, around, fields, pairs=change != "as it is"))
