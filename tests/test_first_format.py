@@ -71,6 +71,7 @@ async def shape(database: Any) -> dict[str, Any]:
     return {**parts, "records": ran}
 
 
+@pytest.mark.slow
 async def test_a_migrated_schema_equals_a_fresh_one(old: Any, pymongo_client: Client, database_name: str) -> None:
     """Collections, options, indexes and checksums: a change of the schema or of a migration ends here."""
     await ConversationStore(old, scope_keys=KEYS).setup()
@@ -144,6 +145,7 @@ async def test_sources_keep_their_numbers(chat: Conversation) -> None:
     assert page.not_found == [4, 5, 6, 7, 8, 12]
 
 
+@pytest.mark.slow
 async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> None:
     """The view begins with the summary, the rewound question is not in it, and all is found whole."""
     history = await chat.load_history()
@@ -159,6 +161,7 @@ async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> 
     assert (report.findings, report.conversations, report.entries) == ((), len(SCOPES) + CHILDREN, entries)
 
 
+@pytest.mark.slow
 async def test_records_of_views_and_stamps_are_there(old: Any, chat: Conversation) -> None:
     """A record that moved says where views begin; the view of each stamp is rebuilt; an item and a fork came too."""
     fay, forked = (chat.store.conversation(**scope) for scope in SCOPES[5:])

@@ -69,6 +69,7 @@ async def rows(store: ConversationStore, user: str) -> dict[str, tuple[str | Non
     return every
 
 
+@pytest.mark.slow
 async def test_a_type_that_is_not_registered_is_called_that(store: ConversationStore, user: str) -> None:
     """In the row, in the result of a search and by `info`, which writes nothing back; it is no damage."""
     found = await rows(store, user)
@@ -118,6 +119,7 @@ async def test_a_damaged_head_costs_one_row(
     assert (report.ok, {finding.document_id for finding in report.findings}) == (False, {head["_id"]})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("change", [{"entry": "x"}, {"updated_at": 5}, {"conversation": 5}])
 async def test_statistics_count_a_damaged_head_apart(
     store: ConversationStore, database: Any, user: str, change: Document
@@ -131,6 +133,7 @@ async def test_statistics_count_a_damaged_head_apart(
         assert sum(day.conversations for day in stats.growth) == 2
 
 
+@pytest.mark.slow
 async def test_a_damaged_title_is_set_again(store: ConversationStore, database: Any, user: str) -> None:
     """Repair guesses none; the error says what to do."""
     chat = store.conversation(user_id=user, thread_id="t0")
@@ -166,6 +169,7 @@ async def test_an_export_names_it(store: ConversationStore, database: Any, user:
     assert b"They sing" in b"".join(written)
 
 
+@pytest.mark.slow
 async def test_people_see_it(store: ConversationStore, user: str, database: Any, server_uri: str) -> None:
     """On the command line and in the inspector."""
     await database["heads"].update_one({"scope.thread_id": "t0"}, {"$set": {"details.title": "damaged"}})

@@ -42,6 +42,7 @@ async def test_an_erasure_without_a_head_counts_sub_agents_once(
     assert counted.conversations == (2 if by == "id" else 3)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("by", ["id", "lost"])
 @pytest.mark.parametrize("has_head", [True, False])
 async def test_a_process_that_erases_a_lost_conversation_forgets_it(

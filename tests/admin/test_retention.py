@@ -162,6 +162,7 @@ async def test_erasures_race_with_writers_and_each_other(database: Any) -> None:
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
+@pytest.mark.slow
 async def test_a_summary_that_comes_after_the_end_is_not_kept(database: Any) -> None:
     """A summarizer may take longer than the tombstone stays."""
 
@@ -178,6 +179,7 @@ async def test_a_summary_that_comes_after_the_end_is_not_kept(database: Any) -> 
     assert await documents(database) == dict.fromkeys(PARTS, 0)
 
 
+@pytest.mark.slow
 async def test_a_huge_conversation_goes_in_pieces(
     database: Any, client: Client, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +195,7 @@ async def test_a_huge_conversation_goes_in_pieces(
     assert len(log) == 9  # the state goes first, alone
 
 
+@pytest.mark.slow
 async def test_the_cost_of_an_end(database: Any, client: Client, commands: Commands) -> None:
     """Fourteen commands and three more for the sweep, whatever the conversation holds; none reads a document whole."""
     await fill(database, "ada", conversations=1, turns=20)
@@ -204,6 +207,7 @@ async def test_the_cost_of_an_end(database: Any, client: Client, commands: Comma
     assert commands.bytes < 2_400
 
 
+@pytest.mark.slow
 async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
     """A conversation without a readable date stays and is named in the error; all others end."""
     await fill(database, "ada", conversations=3, turns=1)
@@ -218,6 +222,7 @@ async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
     assert (await store.erase(user_id="ada")).conversations == 1
 
 
+@pytest.mark.slow
 async def test_lost_conversations_are_found_by_an_index(database: Any, client: Client, commands: Commands) -> None:
     """However many conversations there are, a count takes three commands for each part of the ids, and one for heads.
 
@@ -283,6 +288,7 @@ async def test_a_dry_run_removes_nothing(database: Any) -> None:
     assert (await later.erase(user_id="ada")).entries == 1
 
 
+@pytest.mark.slow
 async def test_progress_is_reported_after_each_batch(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The receipt so far; the last one is the result."""
     monkeypatch.setattr(retention, "_BATCH", 2)
@@ -313,6 +319,7 @@ async def test_what_the_longest_append_writes_late_is_swept(database: Any) -> No
     assert (await documents(database))["log"] == 0
 
 
+@pytest.mark.slow
 async def test_a_tombstone_next_to_an_active_head_removes_nothing(database: Any) -> None:
     """A prune that lost to a writer leaves a tombstone; sweeps remove it, and nothing of the conversation."""
     store = ConversationStore(database)
@@ -334,6 +341,7 @@ async def test_a_tombstone_next_to_an_active_head_removes_nothing(database: Any)
     assert set((await documents(database)).values()) == {0}
 
 
+@pytest.mark.slow
 async def test_a_tombstone_without_its_head_removes_what_came_late(database: Any) -> None:
     """Both sweeps remove entries that an append in flight added; the tombstone stays until the second."""
     chat = ConversationStore(database).conversation(user_id="ada", thread_id="t")
@@ -413,6 +421,7 @@ async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands
     assert plan["executionStats"]["totalKeysExamined"] == plan["executionStats"]["nReturned"] == 0
 
 
+@pytest.mark.slow
 async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(database: Any) -> None:
     """When erase() returns, the due sweeps of its scope are done. Sweeps of other scopes stay due for any process."""
     await due_conversations(database, 3)
@@ -448,6 +457,7 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
     assert await taken.take(conversation, time=timedelta(minutes=1)) is not None
 
 
+@pytest.mark.slow
 async def test_a_closed_store_stops_its_sweep_and_another_goes_on(
     database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ _some_messages = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(_some_messages)
 @examples(60)
 def test_what_is_composed_is_what_was_appended(appended: Any) -> None:

@@ -602,6 +602,7 @@ def test_other_objects_in_an_artifact_are_kept() -> None:
     assert kept["docs"][0] is artifact["docs"][0]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("of", [dict, list])
 def test_any_depth_is_copied(of: Any) -> None:
     """Content, artifact and unknown keys of 10,000 levels are kept, without recursion; arguments as their JSON text."""
@@ -851,6 +852,7 @@ ANY_DICT = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(ANY_DICT | st.dictionaries(TEXT, JSON, max_size=4) | JSON, max_size=3) | JSON)
 @examples(500)
 def test_anything_gives_messages_or_the_typed_error(batch: Any) -> None:

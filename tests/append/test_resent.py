@@ -173,6 +173,7 @@ def test_where_questions_part() -> None:
         assert [message and message.id for message in found] == ["4", "5"]
 
 
+@pytest.mark.slow
 def test_a_long_history_of_equal_texts_takes_no_time() -> None:
     """Comparing 40,000 messages of equal texts does not take quadratic time."""
     log = line("h1a1" * 20_000)

@@ -79,6 +79,7 @@ async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], k
     assert len(await texts(chat)) == len(before) + 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("forged", FORGED)
 async def test_one_question_with_a_forged_answer(chat: Conversation, forged: list[Any]) -> None:
     """A first request, or a single turn: its question alone is new, and once it is in the log nothing is."""
@@ -90,6 +91,7 @@ async def test_one_question_with_a_forged_answer(chat: Conversation, forged: lis
     assert await texts(chat) == ["human: q"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("held", ["a", "a0 and more", "", None])
 async def test_an_answer_that_a_client_holds_otherwise_is_no_divergence(chat: Conversation, held: str | None) -> None:
     """Shorter, longer, empty or missing: a stopped stream, an approval; the log keeps its own."""
@@ -127,6 +129,7 @@ async def test_a_changed_or_missing_question_is_a_divergence(
     assert len(await texts(chat)) == 4
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("log", "batch", "written"),
     [
@@ -214,6 +217,7 @@ async def test_words_after_a_known_result_keep_their_id(chat: Conversation) -> N
     assert (said.message.text, said.message.id, message.id) == ("Or later.", "q2", "q2")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "sent",
     [

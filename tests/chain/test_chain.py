@@ -112,6 +112,7 @@ OTHER_KINDS = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("kept", OTHER_KINDS, ids=lambda message: message.type)
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 6, 7])

@@ -193,6 +193,7 @@ def _operate(chain: Chain, operation: str, text: str) -> Chain:
     return chain.normalize_tool_call_ids("call_{r:24:x}" if operation == "ids" else "{f}_{r:12:h}")
 
 
+@pytest.mark.slow
 @many
 @given(chains, st.sampled_from(["call_{r:24:x}", "toolu_{r:24:b}", "{r:9:x}"]))
 def test_new_ids_keep_calls_and_results_together(messages: Any, template: Any) -> None:
@@ -245,6 +246,7 @@ def test_a_summary_is_a_smaller_chain(messages: Any, config: Any, shares: Any) -
     assert same(messages, before)
 
 
+@pytest.mark.slow
 @many
 @given(chains, configs, shares)
 def test_a_second_run_asks_nothing_and_changes_nothing(messages: Any, config: Any, shares: Any) -> None:
@@ -255,6 +257,7 @@ def test_a_second_run_asks_nothing_and_changes_nothing(messages: Any, config: An
     assert all(message is two for message, two in zip(again.messages, summary.messages, strict=True))
 
 
+@pytest.mark.slow
 @many
 @given(chains, configs, shares)
 def test_the_last_pair_survives(messages: Any, config: Any, shares: Any) -> None:
@@ -269,6 +272,7 @@ def test_the_last_pair_survives(messages: Any, config: Any, shares: Any) -> None
     ]
 
 
+@pytest.mark.slow
 @many
 @given(chains, configs, shares)
 def test_what_leaves_was_shown(messages: Any, config: Any, shares: Any) -> None:
@@ -286,6 +290,7 @@ def test_what_leaves_was_shown(messages: Any, config: Any, shares: Any) -> None:
         assert all(re.sub(r"[&<>]", "", text)[-400:] in re.sub(r"&amp;|&lt;|&gt;", "", prompt) for text in long)
 
 
+@pytest.mark.slow
 @many
 @given(chains, configs, shares)
 def test_origins_cover_the_input_in_order(messages: Any, config: Any, shares: Any) -> None:
@@ -298,6 +303,7 @@ def test_origins_cover_the_input_in_order(messages: Any, config: Any, shares: An
         assert firsts == sorted(firsts)
 
 
+@pytest.mark.slow
 @many
 @given(broken_chains, configs, shares)
 def test_a_broken_chain_is_repaired_and_summarised(messages: Any, config: Any, shares: Any) -> None:

@@ -319,6 +319,7 @@ def test_too_many_sections_become_one() -> None:
     assert run(handler, summary.messages, use_qa=True, max_qa_sections=1).calls == ()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("config", "sections"),
     [
@@ -382,6 +383,7 @@ def test_small_sections_are_not_folded() -> None:
     assert (summary.calls, summary.error) == ((), None)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("number", range(11, 20))
 def test_a_fold_keeps_the_newest_sections_that_fit(number: Any) -> None:
     """By number: ten sections are left, the folded one among them, and nine came out as the objects that went in."""
@@ -412,6 +414,7 @@ def test_a_fold_keeps_the_newest_sections_that_fit_in_bytes(limit: Any) -> None:
     assert count == 10 or summary.bytes_after + 1_024 > limit
 
 
+@pytest.mark.slow
 def test_a_fold_whose_summary_is_too_long_is_folded_further() -> None:
     """Until the limits hold or nothing is left to fold; a second run asks nothing."""
     messages = talk(*["h", "a"] * 8, "h")
@@ -446,6 +449,7 @@ def test_other_messages_stay_whatever_is_summarised() -> None:
 # Each alone
 
 
+@pytest.mark.slow
 def test_each_strategy_can_be_used_alone() -> None:
     """A strategy that is called directly ignores the switches, and the others do nothing."""
     messages = talk(*["h", *"aaaa"] * 12)

@@ -306,6 +306,7 @@ def test_no_command_repeats_a_malformed_address(command: Any, uri: Any, file: st
         assert not shows_secret(said_by(*arguments, CONVSTORE_URI=uri))
 
 
+@pytest.mark.costly
 @every_malformed
 def test_nothing_repeats_an_address_in_the_place_of_something_else(uri: Any, file: str, tmp_path: Path) -> None:
     """A command's name, a file to read or to write, an age, a scope."""

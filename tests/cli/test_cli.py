@@ -135,6 +135,7 @@ def test_the_demo_as_json() -> None:
     assert document["summary"]["tokens"]["saved"] > 0.8
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_on_path", [False, True])
 def test_the_demo_advises_commands_that_work_where_it_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_on_path: bool
@@ -225,6 +226,7 @@ def test_the_demo_has_passages_of_a_realistic_length() -> None:
 # The replay
 
 
+@pytest.mark.slow
 def test_a_good_file_is_replayed_without_an_error(file: Path) -> None:
     """A row for the file, the verdict, and exit code 0."""
     result = convstore("replay", file)
@@ -245,6 +247,7 @@ def test_the_table_fits_80_columns_without_colours(tmp_path: Path) -> None:
     assert "…" not in shown
 
 
+@pytest.mark.slow
 def test_the_figures_as_json(file: Path) -> None:
     """`replay --json` prints one document with counts, tokens, savings of stubs, stability and times."""
     document = figures(file)
@@ -269,6 +272,7 @@ def test_gzip_is_read_whatever_the_name(file: Path, tmp_path: Path) -> None:
     assert both[0]["tokens_loaded"] == both[1]["tokens_loaded"]
 
 
+@pytest.mark.slow
 def test_a_limit_counts_conversations_of_each_file(file: Path, tmp_path: Path) -> None:
     """`--limit 1` replays only the first conversation of each file."""
     other = tmp_path / "other.jsonl"
@@ -296,6 +300,7 @@ def test_what_precedes_the_first_question_is_replayed_first(tmp_path: Path) -> N
     assert (row["messages"], row["prefix"]["stability"]) == (9, 1.0)
 
 
+@pytest.mark.slow
 def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str, database_name: str) -> None:
     """On a real server several conversations run at a time and none is left."""
     name = f"{database_name}_replay"
@@ -306,6 +311,7 @@ def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str
         client.drop_database(name)
 
 
+@pytest.mark.slow
 def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_name: str) -> None:
     """With --keep they stay, and the user id is printed."""
     name = f"{database_name}_keep"
@@ -372,6 +378,7 @@ def test_a_page_above_its_size_is_found(broken: Callable[..., list[str]]) -> Non
     assert any("more than 16,000" in what for what in broken(Pager, "_page", everything))
 
 
+@pytest.mark.slow
 def test_an_invalid_view_is_found(broken: Callable[..., list[str]]) -> None:
     """A view without the results of its calls is one that providers refuse."""
 
@@ -582,6 +589,7 @@ def test_the_version_is_printed() -> None:
     assert convstore("--version").stdout == f"convstore {__version__}\n"
 
 
+@pytest.mark.slow
 def test_the_package_can_be_run() -> None:
     """``python -m convstore`` is the same command line."""
     assert run_module("convstore", "--version").stdout.startswith("convstore ")

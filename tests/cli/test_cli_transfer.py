@@ -67,6 +67,7 @@ def counted(document: dict[str, Any], *names: str) -> list[int]:
     return [document[name] for name in names]
 
 
+@pytest.mark.slow
 def test_a_file_is_imported_and_reported(uri: Any, file: Path) -> None:
     """The report counts conversations and messages and says that nothing was left out; a second import does no harm."""
     result = convstore("import", file, "--uri", uri, "--scope", "user_id=ada")
@@ -95,6 +96,7 @@ def test_a_look_writes_nothing(new_uri: Any, file: Path) -> None:
     assert ["chats.jsonl, line 2", "ada", "two"] in [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()]
 
 
+@pytest.mark.slow
 def test_threads_of_a_checkpointer_are_imported(uri: Any, tmp_path: Path) -> None:
     """From a file of SqliteSaver that is only read; ids in a file select threads, metadata names their users."""
     path, ids = tmp_path / "checkpoints.sqlite", tmp_path / "ids.txt"
@@ -226,6 +228,7 @@ def test_a_command_line_that_makes_no_sense(file: Path, arguments: list[str], pr
     assert problem in result.stderr
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [["--scope", "team=x"], ["--scope-match", "SessionId=("]])
 def test_a_scope_that_makes_no_sense_for_the_keys(new_uri: Any, file: Path, options: list[str]) -> None:
     """Without --scope-key the keys are known once the database is open: exit code 2, before anything is set up."""
@@ -242,6 +245,7 @@ def test_a_file_that_can_not_be_read(uri: Any, name: str) -> None:
     assert "cannot be read" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_collection_of_langchain(uri: Any, tmp_path: Path) -> None:
     """`import` reads a LangChain collection at an address and splits its session ids into scopes.
 
@@ -279,6 +283,7 @@ def test_options_of_checkpoints_are_refused_for_other_sources(file: Path) -> Non
         assert f"{option} is an option of --from langgraph" in result.stderr
 
 
+@pytest.mark.slow
 def test_fields_make_the_scope(uri: Any, tmp_path: Path) -> None:
     """A field inside a field, and other scope keys."""
     path = tmp_path / "x.jsonl"
@@ -316,6 +321,7 @@ def test_an_export_comes_back(uri: Any, file: Path, tmp_path: Path, name: str) -
     assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> None:
     """Unless --force says so; no half file is left behind in either case."""
     imported(uri, file)
@@ -333,6 +339,7 @@ def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "chats.jsonl"]
 
 
+@pytest.mark.slow
 def test_what_a_killed_export_left_is_removed(uri: Any, file: Path, tmp_path: Path) -> None:
     """By the next export to the same file, once nothing was written to it for an hour; files of others stay."""
     imported(uri, file)
@@ -345,6 +352,7 @@ def test_what_a_killed_export_left_is_removed(uri: Any, file: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names[1:], "all.jsonl", "chats.jsonl"]
 
 
+@pytest.mark.slow
 def test_an_export_does_not_mind_files_of_concurrent_ones(uri: Any, file: Path, tmp_path: Path) -> None:
     """One may be renamed while they are looked through, and one cannot be removed."""
     imported(uri, file)
@@ -363,6 +371,7 @@ def test_a_folder_that_is_not_there(uri: Any, file: Path, tmp_path: Path) -> Non
     assert "cannot be written: No such file or directory" in result.stderr
 
 
+@pytest.mark.slow
 def test_lines_for_fine_tuning(uri: Any, file: Path) -> None:
     """`export --format fine-tuning` prints lines of messages alone and reports on stderr what it left out."""
     imported(uri, file)
@@ -380,6 +389,7 @@ def test_a_turn_that_is_left_out_is_named_once(uri: Any, tmp_path: Path) -> None
     assert 'left out: message 5 of {"user_id": "ada", "thread_id": "one"}: turn 2: it has no answer\n' in said
 
 
+@pytest.mark.slow
 def test_a_database_without_conversations(new_uri: Any) -> None:
     """Exporting a database that is not set up fails and says to migrate. An empty database is reported as empty."""
     result = convstore("export", "--uri", new_uri)
@@ -440,6 +450,7 @@ def test_a_reader_that_goes_away(uri: Any, file: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_very_long_line(uri: Any, tmp_path: Path) -> None:
     """A conversation of 20 MB on one line is taken over, in CI one of 100 MB."""
     path = tmp_path / "long.jsonl"

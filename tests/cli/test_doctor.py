@@ -59,6 +59,7 @@ def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t")
     asyncio.run(append())
 
 
+@pytest.mark.slow
 def test_all_is_well(uri: str) -> None:
     """The report has counts and a verdict; exit code 0."""
     fill(uri)
@@ -100,6 +101,7 @@ def test_programs_get_one_document(uri: str, database: Any) -> None:
     assert (document["ok"], document["conversations"], document["counts"]["damaged"]) == (False, 1, 1)
 
 
+@pytest.mark.slow
 def test_only_the_chosen_are_looked_at(uri: str) -> None:
     """By a scope value."""
     fill(uri, user_id="ada")
@@ -108,6 +110,7 @@ def test_only_the_chosen_are_looked_at(uri: str) -> None:
     assert (document["conversations"], document["findings"]) == (1, [])
 
 
+@pytest.mark.slow
 def test_text_of_others_does_not_steer_the_terminal(uri: str, database: Any) -> None:
     """A key with escapes in it is printed harmless."""
     fill(uri, days=2)
@@ -249,6 +252,7 @@ def assert_one_line(uri: str, arguments: list[str], said: str) -> None:
     assert json.loads(again.stdout) == {"error": result.stderr.removeprefix("convstore: ").rstrip("\n")}
 
 
+@pytest.mark.slow
 def test_commands_name_damage_in_plain_words(uri: str, database: Any) -> None:
     """A list and a search end with 0 and say what is damaged, as text and with --json."""
     for thread in ("1", "2", "3"):

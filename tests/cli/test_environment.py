@@ -60,6 +60,7 @@ async def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, variab
     assert not re.search("canary", str(caught.value), re.IGNORECASE)
 
 
+@pytest.mark.slow
 def test_the_command_line_reads_the_same_variables(server_uri: str) -> None:
     """Commands find the store of an application that reads the environment; options override it."""
 

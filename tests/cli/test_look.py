@@ -80,6 +80,7 @@ def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
     assert (row_of_one[3:5], row_of_one[6]) == (["12", "3"], "It comes and goes [1].")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(uri: Any, width: int, terminal: None) -> None:
     """Numbered, and no row is longer than a line."""
@@ -114,6 +115,7 @@ def read(master: int) -> bytes:
     return b""
 
 
+@pytest.mark.slow
 def test_a_conversation_is_shown_by_row_id_or_scope(uri: Any) -> None:
     """All three name the same one; its totals come first."""
     ids = [line.split("\t")[0] for line in printed("list", "--uri", uri, "--scope", "user_id=ada").splitlines()]
@@ -314,6 +316,7 @@ def test_a_search_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
     assert convstore("show", rows[0][0], "--uri", uri).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_search_prints_hits_by_conversation(uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`search` prints hits by conversation, of one user or of all users.
 
@@ -412,6 +415,7 @@ def test_progress_is_silent_elsewhere(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 async def test_items_are_shown_in_their_place(server_uri: str) -> None:
     """With kind and data, those of the page alone; a long one by its beginning."""
     with emptied_address(server_uri) as address:

@@ -150,6 +150,7 @@ def test_an_export_with_other_keys_is_refused(empty: str, export: Path, options:
     assert collections(empty) == []
 
 
+@pytest.mark.costly
 def test_a_key_that_the_export_does_not_have_needs_a_value(empty: str, export: Path) -> None:
     """The conversation's id does not become the value of a scope key that an export lacks."""
     keys = [word for key in ("user_id", "session_id", "team") for word in ("--scope-key", key)]

@@ -48,6 +48,7 @@ def shown(*arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_next_view_is_the_one_that_the_application_loads(uri: str) -> None:
     """`show --view` applies the policy of the newest stamp, and names it."""
     text = shown("show", *ADA, "--uri", uri, "--view")
@@ -65,6 +66,7 @@ def test_a_moment_without_a_stamp_has_the_same_policy(uri: str) -> None:
     assert json.loads(shown("show", *ADA, "--uri", uri, "--at", "12", "--json"))["match"] == "exact"
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("text", ["max_tokens=200,never_stub=a+b", '{"max_tokens": 200, "never_stub": ["a", "b"]}'])
 def test_another_policy_can_be_named(uri: str, text: str) -> None:
     """`--policy` takes pairs or JSON for the next view and for a past one. The output names the policy as pairs."""
@@ -114,6 +116,7 @@ def test_a_failed_result_is_marked(uri: str) -> None:
         assert "failed-result  failed\n" in shown("show", "user_id=eve", "thread_id=one", "--uri", uri, *options)
 
 
+@pytest.mark.slow
 def test_statistics_obey_the_budget(uri: str) -> None:
     """A view that would exceed it counts with the budget; the log is not read for it."""
     full = json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "32000"))
@@ -125,6 +128,7 @@ def test_statistics_obey_the_budget(uri: str) -> None:
     assert "in views of at most 100 each, about" in shown("stats", "--uri", uri, "--max-tokens", "100")
 
 
+@pytest.mark.slow
 def test_statistics_take_the_budget_of_the_stamps(uri: str) -> None:
     """They name its origin; CONVSTORE_POLICY and --max-tokens come first."""
     found = json.loads(shown("stats", "--uri", uri, "--json"))
@@ -142,6 +146,7 @@ def test_statistics_take_the_budget_of_the_stamps(uri: str) -> None:
     assert json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "9"))["max_tokens_from"] == "option"
 
 
+@pytest.mark.slow
 async def test_the_two_counts_of_messages_are_explained(server_uri: str) -> None:
     """Rewound messages were written, and are not stored messages of a conversation any more."""
     with emptied_address(server_uri) as address:

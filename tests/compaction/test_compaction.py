@@ -882,6 +882,7 @@ async def counted(client: Client, database_name: str, seconds: list[float]) -> C
     return store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
 
 
+@pytest.mark.slow
 async def test_a_load_with_a_summary_costs_what_one_without_costs(
     counted: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
@@ -960,6 +961,7 @@ def _commands_without_payloads(commands: Commands) -> int:
     return sum(sent.get("find") != "log" or "#" not in str(sent["filter"]["_id"]) for _, sent in commands.sent)
 
 
+@pytest.mark.slow
 async def test_a_compaction_is_a_handful_of_commands(counted: Conversation, commands: Commands) -> None:
     """State, tail and range before the model call; summary, state and a look at the tail after it.
 

@@ -64,6 +64,7 @@ def again(pymongo_client: Client, database_name: str, time: Time) -> Any:
     return make
 
 
+@pytest.mark.slow
 async def test_many_reservations_do_not_hide_the_view(chat: Conversation, again: Any) -> None:
     """Entries without messages are no end of the log."""
     turn = rag_turn("What about seals?")
@@ -95,6 +96,7 @@ async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(tim
             assert await log_of(chat) == []
 
 
+@pytest.mark.slow
 async def test_a_missing_entry_is_named(
     chat: Conversation, again: Any, pymongo_client: Client, database_name: str
 ) -> None:
@@ -129,6 +131,7 @@ async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, st
     assert same_messages(read, [message for turn in turns for message in turn])
 
 
+@pytest.mark.slow
 async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conversation, again: Any) -> None:
     """No error and nothing of the old one: the scope's new, empty conversation."""
     for number in range(40):
@@ -150,6 +153,7 @@ async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conver
     assert (await other.load_history()).messages == []
 
 
+@pytest.mark.slow
 async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str, database_name: str) -> None:
     """Every waiting caller gets an answer, if only StoreClosedError."""
     host, _, options = server_uri.rpartition("/")

@@ -380,6 +380,7 @@ async def test_many_calls_do_not_tell_whether_another_is_there(
     await compare(worlds, [("append", 5), *script])
 
 
+@pytest.mark.slow
 async def test_an_agents_model_learns_nothing_of_others(worlds: list[World]) -> None:
     """The tool reveals nothing for any ids and names of other users in its arguments."""
     thread, shown = f"thread {next(_NUMBERS)}", []

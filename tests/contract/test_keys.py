@@ -36,6 +36,7 @@ async def test_a_store_with_other_scope_keys_is_warned_of(make: Any, database_na
         await make(("user_id",)).setup()
 
 
+@pytest.mark.slow
 async def test_a_store_with_the_keys_of_some_conversation_is_not(make: Any, commands: Commands) -> None:
     """In whatever order; nor one on an empty database. It costs setup one command."""
     with warnings.catch_warnings():

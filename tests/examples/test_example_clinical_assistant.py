@@ -121,6 +121,7 @@ def shown(messages: list[BaseMessage]) -> list[str]:
     return ["stub" if message.text.startswith('{"success": ') else message.type for message in messages]
 
 
+@pytest.mark.slow
 async def test_the_model_sees_prompt_history_and_this_turn(site: Site) -> None:
     """The first call has the question last; the second call and result, in full; later turns have stubs of it."""
     await site.ask("r1", DOSE)
@@ -208,6 +209,7 @@ async def test_without_a_token_nothing_is_done(site: Site, token: str) -> None:
     assert (await site.chat.info()).created_at is None
 
 
+@pytest.mark.slow
 async def test_a_repeated_request_is_answered_from_the_log(site: Site, new_site: Callable[[], Awaitable[Site]]) -> None:
     """By any process, without a call of the model; the log does not grow. Other words under the id are refused."""
     first = await site.ask("r1", DOSE)
@@ -221,6 +223,7 @@ async def test_a_repeated_request_is_answered_from_the_log(site: Site, new_site:
     assert (len(site.model.seen), len(other.model.seen), len(await site.log())) == (calls, 0, 4)
 
 
+@pytest.mark.slow
 async def test_the_same_request_twice_at_once_gets_one_answer(
     site: Site, new_site: Callable[[], Awaitable[Site]]
 ) -> None:
@@ -241,6 +244,7 @@ async def test_the_same_request_twice_at_once_gets_one_answer(
     assert log[-1].text == first.json()["response"]
 
 
+@pytest.mark.slow
 async def test_two_questions_at_once(site: Site) -> None:
     """The later one is answered; the earlier one is refused, as no answer can follow it any more, and stays."""
     asked, answered = asyncio.Event(), asyncio.Event()
@@ -332,6 +336,7 @@ async def test_an_unknown_tool_ends_in_a_reply(site: Site) -> None:
     assert human.text == "Please order it."
 
 
+@pytest.mark.slow
 async def test_an_error_of_the_model_is_returned_and_not_saved(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same request asks the model again, and its answer is stored; the next question works, too."""
     answer = await site.ask("r1", "Is there an outage?")
@@ -525,6 +530,7 @@ async def test_good_turns_are_exported_for_fine_tuning(site: Site) -> None:
     assert [(message.type, message.text) for message in again] == expected
 
 
+@pytest.mark.slow
 async def test_the_audit_trail_has_every_turn(site: Site) -> None:
     """A line has user, time, tools with arguments and outputs, sources used, the answer and errors."""
     for request, message in enumerate([DOSE, "The dose again?", "Is there an outage?"]):

@@ -99,6 +99,7 @@ async def bot(modules: Any, pymongo_client: Client, database_name: str) -> Async
     await store.close()
 
 
+@pytest.mark.slow
 async def test_router_and_agent_are_shown_the_current_message_alone(bot: Bot, modules: Any) -> None:
     """System prompt and message, nothing else, also when there is history."""
     for question in (LOCAL, WEB, LOCAL.replace("Which", "What")):
@@ -226,6 +227,7 @@ def test_bm25_finds_every_passage_by_its_own_words(modules: Any) -> None:
     assert library.search("zebra opera") == library.search("") == []
 
 
+@pytest.mark.slow
 def test_the_transcript_can_be_followed(address: Any) -> None:
     """In memory and on a server it shows the input of each model, the way through the graph, and where numbers lead."""
     shown = run_example("rag_bot/main.py", address)

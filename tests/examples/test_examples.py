@@ -166,6 +166,7 @@ def test_a_conversation_changes_its_provider_and_comes_back(address: str) -> Non
     assert "The log keeps all 31 messages, with the reasoning of both: {'anthropic': 12, 'openai': 3}." in third
 
 
+@pytest.mark.slow
 def test_the_address_may_come_from_the_environment(server_address: str) -> None:
     """MONGODB_URI does what the argument does."""
     assert "Equal to what was appended: True" in run_example("quickstart.py", MONGODB_URI=server_address)

@@ -280,6 +280,7 @@ async def test_a_stop_ends_the_model_s_call_of_a_sub_agent(store: ConversationSt
     assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals"]
 
 
+@pytest.mark.slow
 async def test_a_sub_agent_that_outlives_the_session_appends_nothing(store: ConversationStore) -> None:
     """Its model's call ends with the session of its caller, and a later one is not made."""
     chat, SlowModel.begun, SlowModel.let, background = _chat(store), asyncio.Event(), asyncio.Event(), list[Any]()

@@ -248,6 +248,7 @@ async def test_nothing_is_lost_when_others_append_meanwhile(store: ConversationS
     assert texts_of(await log_of(chat))[2:] == ["human: elsewhere", "ai: there", "human: question", "ai: mine"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("given", [None, "mine"])
 async def test_an_agent_whose_output_repeats_its_input(
     store: ConversationStore, chat: Conversation, given: str | None
@@ -293,6 +294,7 @@ async def test_a_run_that_can_not_be_appended_fails(
     assert texts_of(await log_of(chat)) == ["human: other"]
 
 
+@pytest.mark.slow
 async def test_two_conversations_do_not_mix(store: ConversationStore) -> None:
     """Each run works on the conversation that its configuration names, also when runs of several overlap."""
     chain = with_message_history(RunnableLambda(lambda messages: AIMessage(f"{len(messages)}")), store)

@@ -82,6 +82,7 @@ async def test_a_large_question_is_whole_in_the_log(store: ConversationStore, sc
     assert (await ask(agent, scope, "Bye"))["messages"][-1].text == "Bye."
 
 
+@pytest.mark.slow
 def test_a_sync_agent_does_the_same(server_uri: str, database_name: str, scope: dict[str, str]) -> None:
     """On the store's own client."""
 
@@ -132,6 +133,7 @@ def test_only_what_was_moved_may_differ() -> None:
     assert not is_evicted(asked.model_copy(update={"content": "x"}), asked)
 
 
+@pytest.mark.slow
 async def test_a_subagent_works_below_its_task(store: ConversationStore, scope: dict[str, str]) -> None:
     """Each task of its own; the caller's conversation has the task and its answer alone."""
     inner = ScriptedModel(replies=[AIMessage("Twice a day."), AIMessage("Twice a day.")])

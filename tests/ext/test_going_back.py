@@ -471,6 +471,7 @@ async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
     assert await view(store, config) == ["q1 edited", "a5"]
 
 
+@pytest.mark.slow
 async def test_an_agent_in_a_graph(store: ConversationStore, config: Any) -> None:
     """The checkpoint is the outer graph's."""
     model = ScriptedModel(replies=[AIMessage("a1"), calls("search"), AIMessage("a2"), AIMessage("a3"), AIMessage("a4")])

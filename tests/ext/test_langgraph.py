@@ -737,6 +737,7 @@ async def test_a_node_of_yours_may_remove_all_messages(store: ConversationStore,
     assert await log_of(store, config) == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("ids", [("", ""), ("same", "same")])
 @pytest.mark.parametrize("steps", ["once", "each step", "append first"])
 async def test_calls_get_ids_that_tell_them_apart(
@@ -903,6 +904,7 @@ async def test_another_policy_for_one_call_of_a_resumed_node(store: Conversation
     assert len(await short.aview_of(full, config)) == 9
 
 
+@pytest.mark.costly
 async def test_a_run_that_broke_off_after_the_append_is_resumed(
     pymongo_client: Client, database_name: str, config: RunnableConfig, saver: Any
 ) -> None:
@@ -920,6 +922,7 @@ async def test_a_run_that_broke_off_after_the_append_is_resumed(
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two"]
 
 
+@pytest.mark.costly
 async def test_a_new_question_after_a_run_that_failed_after_the_append(
     pymongo_client: Client, database_name: str, config: RunnableConfig, saver: Any
 ) -> None:

@@ -46,6 +46,7 @@ def test_with_convstore_a_turn_is_checkpointed_at_constant_size(measured: bool) 
     assert sum(measured.store) < sum(measured.checkpointer) / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured", [False], indirect=True)
 def test_without_convstore_each_turn_writes_the_history_again(measured: bool) -> None:
     """Each writes more than the one before, by as much every time: the sum is quadratic."""

@@ -110,6 +110,7 @@ async def test_earlier_turns_leave_the_state_at_the_start_of_the_next(
     assert len(await log_of(store.conversation(**scope))) == 6
 
 
+@pytest.mark.slow
 async def test_views_are_stable_within_a_turn_and_from_turn_to_turn(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
@@ -127,6 +128,7 @@ async def test_views_are_stable_within_a_turn_and_from_turn_to_turn(
         assert after[: len(before)] == before
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("summarizer", [None, HeadTailSummarizer()], ids=["no summarizer", "a summarizer"])
 async def test_a_warm_run_with_a_tool_is_five_commands(
     client: Client,
@@ -364,6 +366,7 @@ async def test_results_that_the_model_has_not_seen_are_never_stubs(
     assert (third[-1], third.count("found")) == ("found", 1)
 
 
+@pytest.mark.slow
 async def test_results_that_the_policy_leaves_whole_stay_whole_in_a_long_turn(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
@@ -535,6 +538,7 @@ async def test_one_more_scope_key_keeps_nested_agents_apart(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_sync_agent_works_on_a_store_of_connect(
     server_uri: str, database_name: str, scope: dict[str, str]
 ) -> None:
@@ -571,6 +575,7 @@ async def test_a_sync_agent_on_a_client_of_yours_is_refused(store: ConversationS
     assert await log_of(store.conversation(**scope)) == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -64,6 +64,7 @@ async def ask(agent: Any, scope: dict[str, str], text: str = QUESTION, id_: str 
     return await agent.ainvoke({"messages": [HumanMessage(text, id=id_)]}, {"configurable": scope})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("said", [[], [AIMessage("Mine.")]], ids=["nothing", "an answer"])
 async def test_a_run_without_a_question_asks_no_model_after_an_answer(
     store: ConversationStore, scope: dict[str, str], said: list[Any]
@@ -110,6 +111,7 @@ async def test_the_answer_is_streamed_again_to_who_asks_again(store: Conversatio
     assert streamed == ["By dancing."]
 
 
+@pytest.mark.slow
 async def test_an_old_question_is_answered_from_the_log_too(store: ConversationStore, scope: dict[str, str]) -> None:
     """An old question is answered from the log, even if many turns followed and the view no longer contains it."""
     replies = [calls("search"), AIMessage("By dancing."), *(AIMessage("Long. " * 2_500) for _ in range(12))]
@@ -267,6 +269,7 @@ async def test_other_words_under_the_same_id_are_refused(store: ConversationStor
     assert len(model.shown) == 1
 
 
+@pytest.mark.slow
 async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, scope: dict[str, str]) -> None:
     """A rewound question is refused under its old id. Under a new id it is asked without the rewound messages."""
     agent, model, _ = make_agent(store, [AIMessage("By dancing."), AIMessage("By smell.")])
@@ -307,6 +310,7 @@ async def test_a_turn_that_broke_off_is_shown_as_finished_to_the_next_question(
     assert '"tool_message_id"' in model.shown[-1][3].text
 
 
+@pytest.mark.slow
 async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationStore, scope: dict[str, str]) -> None:
     """A hook broke the run off between a tool and the model; with the next question the result is logged and shown."""
 
@@ -331,6 +335,7 @@ async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationSt
     assert kinds(await log_of(store.conversation(**scope))) == [*shown, ("ai", "Fine.")]
 
 
+@pytest.mark.slow
 async def test_summarised_messages_of_a_long_turn_are_not_shown_with_the_summary(
     database: Any, scope: dict[str, str]
 ) -> None:
@@ -477,6 +482,7 @@ class Signs(AgentMiddleware[Any, Any, Any]):
         return {"messages": [AIMessage("Checked.")]}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 async def test_what_hooks_add_at_the_end_is_logged_once(
     store: ConversationStore, scope: dict[str, str], saves: bool

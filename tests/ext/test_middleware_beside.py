@@ -114,6 +114,7 @@ async def test_a_question_during_a_waiting_call_continues_without_it(
     ]
 
 
+@pytest.mark.slow
 async def test_a_summary_of_langchain_is_shown_and_not_logged(store: ConversationStore, scope: dict[str, str]) -> None:
     """SummarizationMiddleware folds the state of a long turn; the log keeps every message and no summary."""
     writer = ScriptedModel(replies=[AIMessage(f"LangChain's summary {number}.") for number in range(9)])

@@ -67,6 +67,7 @@ async def test_each_call_has_its_result(store: ConversationStore, scope: dict[st
     assert len(ran) == len(ids)
 
 
+@pytest.mark.slow
 async def test_such_a_turn_goes_on_where_it_broke_off(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ) -> None:
@@ -122,6 +123,7 @@ async def test_a_reply_of_malformed_calls_only_is_shown_as_langchain_shows_it(
     assert "malformed" in plain.shown[-1][2].text
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("call_id", ["", None])
 async def test_a_history_may_have_a_malformed_call_without_an_id(
     store: ConversationStore, scope: dict[str, str], call_id: str | None

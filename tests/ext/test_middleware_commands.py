@@ -74,6 +74,7 @@ async def test_the_model_sees_the_image_when_a_turn_goes_on(
     assert kinds(result["messages"]) == TURN
 
 
+@pytest.mark.costly
 async def test_an_answer_about_an_image_is_given_again(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
 ) -> None:
@@ -100,6 +101,7 @@ async def test_a_resumed_run_still_answers_the_question(store: ConversationStore
     assert len(model.shown) == 3
 
 
+@pytest.mark.costly
 async def test_the_next_question_is_shown_the_image_once(
     store: ConversationStore, scope: dict[str, str], saver: Any
 ) -> None:

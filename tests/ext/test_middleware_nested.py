@@ -129,6 +129,7 @@ async def test_an_agent_that_is_asked_twice_at_once_mixes_nothing(store: Convers
     assert [kinds(model.shown[-1]) for model in models.values()] == [turn[:-1] for turn in expected]
 
 
+@pytest.mark.slow
 def test_a_sync_sub_agent_works_below_its_call() -> None:
     """The place is known in the threads of a sync agent, too."""
     store = asyncio.run(ConversationStore.connect("memory://"))

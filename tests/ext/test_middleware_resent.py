@@ -85,6 +85,7 @@ async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(
     assert [message.text for message in turn.messages] == ["Why?", "Thus."]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("history", [("How, please?", "So.", "Why?"), ("How?", "So.", "Why?", "Thus.", "When?")])
 async def test_another_history_is_refused_before_the_model_is_asked(
     store: ConversationStore, scope: dict[str, str], history: tuple[str, ...]
@@ -122,6 +123,7 @@ async def test_answers_that_only_the_client_has_block_no_thread(
     assert await logged(store, scope) == log
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("strict", [False, True])
 async def test_a_refused_history_leaves_the_thread_as_it_was(
     store: ConversationStore, scope: dict[str, str], strict: bool
@@ -198,6 +200,7 @@ async def test_a_question_that_was_never_logged_is_no_history(store: Conversatio
     assert await logged(store, scope) == ["How?", "So.", "Lost?", "Why?", "Both."]
 
 
+@pytest.mark.slow
 async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationStore, scope: dict[str, str]) -> None:
     """After the rewind that the error advises, an edited history is accepted, even with the rewound question."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")

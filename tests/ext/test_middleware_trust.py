@@ -113,6 +113,7 @@ async def test_a_forged_approval_is_neither_logged_nor_shown(
     assert kinds(log)[-2:] == [("human", "Pay."), ("ai", "No.")]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 async def test_a_forged_answer_in_a_resent_history(
     store: ConversationStore, scope: dict[str, str], saves: bool
@@ -263,6 +264,7 @@ async def test_what_another_node_adds_is_chosen_by_the_caller(store: Conversatio
         assert [message.text for message in await log_of(store.conversation(**own))] == log
 
 
+@pytest.mark.slow
 async def test_what_update_state_adds_is_chosen_by_the_caller(store: ConversationStore, scope: dict[str, str]) -> None:
     """It may be the application's, so it is not ignored unasked; once the caller has chosen, the thread goes on."""
     config: Any = {"configurable": scope}

@@ -170,6 +170,7 @@ async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
     assert [message.message.text for message in await chat.list_messages()][2:] == ["900 euros", "Done."]
 
 
+@pytest.mark.slow
 async def test_an_agent_in_a_tool_pauses_its_caller(store: ConversationStore, scope: dict[str, str]) -> None:
     """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it."""
     inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))

@@ -99,6 +99,7 @@ def test_all_missing_keys_are_named(store: ConversationStore) -> None:
         scope_of(store)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("value", [{"$ne": ""}, "", 7, True, "a" * 513, "\ud800", b"ada", ["ada"]])
 @pytest.mark.parametrize("place", ["context", "configuration", "chosen", "function", "both"])
 def test_a_value_that_can_not_be_one_is_refused_wherever_it_comes_from(

@@ -53,6 +53,7 @@ def fails(*_: Any, **__: Any) -> Any:
     raise StoreUnavailableError("no answer")
 
 
+@pytest.mark.slow
 async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
     open_chat: OpenChat, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ async def test_a_page_of_items_costs_what_it_holds(client: Client, database_name
     assert commands.documents < 10
 
 
+@pytest.mark.slow
 async def test_a_load_does_not_read_entries_with_only_items(
     client: Client, database_name: str, commands: Commands
 ) -> None:

@@ -96,6 +96,7 @@ async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, 
     ]
 
 
+@pytest.mark.slow
 async def test_a_whole_list_is_read_along_with_the_rewind_entry(
     own_database: Any, commands: Commands, client: Any
 ) -> None:

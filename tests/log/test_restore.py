@@ -123,6 +123,7 @@ async def test_a_fork_without_a_hole_is_found(
             _ = [message async for message in conversation.messages()]
 
 
+@pytest.mark.slow
 async def test_a_fork_is_found_between_two_batches_of_entries(
     chat: Conversation, client: Client, database_name: str, database: Any
 ) -> None:
@@ -240,6 +241,7 @@ async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledg
     assert (await fresh.store.verify(user_id=scope["user_id"])).counts.get("totals") is None
 
 
+@pytest.mark.slow
 async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, database: Any) -> None:
     """Nor does a new source say that it was shown under one of them."""
     await chat.append(rag_turn("What about seals?"))
@@ -264,6 +266,7 @@ async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, d
     assert (await fresh.get_sources([first])).not_found == [first]
 
 
+@pytest.mark.slow
 async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
     """A summary of lost messages is not shown if only the log was restored. The next compaction makes a new one."""
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=50, keep_last_turns=1)

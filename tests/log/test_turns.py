@@ -29,6 +29,7 @@ async def chat(client: Client, database_name: str) -> AsyncIterator[Conversation
     await store.close()
 
 
+@pytest.mark.slow
 async def test_an_answer_to_the_question_of_another_process(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:

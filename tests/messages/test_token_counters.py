@@ -51,6 +51,7 @@ async def write(chat: Conversation, turns: range, size: int = 400) -> None:
         await chat.append([HumanMessage(f"Question {number}", id=f"h{number}"), AIMessage("so " * (size // 3))])
 
 
+@pytest.mark.slow
 async def test_a_view_is_counted_by_the_store_that_loads_it(stores: Stores, scope: dict[str, str]) -> None:
     """`tokens` is the size by the loading store's counter and within the budget, whichever store wrote the messages."""
     await write(stores().conversation(**scope), range(30))
@@ -89,6 +90,7 @@ async def test_a_message_without_a_payload_is_recounted_whole(stores: Stores, sc
     assert [message.content for message in history.messages] == [message.content for message in messages]
 
 
+@pytest.mark.slow
 async def test_the_first_append_of_another_counter_recounts_the_log(stores: Stores, scope: dict[str, str]) -> None:
     """Afterwards totals are by the new counter alone, exact to the token, and again after a change back."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
@@ -157,6 +159,7 @@ async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store
     assert cold.tokens > 1_000
 
 
+@pytest.mark.slow
 async def test_rewinds_keep_the_sums_of_two_counters_right(stores: Stores, scope: dict[str, str]) -> None:
     """A rewind into what another counter wrote, then an append: totals are those of what is active."""
     default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)

@@ -380,6 +380,7 @@ def test_a_text_can_not_unfold_without_end(text: str) -> None:
         Codec().decode(text)
 
 
+@pytest.mark.costly
 async def test_summaries_that_lead_in_a_circle_are_named(damage: Damage) -> None:
     """No read follows them for ever."""
     [summary] = [document async for document in damage.database["summaries"].find({})]

@@ -100,6 +100,7 @@ async def test_a_history_that_comes_again_is_one_command_more(
     assert commands.names == ["find", "find", "insert", "update"]
 
 
+@pytest.mark.slow
 async def test_a_history_of_two_turns_reads_little_of_a_long_log(
     chat: Conversation, commands: Commands, client: Client, database_name: str
 ) -> None:
@@ -148,6 +149,7 @@ async def test_what_migrations_ask_for_is_read_once_in_10_seconds(
         assert finds[0] == "convstore_migrations" or not number
 
 
+@pytest.mark.slow
 async def test_a_cold_load_of_a_long_log_is_two_round_trips(
     store: ConversationStore,
     commands: Commands,
@@ -313,6 +315,7 @@ async def test_payloads_of_the_turn_in_progress_cost_nothing_where_they_were_app
     assert len(commands.sent) == 3
 
 
+@pytest.mark.slow
 async def test_bytes_of_a_load_do_not_grow_with_tool_results(store: ConversationStore, commands: Commands) -> None:
     """Results ten times as large change what a load receives by less than 1 %."""
     received = []
@@ -473,6 +476,7 @@ async def test_a_record_that_does_not_belong_to_the_log_is_ignored(
     assert (await cold(client, database_name, chat).load_history()).messages == expected.messages
 
 
+@pytest.mark.slow
 async def test_system_messages_in_many_entries_are_all_shown(store: ConversationStore) -> None:
     """All leading system messages are shown, even from many entries and before a view that leaves turns out."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -485,6 +489,7 @@ async def test_system_messages_in_many_entries_are_all_shown(store: Conversation
     assert [message.id for message in history.messages[:11]] == [f"s{number}" for number in range(11)]
 
 
+@pytest.mark.slow
 async def test_system_messages_that_were_rewound_are_not_shown(store: ConversationStore) -> None:
     """The cached beginning of a log is valid until the beginning is rewound."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -560,6 +565,7 @@ async def test_payloads_that_are_too_large_for_one_command_go_ahead(
     assert [message.content for message in log] == [result.content for result in results]
 
 
+@pytest.mark.slow
 async def test_a_compaction_that_is_not_due_reads_the_state_and_the_last_entry(
     client: Client, database_name: str, commands: Commands
 ) -> None:

@@ -116,6 +116,7 @@ def wait_for_hangup(connection: socket.socket) -> None:
         return
 
 
+@pytest.mark.slow
 def test_one_node_takes_majority_writes(single: DevServer) -> None:
     """A started server acknowledges a write with w:majority at once."""
     insert(single, 1)
@@ -379,6 +380,7 @@ def test_the_command_says_that_its_data_are_deleted(capsys: pytest.CaptureFixtur
     assert "Stopping it deletes all its data, unless --keep names" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_the_command_keeps_data_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``--keep`` is the directory of the server."""
     given: dict[str, object] = {}

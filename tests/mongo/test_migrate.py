@@ -137,6 +137,7 @@ async def test_every_name_begins_with_the_prefix(
         await new_store().list_conversations(everything=True)
 
 
+@pytest.mark.costly
 async def test_running_twice_changes_nothing(new_store: NewStore, database: Any) -> None:
     """The second run finds all done, by the same store and by a new one."""
     store = new_store()
@@ -148,6 +149,7 @@ async def test_running_twice_changes_nothing(new_store: NewStore, database: Any)
     assert await applied(database) == [migration.name for migration in discover()]
 
 
+@pytest.mark.costly
 async def test_data_outlives_a_second_run(new_store: NewStore) -> None:
     """Setting up a database that is in use loses nothing."""
     store = new_store()
@@ -158,6 +160,7 @@ async def test_data_outlives_a_second_run(new_store: NewStore) -> None:
     assert [m.id async for m in again.conversation(user_id="ada", course_id="ml").messages()] == ["m1"]
 
 
+@pytest.mark.costly
 async def test_other_scope_keys_get_their_indexes(new_store: NewStore, database: Any) -> None:
     """A store with keys of its own adds what listing by them needs; nothing has to be migrated for that."""
     await new_store().setup()
@@ -175,6 +178,7 @@ async def test_two_stores_at_once_leave_one_record(new_store: NewStore, database
         assert (await store.list_conversations(everything=True)).conversations == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("run", ["setup", "stats"])
 async def test_a_newer_database_is_refused(new_store: NewStore, database: Any, run: str) -> None:
     """A migration that this version does not know is an error that names it, and nothing is changed."""
@@ -226,6 +230,7 @@ async def test_a_step_that_failed_is_run_again(
     assert set(await database.list_collection_names()) == {HEADS, MIGRATIONS, *OF_CONVERSATIONS}
 
 
+@pytest.mark.costly
 async def test_only_what_is_pending_is_run(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version runs its new steps on a database of an earlier one, in order, and keeps the records."""
     await new_store().setup()
@@ -289,6 +294,7 @@ async def test_a_long_step_keeps_its_lease(new_store: NewStore, database: Any, m
     assert await applied(database) == [migration.name for migration in known]
 
 
+@pytest.mark.costly
 async def test_a_step_stops_when_its_lease_is_lost(
     new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +375,7 @@ async def test_a_step_may_take_longer_than_a_command(
     assert None in asked
 
 
+@pytest.mark.costly
 async def test_two_runners_do_a_step_once(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one waits until the first is done, and finds nothing left to do."""
     await new_store().setup()
@@ -386,6 +393,7 @@ async def test_two_runners_do_a_step_once(new_store: NewStore, database: Any, mo
     assert ran == ["begun"]
 
 
+@pytest.mark.costly
 async def test_nothing_is_waited_for_when_nothing_is_to_do(new_store: NewStore, database: Any) -> None:
     """A process that starts while another one migrates something else's keys does not stand still."""
     await new_store().setup()

@@ -271,6 +271,7 @@ async def test_a_new_database_waits_for_no_deployment(own_database: Any, steps: 
     assert ran == ["9_after"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("server", "margin"),
     [(nullcontext, 0), pytest.param(refusing, 100, marks=pytest.mark.slow)],

@@ -66,6 +66,7 @@ async def test_every_operator_of_the_store_is_tried(own_database: Any, server_ur
     assert operators_in(code) - fields - sent == set()
 
 
+@pytest.mark.slow
 async def test_the_real_server_has_everything(own_database: Any) -> None:
     """What a killed run left is removed first; nothing is left, and collections of others stay."""
     await own_database[f"{PROBE_PREFIX}log"].insert_one({"_id": "of a killed run"})
@@ -77,6 +78,7 @@ async def test_the_real_server_has_everything(own_database: Any) -> None:
     assert await own_database.list_collection_names() == [f"{PROBE_PREFIX}notes"]
 
 
+@pytest.mark.slow
 def test_what_documentdb_lacks_is_named(
     server_uri: str, database_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +220,7 @@ def probed(server_uri: str, database_name: str) -> Iterator[Any]:
         client.drop_database(f"{database_name}_probed")
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_the_probe(server_uri: str, probed: Any) -> None:
     """What was tried by then is reported, the rest is named, and nothing stays."""
     ended = threading.Event()

@@ -164,6 +164,7 @@ async def test_a_read_whose_cursor_is_gone_begins_again(
             await long_collection.find({}, order=[("_id", 1)])
 
 
+@pytest.mark.slow
 async def test_abandoned_commands_end_at_the_server(own_database: Any, client: Client, commands: Commands) -> None:
     """Reads and deletions carry the time after which the store gives them up."""
     store = ConversationStore(client[own_database.name])
@@ -179,6 +180,7 @@ async def test_abandoned_commands_end_at_the_server(own_database: Any, client: C
     assert 30_000 < limits["delete", "log"] <= 40_000
 
 
+@pytest.mark.slow
 async def test_a_limit_of_the_client_is_kept(server_uri: str, own_database: Any) -> None:
     """If the ``timeoutMS`` of the client is shorter than the store's limit, every command keeps to it."""
     seen = Commands()

@@ -176,6 +176,7 @@ async def draft_of(chat: Conversation) -> str:
     return turn.draft
 
 
+@pytest.mark.slow
 async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, chat: Conversation) -> None:
     """The draft of a newer version is not shown, replaced or removed. The turn continues without a draft."""
     async with await chat.turn("r1", human="More?") as turn:
@@ -193,6 +194,7 @@ async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, cha
     assert (await stored(database))["drafts"] == before["drafts"]
 
 
+@pytest.mark.slow
 async def test_a_newer_state_of_the_application_is_not_read_or_changed(database: Any, chat: Conversation) -> None:
     """Calls for an application state of a newer version say to upgrade, and do not change it.
 
@@ -226,6 +228,7 @@ async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Co
     assert (await late.load_history()).messages[-1].text == "Then."
 
 
+@pytest.mark.slow
 async def test_the_lease_in_a_newer_state_stays_its_holders(database: Any, chat: Conversation) -> None:
     """The lease in a state of a newer version is neither taken nor stopped. Its holder continues and releases it."""
     holder = again(database, chat)
@@ -275,6 +278,7 @@ async def test_a_newer_conversation_can_be_deleted(database: Any, chat: Conversa
         assert await database[name].count_documents({"conversation": conversation}) == 0
 
 
+@pytest.mark.slow
 async def test_fields_by_rules_of_another_version_are_not_compared(database: Any, chat: Conversation) -> None:
     """A change of a word of the stub, or of a constant, makes no stored data damaged."""
     key = {"_id": f"{await id_of(database, chat)}:{1:012d}"}

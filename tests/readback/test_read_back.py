@@ -52,6 +52,7 @@ def result(artifact: Any, content: str = "see artifact") -> ToolMessage:
     return ToolMessage(content, id="r", tool_call_id="c", name="search", artifact=artifact)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("key", ["sources", "results", "documents", "data"])
 @pytest.mark.parametrize("text", [PASSAGE, "short"])
 async def test_the_rest_of_an_artifact_with_sources_is_read_back(chat: Conversation, key: str, text: str) -> None:
@@ -226,6 +227,7 @@ async def test_what_there_is_room_for_is_whole(chat: Conversation) -> None:
     assert [{"title": source.title, **source.metadata} for source in page.sources] == said
 
 
+@pytest.mark.slow
 async def test_what_is_too_much_to_show_is_not_read(
     client: Client, commands: Commands, database_name: str, scope: dict[str, str]
 ) -> None:
@@ -295,6 +297,7 @@ async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conver
     assert len(commands.sent) <= 8
 
 
+@pytest.mark.slow
 async def test_a_listing_in_full_reads_large_results_of_successive_appends_at_once(
     counted: Conversation, commands: Commands
 ) -> None:

@@ -104,6 +104,7 @@ async def test_a_work_that_fails_after_the_cancellation_is_quiet(caplog: pytest.
     assert caplog.records == []
 
 
+@pytest.mark.slow
 async def test_an_append_survives_a_cancel_scope(chat: Conversation, in_flight: asyncio.Event) -> None:
     """A scope cancels in each cycle of the loop; the scope ends after the insert, so a retry writes nothing."""
     message = HumanMessage("What about orcas?")
@@ -154,6 +155,7 @@ async def server(chat: Conversation) -> AsyncIterator[tuple[str, asyncio.Event]]
     await serving
 
 
+@pytest.mark.slow
 async def test_an_append_survives_a_client_that_goes_away(
     chat: Conversation, in_flight: asyncio.Event, server: tuple[str, asyncio.Event]
 ) -> None:

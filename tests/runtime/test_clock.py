@@ -88,6 +88,7 @@ async def test_a_process_with_a_wrong_clock_breaks_no_lease_of_a_migration(
     assert await leases.find_one({"_id": "lease"}) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wrong_clock")
 async def test_a_process_with_a_wrong_clock_takes_over_no_compaction(database: Any, scope: dict[str, str]) -> None:
     """The lease in the state is dated by the server, and compared there."""

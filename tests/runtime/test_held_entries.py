@@ -83,6 +83,7 @@ async def test_a_view_of_what_is_held_is_the_view_of_what_is_read(
                 message.content = "changed"
 
 
+@pytest.mark.slow
 async def test_more_than_a_load_asks_for_was_added(chat: Conversation, client: Client, database_name: str) -> None:
     """Cached entries are not joined to entries that do not follow them."""
     await talk(cold(client, database_name, chat), range(20, 70))
@@ -135,6 +136,7 @@ async def test_the_conversation_that_was_used_last_keeps_its_messages(
     assert [(await chat.load_history()).report.documents for chat in (first, second)] == [2, 1 + 10]
 
 
+@pytest.mark.slow
 async def test_conversations_without_messages_count_too(
     client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ async def test_conversations_without_messages_count_too(
     assert store._known.size == 0
 
 
+@pytest.mark.slow
 async def test_entries_before_the_start_of_a_view_are_released(chat: Conversation, store: ConversationStore) -> None:
     """Entries that no policy shows any more leave the cache, however long the log becomes."""
     policy, sizes = HistoryPolicy(max_tokens=1_000), []

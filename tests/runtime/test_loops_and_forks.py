@@ -96,6 +96,7 @@ def test_memory_works_in_two_loops_at_once(scope: dict[str, str]) -> None:
     asyncio.run(store.close())
 
 
+@pytest.mark.slow
 def test_a_server_in_a_second_loop_is_refused_with_advice(
     server_uri: str, database_name: str, scope: dict[str, str]
 ) -> None:

@@ -110,6 +110,7 @@ async def said_of_messages(chat: Conversation) -> list[str]:
     return list(await chat.annotations(ids))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", READS)
 async def test_a_store_reads_what_was_acknowledged_to_it(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch, name: str

@@ -138,6 +138,7 @@ async def test_an_append_costs_a_watcher_five_commands(
         assert commands.names == ["find"] * 5
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_a_turn_that_begins_while_a_watcher_reads_is_not_told_as_interrupted(
     chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch, is_over: bool

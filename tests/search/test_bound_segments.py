@@ -53,6 +53,7 @@ async def restored(database: Any) -> Conversation:
     return again
 
 
+@pytest.mark.slow
 async def test_a_restored_log_that_grew_far_is_searched_as_it_is(database: Any) -> None:
     """The segments end before the part of the log that a search reads first."""
     chat = await restored(database)
@@ -70,6 +71,7 @@ async def found(chat: Conversation, text: str) -> list[str]:
     return sorted(snippets)
 
 
+@pytest.mark.slow
 async def test_a_restored_log_is_searched_and_sealed_as_it_is(database: Any) -> None:
     """Before the next seal, and after it, which replaces what does not follow; the rest is kept."""
     chat = await restored(database)
@@ -83,6 +85,7 @@ async def test_a_restored_log_is_searched_and_sealed_as_it_is(database: Any) -> 
     assert (await chat.store.verify(user_id=chat.scope["user_id"])).ok
 
 
+@pytest.mark.slow
 async def test_verify_names_segments_of_another_log(database: Any) -> None:
     """verify() finds a segment that was made from another log, and a repair builds it again."""
     chat = await restored(database)
@@ -125,6 +128,7 @@ async def test_a_damaged_conversation_is_named_and_the_others_are_found(database
     assert [scope["thread_id"] for scope in result.incomplete] == ["a"]
 
 
+@pytest.mark.slow
 async def test_contents_that_do_not_fit_are_found_by_verify(database: Any) -> None:
     """A segment with its own digest but other contents: nothing but the log can tell."""
     store = store_on(database)
@@ -146,6 +150,7 @@ async def test_contents_that_do_not_fit_are_found_by_verify(database: Any) -> No
     assert [hit.snippet for hit in await chat.search("narwhals")] == ["narwhals"]
 
 
+@pytest.mark.slow
 async def test_a_repair_drops_the_segments_of_lost_entries(database: Any) -> None:
     """The entries that replace lost ones end with their link, so a segment of the lost ones seems to follow."""
     store = store_on(database)

@@ -26,6 +26,7 @@ async def sealer_of(store: ConversationStore) -> sealing.Sealer:
     return (await host_of(store).services()).sealer
 
 
+@pytest.mark.slow
 async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message is indexed once and merged at most once, however often its conversation is sealed."""
     monkeypatch.setattr(sealing, "_MERGED_AT_ONCE", 3)
@@ -57,6 +58,7 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
     await store.close()
 
 
+@pytest.mark.slow
 async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each of three searches only what is new is read and split, once; the segments are what the log gives."""
     split = Counter[int]()
@@ -106,6 +108,7 @@ async def test_texts_of_a_deleted_conversation_reach_no_later_one(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_sealing_pauses(database: Any) -> None:
     """Sealing pauses at least nine times as long as it works."""
     pauses = list[float]()
@@ -198,6 +201,7 @@ async def test_a_version_that_a_migration_excludes_seals_nothing(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_search_across_leaves_the_conversation_cache_alone(
     client: Client, commands: Commands, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,6 +288,7 @@ LONG = forms(" Oo-oh." * 1_000)
 by_form = pytest.mark.parametrize("name", FORMS)
 
 
+@pytest.mark.costly
 @by_form
 @pytest.mark.parametrize("known", [FORMS, LONG], ids=["short", "long"])
 def test_every_form_is_found_anywhere_in_a_result(name: Any, known: Any) -> None:

@@ -254,6 +254,7 @@ def test_the_cut_is_the_first_place_that_will_do(
     assert ids(result.messages[1:] if summary else result.messages) == list(kept)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("kinds", "cut", "folded"),
     [

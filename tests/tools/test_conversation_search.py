@@ -40,6 +40,7 @@ def run_of(user: str, thread: str | None = "now") -> Any:
     return {"configurable": {"user_id": user} | ({"thread_id": thread} if thread else {})}
 
 
+@pytest.mark.slow
 async def test_the_other_conversations_are_searched(store: ConversationStore, user: str) -> None:
     """The tool searches the user's other conversations, not the run's own and not another user's.
 
@@ -80,6 +81,7 @@ async def test_a_reference_is_checked_when_it_is_read(store: ConversationStore, 
     assert "no such reference" in await tool.ainvoke({"read": references[1]}, run_of(user))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("arguments", [{}, {"find": ""}, {"find": None}, {"find": {"$ne": ""}}, {"find": "?!"}])
 async def test_nothing_to_search_for_is_an_answer(store: ConversationStore, user: str, arguments: Any) -> None:
     """Arguments without words to search for get an answer and raise no error."""

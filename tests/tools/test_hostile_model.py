@@ -410,6 +410,7 @@ VIEWS = [
 ]
 
 
+@pytest.mark.slow
 @examples(60, suppress_health_check=SHARED_FIXTURES)
 @given(made_calls, broken_calls, texts, st.booleans())
 async def test_whatever_calls_a_model_writes_are_kept_and_shown(

@@ -98,6 +98,7 @@ async def test_a_cursor_alone_knows_what_was_looked_for(sea: Sea, find: str, nam
         assert await sea.ask(sea.small, cursor=first[1], find="other", source_ids=[1], ids=["x"]) == pages[1]
 
 
+@pytest.mark.costly
 async def test_a_cursor_is_short_and_plain(sea: Sea) -> None:
     """A model has to copy it."""
     pages = await sea.read(tool_message_ids=sea.ids)
@@ -223,6 +224,7 @@ async def test_find_with_ids_searches_in_them(sea: Sea) -> None:
     assert "line" not in exact
 
 
+@pytest.mark.costly
 async def test_an_ambiguous_beginning_is_not_resolved(sea: Sea) -> None:
     """Two ids begin with it; and one that is too short is no beginning."""
     for name in ("question-", "quest", "000000"):
@@ -230,6 +232,7 @@ async def test_an_ambiguous_beginning_is_not_resolved(sea: Sea) -> None:
     assert "Sea?" in await sea.ask(tool_message_ids=["question-1"])
 
 
+@pytest.mark.costly
 async def test_a_beginning_never_reaches_another_scope(sea: Sea, scope: dict[str, str]) -> None:
     """An id of another user's conversation is unknown, and so are its beginning and its ordinals."""
     other = sea.chat.store.conversation(**{**scope, next(iter(scope)): "eve"})
@@ -239,6 +242,7 @@ async def test_a_beginning_never_reaches_another_scope(sea: Sea, scope: dict[str
     assert "SECRET" in await Sea(other, SHORT).ask(tool_message_ids=["abcdef-12345"])
 
 
+@pytest.mark.slow
 async def test_a_beginning_is_looked_up_by_the_index(
     store: ConversationStore, scope: dict[str, str], database: Any
 ) -> None:

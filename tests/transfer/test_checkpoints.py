@@ -101,6 +101,7 @@ def texts(*numbers: int) -> list[str]:
     return [f"{kind}-{number}" for number in numbers for kind in ("q", "a")]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("state", [MessagesState, DeltaState])
 async def test_a_shortened_state_loses_no_message(store: ConversationStore, state: Any) -> None:
     """Removed messages are in the log once, in order, and in no view, also if the thread has grown since an import."""

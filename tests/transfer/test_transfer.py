@@ -147,6 +147,7 @@ TEXTS = [f"{what} {number}" for number in range(3) for what in ("question", "ans
 # Once, in order, again without harm
 
 
+@pytest.mark.slow
 async def test_records_become_conversations(store: ConversationStore) -> None:
     """Each in its scope, in order, one append for each turn; the report says so, and listings know them."""
     report = await taken(store, record("one"), record("two", 1))
@@ -172,6 +173,7 @@ async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
     assert ((await chat_of(store).info()).title, (await chat_of(store).info()).metadata) == ("New", {"a": 1})
 
 
+@pytest.mark.slow
 async def test_a_turn_without_an_answer_stays_finished(
     store: ConversationStore, other: ConversationStore, tmp_path: Path
 ) -> None:
@@ -233,6 +235,7 @@ async def test_only_some_are_read(store: ConversationStore) -> None:
     assert (report.conversations, report.imported) == (2, 2)
 
 
+@pytest.mark.slow
 async def test_records_are_read_as_places_become_free(store: ConversationStore) -> None:
     """No more records are held than are being worked on."""
     done = 0
@@ -279,6 +282,7 @@ async def test_a_cancelled_import_stops_at_once(store: ConversationStore) -> Non
     assert texts == [message["content"] for message in long.messages[: len(texts)]]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "options", [{"jobs": 0}, {"limit": 0}, {"jobs": True}, {"scope": {"team": "x"}}, {"scope": "ada"}]
 )
@@ -395,6 +399,7 @@ async def test_long_turns_are_cut(store: ConversationStore) -> None:
     assert (await taken(store, given)).unchanged == 1
 
 
+@pytest.mark.slow
 async def test_a_message_that_no_entry_can_hold_is_found_out_first(store: ConversationStore) -> None:
     """If a message fits in no entry, no message of its conversation is written, not even those before it."""
     message = {"role": "user", "content": "q", **{f"field {number}": "x" * 450 for number in range(2_400)}}
@@ -667,6 +672,7 @@ async def test_everything_comes_back(store: ConversationStore, other: Conversati
     assert (again.unchanged, again.messages, reasons(again)) == (1, 0, [])
 
 
+@pytest.mark.slow
 async def test_what_a_model_saw_is_seen_again_after_an_import(
     store: ConversationStore, other: ConversationStore, tmp_path: Path
 ) -> None:
@@ -762,6 +768,7 @@ async def test_variants_come_back(store: ConversationStore, other: ConversationS
     assert [(await copy.verify(user_id="ada")).findings for copy in (store, other)] == [(), ()]
 
 
+@pytest.mark.slow
 async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
     """A forged stamp of entries and a summary that do not exist does no harm: its view is reported as different."""
     await lived(store)
@@ -838,6 +845,7 @@ async def test_any_message_goes_out_and_back(
     assert await exported(other, scope=chat.scope) == written
 
 
+@pytest.mark.slow
 async def test_types_of_an_application_come_back(client: Client, database_name: str, tmp_path: Path) -> None:
     """Through a store that does not know them, if it is asked to keep them."""
 
@@ -859,6 +867,7 @@ async def test_types_of_an_application_come_back(client: Client, database_name: 
     assert message.artifact == [Place(1)]
 
 
+@pytest.mark.slow
 async def test_the_openai_format_goes_out_and_back(
     store: ConversationStore, other: ConversationStore, tmp_path: Path
 ) -> None:
@@ -1015,6 +1024,7 @@ async def test_what_writes_may_be_async(store: ConversationStore) -> None:
     assert file.getvalue() == await exported(store)
 
 
+@pytest.mark.slow
 async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1044,6 +1054,7 @@ async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(
     assert report.conversations == file.getvalue().count(b'"convstore"') == 6
 
 
+@pytest.mark.slow
 async def test_a_damaged_conversation_is_left_out_whole(client: Client, database_name: str) -> None:
     """A damaged conversation is named and left out as a whole. The others are written."""
     store = await ready(client, database_name, f"bad{database_name}_")

@@ -126,6 +126,7 @@ async def test_a_damaged_copy_is_found_and_rebuilt(
     assert await shown(database, chat) == right
 
 
+@pytest.mark.slow
 async def test_the_copy_of_another_user_is_not_shown(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
@@ -178,6 +179,7 @@ async def test_sizes_by_another_counter_are_no_damage(chat: Conversation, databa
     assert (await state_of(database, chat))["system"] == state["system"]
 
 
+@pytest.mark.slow
 async def test_a_copy_from_before_a_rewind_is_no_damage(chat: Conversation, database: Any) -> None:
     """No load uses it until the rewind is undone."""
     for before in ("s2", "s1"):

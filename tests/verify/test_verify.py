@@ -177,6 +177,7 @@ async def test_a_field_of_another_value_is_noticed(
     assert unnoticed == []
 
 
+@pytest.mark.slow
 async def test_a_log_whose_head_is_lost_is_reported_and_kept(
     database: Any, store: ConversationStore, full: str
 ) -> None:
@@ -194,6 +195,7 @@ async def test_a_log_whose_head_is_lost_is_reported_and_kept(
     assert await database["summaries"].count_documents({}) == 2
 
 
+@pytest.mark.slow
 async def test_what_is_left_of_deletions_goes_after_a_day(database: Any, store: ConversationStore, full: str) -> None:
     """Chunks, summaries and annotations that no entry and no head goes with; not before they are a day old."""
     for collection in PARTS:
@@ -213,6 +215,7 @@ async def test_what_is_left_of_deletions_goes_after_a_day(database: Any, store: 
     assert [await database[name].count_documents({}) for name in PARTS] == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 async def test_a_conversation_that_just_ended_is_no_leftover(
     database: Any, store: ConversationStore, full: str
 ) -> None:
@@ -254,6 +257,7 @@ async def test_heads_are_looked_up_by_an_index(database: Any, store: Conversatio
     assert sum(command["docsExamined"] for command in looked_up) < 3 * len(looked_up)
 
 
+@pytest.mark.slow
 async def test_a_conversation_that_begins_meanwhile_is_no_stray(
     database: Any, store: ConversationStore, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +319,7 @@ async def test_missing_indexes_are_made(database: Any, store: ConversationStore,
     assert (await store.verify()).ok
 
 
+@pytest.mark.slow
 async def test_an_index_that_can_not_be_made_is_reported(database: Any, store: ConversationStore, full: str) -> None:
     """Duplicates that came in while it was missing: the finding stays, with what the server says."""
     await database["log"].drop_index("message_ids")
@@ -326,6 +331,7 @@ async def test_an_index_that_can_not_be_made_is_reported(database: Any, store: C
     assert "duplicate key" in missing.problem
 
 
+@pytest.mark.slow
 async def test_a_migration_that_can_not_run_is_reported(database: Any, store: ConversationStore, full: str) -> None:
     """A migration that cannot run is reported, and everything else is still checked."""
     name = (await database[MIGRATIONS].find_one({}, sort=[("_id", 1)]))["_id"]
@@ -338,6 +344,7 @@ async def test_a_migration_that_can_not_run_is_reported(database: Any, store: Co
     assert "same name" in report.findings[0].problem
 
 
+@pytest.mark.slow
 async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database: Any) -> None:
     """A doctor without the scope keys of the application checks the indexes that exist."""
     keys = ("user_id", "course_id")
@@ -353,6 +360,7 @@ async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database: Any) -
     assert (await ConversationStore(database, scope_keys=keys).verify()).ok
 
 
+@pytest.mark.slow
 async def test_indexes_that_differ_or_expire_are_reported(database: Any, store: ConversationStore) -> None:
     """Indexes that differ, expire or make reads slow are reported and left alone.
 
@@ -522,6 +530,7 @@ async def test_the_arguments_that_a_listing_shows_are_derived(store: Conversatio
     assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
 
 
+@pytest.mark.slow
 async def test_a_child_that_names_no_parent_is_noticed(store: ConversationStore, database: Any) -> None:
     """A deletion finds children by that field, so it is derived from the child's id and written again."""
     chat = store.conversation(user_id="ada", thread_id="t")
@@ -547,6 +556,7 @@ async def test_a_date_in_the_future_is_brought_back(store: ConversationStore, da
     assert (await store.verify()).findings == ()
 
 
+@pytest.mark.slow
 async def test_damaged_moves_of_a_record_are_removed(store: ConversationStore, database: Any) -> None:
     """The digest of a move covers what its load saw: a past view without a stamp goes by it."""
     chat = store.conversation(user_id="ada", thread_id="t")

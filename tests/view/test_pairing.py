@@ -473,6 +473,7 @@ def test_the_checker_finds_a_mutation_of_a_valid_list(index: Any) -> None:
     assert check_pairing([*log[:index], result, *log[index:]])
 
 
+@pytest.mark.slow
 @many
 @given(logs)
 @example(_log("ai x y", "tool y", "tool x"))

@@ -66,6 +66,7 @@ async def test_a_stamp_shares_nothing_with_later_ones(chat: Conversation) -> Non
         stamp.policy["never_stub"].append("another")
 
 
+@pytest.mark.slow
 async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(
     store: ConversationStore, chat: Conversation
 ) -> None:
@@ -83,6 +84,7 @@ async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(
     assert pickle.loads(pickle.dumps(history)).stamp == history.stamp  # noqa: S301 - our own
 
 
+@pytest.mark.slow
 async def test_a_message_gives_the_view_directly_after_its_batch(store: ConversationStore, chat: Conversation) -> None:
     """Named by id or by ordinal; a message in the middle gives the end of its batch."""
     seen = {}
@@ -254,6 +256,7 @@ async def test_a_view_before_the_first_message_is_compared_like_any_other(chat: 
     assert (past.match, past.difference, past.messages) == ("differs", "log", [])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("change", [{"entry": 9}, {"entry": -1}, {"summary": "none"}, {"entry": 0, "summary": "none"}])
 async def test_a_stamp_of_what_never_was_is_unknown_not_damage(
     store: ConversationStore, chat: Conversation, database: Any, change: dict[str, Any]
@@ -279,6 +282,7 @@ async def test_a_view_whose_summary_is_lost_is_damage(
         await other_process(store, database).conversation(**chat.scope).view_at(stamp)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "change",
     [
@@ -348,6 +352,7 @@ async def test_anything_else_is_refused(chat: Conversation, at: Any) -> None:
         await chat.append(HumanMessage("Hi"), stamp=at)
 
 
+@pytest.mark.slow
 async def test_a_view_after_many_rewound_entries_is_rebuilt(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:

@@ -216,6 +216,7 @@ def characters(messages: Sequence[BaseMessage]) -> int:
     return sum(len(str(message)) for message in messages)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("counter", [approximate_tokens, characters])
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
 async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter) -> None:
@@ -249,6 +250,7 @@ def test_every_provider_of_a_policy_is_known() -> None:
         assert HistoryPolicy(provider=name).provider == name
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("content", ["", " \n", [], [{"type": "text", "text": ""}]])
 async def test_an_empty_answer_is_shown_as_a_text_under_every_policy(chat: Conversation, content: Any) -> None:
     """Without a provider, too, from the first view on; the log keeps it, and one that calls or thinks is not empty."""

@@ -229,6 +229,7 @@ def test_earlier_steps_of_a_long_turn_become_stubs_at_once() -> None:
 # Reading
 
 
+@pytest.mark.slow
 @given(scripts, beginnings, policies, st.lists(st.integers(1, 4), min_size=1, max_size=5))
 @example(  # only a turn that leaves would become smaller by shortening
     [
@@ -287,6 +288,7 @@ def test_without_limits_the_whole_log_is_needed() -> None:
 # Turns
 
 
+@pytest.mark.slow
 @given(scripts, beginnings, policies)
 @example(  # `max_turns` leaves the turn in progress alone, with a note above a quarter of the budget
     [

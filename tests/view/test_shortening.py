@@ -72,6 +72,7 @@ def _pastes(number: int, policy: HistoryPolicy, tokens: int = 5_000) -> PureLog:
     return log
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("tokens", [10, 500, 1_000])
 def test_a_policy_that_shortens_reads_no_payload(tokens: int) -> None:
     """Texts of finished turns are shortened, the budget counts what is shown, and the turn in progress is whole."""
@@ -123,6 +124,7 @@ def _large(kind: str) -> list[BaseMessage]:
     return made
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind", ["paste", "blocks", "arguments"])
 def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind: str) -> None:
     """A newest turn over the budget is kept, with its longest texts as beginning and end and the id to read them.

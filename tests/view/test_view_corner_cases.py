@@ -237,6 +237,7 @@ async def test_a_view_that_fits_writes_nothing(client: Client, database_name: st
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_record_that_cannot_be_stored_fails_no_load(server_uri: str, database_name: str) -> None:
     """If the server refuses to store a record, each load still shows the view that the rule decides."""
     name = "a store that cannot write"

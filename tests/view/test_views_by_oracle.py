@@ -92,6 +92,7 @@ async def test_a_first_view_of_a_long_log_is_that_of_the_rule(stores: list[Conve
         assert found.report.left_out_turns == wanted.left_turns
 
 
+@pytest.mark.slow
 async def test_without_a_budget_everything_is_shown(stores: list[ConversationStore]) -> None:
     """`max_tokens=None` leaves nothing out, and nothing is shortened."""
     running = replay(stores, random.Random(3))

@@ -146,6 +146,7 @@ def test_any_log_gives_valid_requests(log: list[BaseMessage], model: str | None)
     assert errors(view(log), model) == []
 
 
+@pytest.mark.slow
 @given(st.lists(awkward_messages, max_size=5))
 @examples(200)
 def test_any_value_gives_valid_requests(log: list[BaseMessage]) -> None:

@@ -64,6 +64,7 @@ async def test_the_list_shows_each_conversation_newest_first(
     assert "1 failed" in text_in(await page(browse(), "/"))
 
 
+@pytest.mark.slow
 async def test_the_list_reads_first_questions_with_one_command(
     client: Client, commands: Commands, database_name: str
 ) -> None:
@@ -441,6 +442,7 @@ async def test_an_answer_leads_to_what_the_model_saw(browse: Browse, store: Conv
     assert (await client.get(here, params={"at": "99"})).status_code == 404
 
 
+@pytest.mark.slow
 async def test_a_past_view_says_what_changed_since_the_call_before(browse: Browse, store: ConversationStore) -> None:
     """New messages, results that became stubs, messages in a summary; and why a prompt cache holds or breaks."""
     chat = store.conversation(user_id="ada", thread_id="changes")
@@ -484,6 +486,7 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     assert "There is no call before this one" in await page(client, f"{here}/changes", at="2")
 
 
+@pytest.mark.slow
 async def test_a_view_is_read_as_it_was_sent(browse: Browse, chat: Conversation, here: str) -> None:
     """Every message once, in order, with its exact text, role and size; a long view has pages."""
     history, path, texts = await chat.load_history(), f"{here}/sent", list[str]()
@@ -579,6 +582,7 @@ async def test_a_turn_that_went_on_since_its_view_was_loaded_is_as_large_as_its_
     assert int(size.replace(",", "")) == sum(message.tokens for message in (await chat.list_messages())[:3])
 
 
+@pytest.mark.slow
 async def test_many_calls_have_a_strip_of_those_near(browse: Browse, store: ConversationStore) -> None:
     """With a link to earlier and to later ones; the page stays small."""
     chat = store.conversation(user_id="ada", thread_id="many")

@@ -155,6 +155,7 @@ async def test_only_get_is_answered(browse: Browse, here: str, method: str) -> N
     assert (await browse().request(method, here)).status_code == 405
 
 
+@pytest.mark.slow
 async def test_pages_load_nothing_from_elsewhere_and_run_no_script(
     store: ConversationStore, browse: Browse, chat: Conversation, here: str
 ) -> None:

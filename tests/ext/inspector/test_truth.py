@@ -281,6 +281,7 @@ async def test_a_cache_that_the_application_lost_is_not_expected(store: Conversa
     assert "as expected" not in await body(client, f"{here}/changes?at=12")
 
 
+@pytest.mark.slow
 async def test_a_stub_of_a_turn_in_progress_is_not_said_to_be_of_a_finished_one(
     store: ConversationStore, browse: Browse
 ) -> None:
