@@ -23,6 +23,7 @@ from langchain_core.messages import (
 )
 
 from convstore import Conversation, ConversationStore, InvalidInputError
+from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
 from convstore.append.trust import Trust, read_sent
 from convstore.exceptions import InvalidMessageError
@@ -458,3 +459,11 @@ async def test_a_broken_body_of_a_client_is_refused() -> None:
             with pytest.raises(InvalidMessageError) as caught:
                 await chat.append([body], **how)
             assert caught.value.field == field
+
+
+def test_keys_of_arguments_are_texts() -> None:
+    """A turn could not be read with others; LangChain's constructor refuses them, too."""
+    answer = AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "c"}])
+    answer.tool_calls[0]["args"] = {1: 2}
+    with pytest.raises(InvalidMessageError, match=r"tool_calls\[0\]\.args"):
+        check_fields(answer, index=0)
