@@ -235,15 +235,19 @@ async def update_state_of(
 
 async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:
     """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
-    held, keeper = held_by_caller(chat, turn_id), await _keeper(chat)
-    await keeper.pause(tuple(chat.scope.items()), turn_id, pauses, held)
+    services = await host_of(chat).services()
+    if held := held_by_caller(chat, turn_id):
+        await services.turn_keeper.pause(held, pauses)
+    else:
+        await services.decisions.pause(tuple(chat.scope.items()), turn_id, pauses)
 
 
 async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:
     """Return the calls that an agent's interrupt is about, as they were decided, in order. Two or three commands."""
     if held := held_by_caller(chat, turn_id):
         return held.record.paused
-    return await (await _keeper(chat)).find_paused(tuple(chat.scope.items()), turn_id)
+    decisions = (await host_of(chat).services()).decisions
+    return await decisions.find_paused(tuple(chat.scope.items()), turn_id)
 
 
 async def drafting_in_turn(chat: Conversation, turn_id: str, text: Callable[[], str]) -> Drafting:

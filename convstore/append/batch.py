@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
+from convstore.append.condition import ANYWHERE, Condition
 from convstore.append.items import PreparedItem, prepare_items
 from convstore.exceptions import UnencodableError
-from convstore.log.branch import Branch
 from convstore.log.comparison import content_digest
 from convstore.log.entry import UNREAD, Entry, EntryMessage, EntrySource, PayloadRef, Totals, TurnEvent
 from convstore.log.rows import is_named
@@ -346,10 +346,6 @@ class Replaced(Exception):  # noqa: N818 - a result, caught by the writer
     """The conversation was deleted, pruned, or replaced by a backup; the append belongs to another one."""
 
 
-class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append after a tail
-    """The log does not end with what an append has to follow; the argument is its last ordinal."""
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One append.
@@ -358,29 +354,15 @@ class Request:
         batch: Its messages.
         reserve: Number of source ids to reserve.
         for_child: They are for sources in the conversation of a sub-agent.
-        turn: The id of the human message whose turn the batch belongs to; "" for no turn.
-        after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
         event: What the entry records besides the messages.
-        branch: The variant that the entry belongs to, if it is not active yet.
+        condition: What the log must be like for it.
     """
 
     batch: Batch
     reserve: int = 0
     for_child: bool = False
-    turn: str = ""
-    after: Totals | int | None = None
     event: TurnEvent | None = None
-    branch: Branch | None = None
-
-    def follows(self, tail: Totals) -> bool:
-        """Return True if the entry may follow a tail."""
-        if isinstance(self.after, Totals):
-            return (self.after.entries, self.after.link) == (tail.entries, tail.link)
-        return self.after is None or self.after == tail.messages
-
-    def has_not_seen(self, entry: Entry) -> bool:
-        """Return True if an entry is later than the tail that the batch was made for."""
-        return isinstance(self.after, Totals) and entry.number > self.after.entries
+    condition: Condition = ANYWHERE
 
     def needs_shown(self, new: Batch) -> bool:
         """Return True if composing needs the sources that were shown before."""
@@ -392,7 +374,7 @@ class Request:
             return False
         if tail.preview is not UNREAD:
             return True
-        return not self.branch and any(preview_of(part.message) for part in new.prepared)
+        return not self.condition.branch and any(preview_of(part.message) for part in new.prepared)
 
     def is_written(self, new: Batch) -> bool:
         """Return True if the log has everything, given the messages that it lacks."""

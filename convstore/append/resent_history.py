@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import TailMoved
+from convstore.append.condition import Condition, TailMoved
 from convstore.append.resent import (
     Comparable,
     Match,
@@ -131,7 +131,8 @@ class Resender:
                 decision = await self.decide(scope, sent, trust)
                 if decision.is_known and not skip:
                     raise ResentHistoryError(known=decision.match.known)
-                new, options["after"] = list(decision.taken.values()), decision.tail
+                new = list(decision.taken.values())
+                options["condition"] = Condition(decision.tail)
                 options["indexes"] = [sent[index].position for index in decision.taken]
                 written = (await self._writer.append(scope, new, **options)).receipt if new else None
                 receipt = decision.receipt(written)

@@ -16,9 +16,10 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, Known, Replaced, Request, TailMoved, Written, prepare
+from convstore.append.batch import Batch, Known, Replaced, Request, Written, prepare
 from convstore.append.child_numbers import ChildNumbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
+from convstore.append.condition import ANYWHERE, Condition, TailMoved
 from convstore.append.items import stored_items
 from convstore.append.turn import check_turn
 from convstore.exceptions import (
@@ -29,7 +30,6 @@ from convstore.exceptions import (
     TurnConflictError,
     UnknownMessageError,
 )
-from convstore.log.branch import Branch
 from convstore.log.comparison import is_as_shown
 from convstore.log.entry import Entry, Totals, TurnEvent
 from convstore.log.rows import Row, rows_of
@@ -74,10 +74,8 @@ class Writer:
         scope: Scope,
         messages: Sequence[BaseMessage],
         *,
-        turn: str = "",
-        after: Totals | int | None = None,
+        condition: Condition = ANYWHERE,
         event: TurnEvent | None = None,
-        branch: Branch | None = None,
         omit: bool = False,
         renumber: bool = False,
         stamp: ViewStamp | None = None,
@@ -87,14 +85,16 @@ class Writer:
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
-        With an event there may be no messages; it is written even if the log has them. With a branch the messages
-        belong to that variant, which becomes active with its last entry. `indexes` are those of the messages in the
+        With an event there may be no messages; it is written even if the log has them. With a condition for a variant
+        the messages belong to it, and it becomes active with its last entry. `indexes` are those of the messages in the
         caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child. There may be
         items instead of messages; they belong to no turn.
 
         Raises:
-            TailMoved: The log ends with something else than `after`, and lacks a message or has another under its id.
-            TurnConflictError: The place of the branch is not active any more, so it cannot become active.
+            TailMoved: The log ends with something else than the condition says, and lacks a message or has another
+                under its id.
+            TurnConflictError: The place of the variant is not active any more, so it cannot become active.
+            ConflictError: The log lacks a message, and the condition refuses anything new.
         """
         work = partial(
             prepare,
@@ -111,7 +111,7 @@ class Writer:
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         batch = replace(batch, reserved=numbers) if numbers else batch
-        request = Request(batch, turn=turn, after=after, event=event, branch=branch)
+        request = Request(batch, event=event, condition=condition)
         known, entry, cached, tail = await self._write(scope, request)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
         return Written(receipt, cached.conversation, tail, entry)
@@ -122,7 +122,7 @@ class Writer:
         Raises:
             TailMoved: The log ends with something else than `after`.
         """
-        request = Request(Batch((), self._codec, self._counter), reserve=number, after=after)
+        request = Request(Batch((), self._codec, self._counter), reserve=number, condition=Condition(after))
         *_, tail = await self._write(scope, request)
         return _last_numbers(tail, number), tail
 
@@ -165,12 +165,12 @@ class Writer:
 
     async def _claim(self, scope: Scope, request: Request) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
-        batch, turn = request.batch, request.turn
+        batch, turn = request.batch, request.condition.turn
         continues = bool(turn) and turn not in batch.ids
-        if continues or (batch.stamp and batch.stamp.conversation_id) or not request.follows(Totals()):
+        if continues or (batch.stamp and batch.stamp.conversation_id) or not request.condition.follows(Totals()):
             if cached := await self._reader.find(scope):
                 return cached
-            if not request.follows(Totals()):
+            if not request.condition.follows(Totals()):
                 raise TailMoved(0)
             check_own(batch.stamp, "")
             raise UnknownMessageError(turn, begins_turn=True)
@@ -199,15 +199,14 @@ class Writer:
                     if tail:
                         await self._check_continues(cached, tail, cached.tail or Totals())
                     tail = await self._tail(cached, request, known.new)
-                if not request.follows(tail):
-                    raise TailMoved(tail.messages)
+                request.condition.check(tail)
                 entry = await self._compose(cached, request, known.new, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
                     continue
                 acknowledged, used = cached.entries, known.new.chunks
                 if await self._insert(cached, entry, known.new, sent):
                     self._finish(cached, known.new, entry)
-                    if request.branch:
+                    if request.condition.branch:
                         await self._reader.snapshot(cached, entry.totals, [entry])
                     if entry.number <= acknowledged:  # taken before: it was deleted, or a backup was restored
                         self._reader.seen(cached.scope, await self._heads.find(dict(cached.scope)))
@@ -228,10 +227,14 @@ class Writer:
 
     def _must_look_up(self, cached: CachedConversation, request: Request, tail: Totals) -> bool:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
-        continues_turn = bool(request.turn) and request.turn not in request.batch.ids
-        is_last_turn = cached.last_question == (request.turn, tail.link)
-        is_forced = self._log.must_look_first or bool(request.batch.items)  # no index keeps their ids unique
-        return is_forced or (continues_turn and not is_last_turn) or not request.follows(tail)
+        condition = request.condition
+        if self._log.must_look_first or request.batch.items:  # no index keeps their ids unique
+            return True
+        if condition.turn and condition.turn not in request.batch.ids:
+            is_last_turn = cached.last_question == (condition.turn, tail.link)
+            if not is_last_turn:
+                return True
+        return condition.refusal is not None or not condition.follows(tail)
 
     async def _tail(self, cached: CachedConversation, request: Request, new: Batch) -> Totals:
         """Return the tail with everything that this append needs of it; no command when warm."""
@@ -247,16 +250,16 @@ class Writer:
 
     async def _look_up(self, cached: CachedConversation, request: Request) -> Known:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
-        batch, conversation = request.batch, cached.conversation
+        batch, conversation, condition = request.batch, cached.conversation, request.condition
         if not batch.prepared and not batch.items:
-            if cached.tail and not request.follows(cached.tail):
+            if cached.tail and not condition.follows(cached.tail):
                 tail, cached.tail = await self._log.last_totals(conversation, shown=request.reserve > 0), None
                 self._cache.confirm(cached, tail)
             return Known(batch)
         read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
-        if request.turn or batch.items or self._log.must_look_first:
+        if condition.turn or batch.items or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
-            found = await self._log.messages_by_id(conversation, {request.turn, *batch.ids} - {""})
+            found = await self._log.messages_by_id(conversation, {condition.turn, *batch.ids} - {""})
         else:
             tail, found = await asyncio.gather(read_tail, self._log.messages_by_id(conversation, batch.ids))
         cached.tail = None
@@ -265,14 +268,14 @@ class Writer:
         rows = dict[str, Row]()
         if found:
             log = await self._reader.snapshot(cached, tail)
-            if (branch := request.branch) and not request.follows(tail):
+            if (branch := condition.branch) and not condition.follows(tail):
                 raise TailMoved(tail.messages)  # it may have more messages now
             seen = log._replace(active=branch.active(log.active)) if branch else log
             seen.check_active([row.message for row in found.values()])
             entries = {row.entry.number: row.entry for row in found.values()}
             rows = {row.message.id: row for entry in entries.values() for row in rows_of(log.active.of([entry]))}
-        if request.turn:
-            check_turn(request.turn, batch.ids, found=rows, tail=tail)
+        if condition.turn:
+            check_turn(condition.turn, batch.ids, found=rows, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
         known = Known(
@@ -297,7 +300,7 @@ class Writer:
                 [stored] = await self._reader.decode_all(cached, [row.message])
                 if is_as_shown(prepared.message, stored, self._codec):
                     continue
-            if request.has_not_seen(row.entry):
+            if request.condition.has_not_seen(row.entry):
                 raise TailMoved(row.message.ordinal)
             raise ContentConflictError(new.id)
 
@@ -327,7 +330,7 @@ class Writer:
         asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
         if new.items:
             asked["last_active"] = (await self._reader.snapshot(cached, tail)).active.last_active(tail.messages)
-        at, link, branch = self._clock.now(), self._clock.link(), request.branch
+        at, link, branch = self._clock.now(), self._clock.link(), request.condition.branch
         work = partial(compose, new, branch.tail(tail) if branch else tail, at=at, link=link, taken=taken, **asked)
         made = await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
         if branch is None:

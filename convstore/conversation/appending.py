@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import TailMoved
+from convstore.append.condition import Condition, TailMoved
 from convstore.append.formats import Item
 from convstore.append.inputs import items_of, whole_messages
 from convstore.append.items import named_items, split_items
@@ -79,7 +79,7 @@ class Writing:
             skip = self.resent == "skip"
             return await services.resender.append(scope, whole, skip=skip, trust=self.trust, **options)
         try:
-            options |= {"turn": self.turn, "after": self.after, "items": self.items}
+            options |= {"condition": Condition(self.after, self.turn), "items": self.items}
             return (await services.writer.append(scope, whole, **options)).receipt
         except TailMoved as moved:
             raise LogMovedError(self.after or 0, last=moved.args[0]) from None

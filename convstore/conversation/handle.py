@@ -298,7 +298,7 @@ class Conversation:
         """
         check_id(turn_id, name="turn_id")
         decision = check_decision(verdict, args=args, message=message, by=by)
-        await (await self._services()).turn_keeper.decide(self._scope, turn_id, call_id, decision)
+        await (await self._services()).decisions.decide(self._scope, turn_id, call_id, decision)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.

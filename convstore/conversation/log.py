@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
+from convstore.append.condition import Condition
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError
@@ -220,7 +221,8 @@ class ConversationLog:
         if record.is_finished:
             return {}
         event = branch.event._replace(kind="finish" if change.kind == "finish" else "append")
-        return {"after": tail, "event": event, "branch": branch._replace(is_ending=change.kind != "append")}
+        condition = Condition(tail, branch=branch._replace(is_ending=change.kind != "append"))
+        return {"condition": condition, "event": event}
 
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""

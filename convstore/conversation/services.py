@@ -56,7 +56,9 @@ from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
+from convstore.turns.deciding import Decisions
 from convstore.turns.keeper import TurnKeeper
+from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.variants import Variants
 from convstore.turns.watching import Watcher
 from convstore.values.policy import HistoryPolicy
@@ -113,7 +115,9 @@ class Services:
         self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
         variants = Variants(reader, self.writer, self.rewinder)
         self.watcher = Watcher(self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes)
-        self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turns, variants)
+        turn_records = TurnRecordReader(reader, self.turns)
+        self.turn_keeper = TurnKeeper(ends, leases, drafts, turn_records, variants)
+        self.decisions = Decisions(turn_records, variants)
         self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
         kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS, "search_segments": SEARCH}
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}

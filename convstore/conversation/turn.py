@@ -19,7 +19,7 @@ from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.source import FoundSources
-from convstore.turns.held import HeldTurn
+from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
@@ -167,9 +167,10 @@ class TurnSession:
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
             UnknownMessageError: The question, or what stands before a variant, was rewound. Nothing was written.
-            TurnClosedError: The turn was ended by `finish` or by a stop. Nothing was written. After an answer, more of
-                it is taken, and the last message is the answer. Until the session marks a stop, as it is left, what
-                the model has said by then is still taken.
+            TurnClosedError: The turn was ended by `finish` or by a stop, perhaps at the same time. Nothing was written.
+                A repetition of what the log has is no error. After an answer, more of it is taken, and the last message
+                is the answer. Until the session marks a stop, as it is left, what the model has said by then is still
+                taken.
         """
         whole = self._normalized(messages)
         for index, message in enumerate(whole):
@@ -229,9 +230,7 @@ class TurnSession:
                     reply.add(chunk)
                     yield chunk
             if held.is_stopping:
-                said = self._stopped()
-                event, stamp = TurnEvent("stop", self.turn_id), self._stamp if said else None
-                await self._keeper.append(held, said, event=event, stamp=stamp)
+                await self._keeper.record(held, self._stop)
             else:
                 await self._append_reply(reply)
 
@@ -240,6 +239,13 @@ class TurnSession:
         if (message := reply.message()) is None:
             raise InvalidMessageError("the stream ended without a message; ask the model again")
         await self.append(message)
+
+    def _stop(self) -> Addition | None:
+        """Return what marks the turn as stopped; None if it is marked already."""
+        if self._held.record.mark:
+            return None
+        said = self._stopped()
+        return Addition(said, TurnEvent("stop", self.turn_id), self._stamp if said else None)
 
     def _stopped(self) -> list[BaseMessage]:
         """Return what was said before a stop, with results for its calls."""
@@ -313,10 +319,12 @@ class TurnSession:
         return _Numbers([source.content for source in record.sources], numbers, earlier)
 
     def _checked(self, call: TurnCall) -> TurnCall:
-        """Return a call that is open or has its result; refuse any other."""
+        """Return a call that is open, has its result, or was left by the end of the turn; refuse any other."""
         if not isinstance(call, TurnCall):
             raise InvalidInputError(f"call must be one of turn.open_calls, not {type(call).__name__}")
-        if call.result_id not in self._open_ids and not self._held.record.result(call.result_id):
+        record = self._held.record
+        is_left = bool(record.mark) and record.find_call(call.result_id) is not None  # the append is refused
+        if not (is_left or call.result_id in self._open_ids or record.result(call.result_id)):
             raise InvalidInputError(f"the call {call.id!r} of {call.name!r} is none of turn.open_calls")
         return call
 
@@ -329,8 +337,10 @@ class TurnSession:
 
         Views, listings and exports then treat it as any finished turn. One command.
         """
-        if not self.is_finished:
-            await self._keeper.append(self._held, (), event=TurnEvent("finish", self.turn_id))
+        if self.is_finished:
+            return
+        finished = Addition(event=TurnEvent("finish", self.turn_id))
+        await self._keeper.record(self._held, lambda: None if self.is_finished else finished)
 
     async def wait_for(self, call: TurnCall) -> None:
         """Let a person decide about a call; see `Conversation.decide`.
@@ -341,9 +351,15 @@ class TurnSession:
         """
         if call in self.waiting_calls:
             return
-        if self._checked(call).result_id not in self._open_ids:
-            raise InvalidInputError(f"the call {call.id!r} of {call.name!r} has its result already")
-        await self._keeper.append(self._held, (), event=TurnEvent("wait", self.turn_id, call.result_id))
+
+        def wait() -> Addition | None:
+            if call in self.waiting_calls:
+                return None
+            if self._checked(call).result_id not in self._open_ids:
+                raise InvalidInputError(f"the call {call.id!r} of {call.name!r} has its result already")
+            return Addition(event=TurnEvent("wait", self.turn_id, call.result_id))
+
+        await self._keeper.record(self._held, wait)
 
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""

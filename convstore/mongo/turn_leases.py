@@ -89,9 +89,12 @@ class TurnLeases:
         found = await self._log.find_one(_query(conversation) | await self._is_held(), _FIELDS)
         return _lease(found) if found else None
 
-    async def release(self, conversation: str, *, owner: str) -> None:
-        """Give the lease back, unless somebody took it."""
-        await self._log.update(_query(conversation) | {"turn.owner": owner}, {"$unset": {"turn": ""}})
+    async def release(self, conversation: str, *, owner: str, stopping: bool = True) -> bool:
+        """Give the lease back; False if somebody took it, or without `stopping` if the holder was asked to stop."""
+        query = _query(conversation) | {"turn.owner": owner}
+        if not stopping:
+            query["turn.stop"] = False
+        return await self._log.update(query, {"$unset": {"turn": ""}})
 
     async def ask_to_stop(self, conversation: str, turn: str) -> bool:
         """Ask the holder of a turn's lease to stop; False if nobody holds it."""

@@ -48,6 +48,7 @@ from convstore.testing.turn_results import TurnResultContract
 from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turn_streams import TurnStreamContract
 from convstore.testing.turn_variants import TurnVariantContract
+from convstore.testing.turn_writes import TurnWriteContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
 from convstore.testing.waiting_variants import WaitingVariantContract
@@ -77,6 +78,7 @@ class StoreContract(
     TurnSessionContract,
     DecisionContract,
     TurnResultContract,
+    TurnWriteContract,
     TurnStreamContract,
     TurnVariantContract,
     WaitingVariantContract,

@@ -5,16 +5,41 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import SchemaVersionError, TurnClosedError, TurnLostError
+from convstore.exceptions import ConflictError, SchemaVersionError, TurnClosedError, TurnConflictError, TurnLostError
 from convstore.log.branch import Branch
 from convstore.log.entry import Totals, TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.turn_leases import TurnLease
 from convstore.values.scope import Scope
+from convstore.values.stamps import ViewStamp
+
+
+class Addition(NamedTuple):
+    """What a worker adds to its turn, in one entry.
+
+    Attributes:
+        messages: The messages, each with an id.
+        event: What the entry records besides them.
+        stamp: Stamp of the view that the first AI message answers.
+        omit: Replace values of unknown types by markers.
+        renumber: Give sources another number if theirs is taken.
+    """
+
+    messages: Sequence[BaseMessage] = ()
+    event: TurnEvent | None = None
+    stamp: ViewStamp | None = None
+    omit: bool = False
+    renumber: bool = False
+
+    @classmethod
+    def of_event(cls, event: TurnEvent) -> Addition:
+        """Return an addition without messages."""
+        return cls(event=event)
 
 
 @dataclass(slots=True)
@@ -64,6 +89,20 @@ class HeldTurn:
     def variant(self) -> str:
         """Id of the variant that this worker makes; "" for the turn as it stands."""
         return self.branch.event.variant if self.branch else ""
+
+    @property
+    def must_stop(self) -> bool:
+        """True if somebody asked to stop, and the log does not say yet that the turn is over."""
+        return self.is_stopping and not self.record.is_finished
+
+    @property
+    def refusal(self) -> ConflictError | None:
+        """The error for anything new, if the turn is over; None if it takes more, such as more of an answer."""
+        if self.record.mark or (self.branch and self.record.is_finished):
+            return TurnClosedError(self.record.turn_id)
+        if not self.record.is_newest:
+            return TurnConflictError(self.record.turn_id, is_newest=False)
+        return None
 
     def add(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> None:
         """Take over what was appended."""

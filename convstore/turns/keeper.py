@@ -8,44 +8,42 @@ any more. What other writers append meanwhile is read, and the append is repeate
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Literal, TypeVar
-from weakref import WeakValueDictionary
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.append.batch import TailMoved, Written
+from convstore.append.batch import Written
+from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     ConversationDeletedError,
+    InvalidInputError,
     SchemaVersionError,
     StoreError,
     TurnBusyError,
-    TurnClosedError,
     TurnConflictError,
     TurnLostError,
     UnknownMessageError,
 )
 from convstore.log.entry import Totals, TurnEvent
-from convstore.log.turn_record import TurnRecord, decidable, paused, result_of, results_of
+from convstore.log.turn_record import TurnRecord, paused, result_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
-from convstore.readback.turns import Turns
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
-from convstore.turns.held import HeldTurn
+from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
 from convstore.turns.streaming import drafting
-from convstore.turns.variants import Asked, TurnOrVariant, Variants, check_resumable
+from convstore.turns.variants import Asked, Variants
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
-from convstore.values.turns import Decision, Pause, TurnCall
+from convstore.values.turns import Pause
 
 _Result = TypeVar("_Result")
 Busy = Literal["raise", "wait", "interrupt"]
@@ -71,13 +69,12 @@ class TurnKeeper:
     """
 
     def __init__(
-        self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, turns: Turns, variants: Variants
+        self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, records: TurnRecordReader, variants: Variants
     ) -> None:
-        self._ends, self._leases, self._drafts, self._turns, self.variants = ends, leases, drafts, turns, variants
-        self._writer, self._records = variants.writer, TurnRecordReader(ends.reader, turns)
+        self._ends, self._leases, self._drafts, self._records, self.variants = ends, leases, drafts, records, variants
+        self._writer = variants.writer
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
-        self._writing = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
 
     async def enter(
         self,
@@ -96,14 +93,27 @@ class TurnKeeper:
             turn_id, owner, self._clock.undated(), is_stopping=False, variant=asked.variant if asked else ""
         )
         take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
-        conversation, has_lapsed = await take(seconds=0.0 if busy == "raise" else seconds)
+        conversation, lapsed = await take(seconds=0.0 if busy == "raise" else seconds)
+        made = partial(HeldTurn, scope, conversation, owner)
         try:
-            if has_lapsed:
+            if lapsed:
                 await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
-            return await self._entered(partial(HeldTurn, scope, conversation, owner), turn_id, question, asked)
+                if lapsed.is_stopping:
+                    await self._mark_stopped(made, lapsed)
+            return await self._entered(made, turn_id, question, asked)
         except BaseException:
-            await settle(self._leases.release(conversation, owner=owner))
+            await settle(self._leases.release(conversation, owner=owner, stopping=False))
             raise
+
+    async def _mark_stopped(self, made: partial[HeldTurn], lapsed: TurnLease) -> None:
+        """Mark the turn of a worker that was asked to stop, and died before it marked that."""
+        is_answer = lapsed.variant not in ("", lapsed.turn)
+        try:
+            held = await self._entered(made, lapsed.turn, (), Asked(lapsed.variant) if is_answer else None)
+        except InvalidInputError:  # its question was rewound
+            return
+        held.is_stopping = True
+        await self._mark_end(held, tuple, None)
 
     async def _take(
         self,
@@ -113,8 +123,8 @@ class TurnKeeper:
         *,
         interrupts: bool,
         seconds: float,
-    ) -> tuple[str, bool]:
-        """Take a lease of the scope's conversation, begun if need be; return its id, and True if a lease lapsed."""
+    ) -> tuple[str, TurnLease | None]:
+        """Take a lease of the scope's conversation, begun if need be; return its id, and the lease that had lapsed."""
         until, wait = self._clock.monotonic() + seconds, _FIRST_PAUSE
         while True:
             cached = await self._reader.find(scope)
@@ -132,7 +142,7 @@ class TurnKeeper:
                 await begin()
                 continue
             if taken.is_taken:
-                return cached.conversation, taken.lease is not None
+                return cached.conversation, taken.lease
             if taken.lease is None:  # it was given back meanwhile
                 continue
             if interrupts and taken.lease.turn != lease.turn and not taken.lease.is_stopping:
@@ -193,7 +203,7 @@ class TurnKeeper:
         if question and not held.record.messages:
             await self.append(held, question)
         elif question:  # another one with the id is a conflict
-            await self._writer.append(scope, question, branch=held.branch)
+            await self._writer.append(scope, question, condition=Condition(branch=held.branch))
         return held
 
     async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
@@ -204,8 +214,8 @@ class TurnKeeper:
             tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
             results = await self._undecided(cached, turn_id) if cached and tail.calls and not tail.is_ended else []
             # Results that close the turn before belong to it, so the check of a turn does not apply to them.
-            turn = "" if results else turn_id
-            return await self._writer.append(scope, [*results, *question], turn=turn, after=tail)
+            condition = Condition(tail, "" if results else turn_id)
+            return await self._writer.append(scope, [*results, *question], condition=condition)
 
         return await until_written(write)
 
@@ -213,72 +223,84 @@ class TurnKeeper:
         """Return results for the calls of the last turn that wait for a person; none if the log has the new turn."""
         if await self._reader.messages_by_id(cached, [turn_id]):
             return []
-        [last] = await self._turns.outline(cached.scope, before=None, limit=1)
-        before, _ = await self._records.read(cached.scope, last.turn_id) if last.number else (TurnRecord(""), None)
-        return [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
+        newest = await self._records.newest(cached.scope)
+        return [result_of(call, _NOT_DECIDED, is_error=True) for call in newest.undecided] if newest else []
 
     async def append(
         self,
         held: HeldTurn,
         messages: Sequence[BaseMessage],
         *,
-        event: TurnEvent | None = None,
         stamp: ViewStamp | None = None,
         omit: bool = False,
         renumber: bool = False,
     ) -> Receipt:
-        """Append messages of a turn, and an event; see `TurnSession.append`.
+        """Append messages of a turn; see `TurnSession.append`.
 
         Raises:
             TurnLostError: Another worker has the lease, or this one gave it back.
             TurnConflictError: A later turn has begun.
-            TurnClosedError: The turn was finished or stopped.
+            TurnClosedError: The turn was finished or stopped, and the log does not have all of the messages.
         """
-        if messages and (held.record.mark or (held.branch and held.record.is_finished)):
-            raise TurnClosedError(held.record.turn_id)
-
-        async def write() -> Written:
-            if branch := held.branch:
-                branch = branch._replace(is_ending=held.record.is_ended_by(messages, event))
-            written = await self._writer.append(
-                held.scope,
-                messages,
-                after=held.tail,
-                event=branch.records(event) if branch else event,
-                branch=branch,
-                stamp=stamp,
-                omit=omit,
-                renumber=renumber,
-            )
-            if branch and written.entry:
-                held.branch = None if branch.is_ending else branch.after(written.entry)
-            if branch and branch.is_ending:
-                await self.variants.reselect(held.scope)
-            return written
-
-        written = await self._while_held(held, write, lambda written: (written.totals, messages, event))
+        addition = Addition(messages, stamp=stamp, omit=omit, renumber=renumber)
+        written = await self._while_held(held, lambda: self._add(held, addition))
         return written.receipt
+
+    async def record(self, held: HeldTurn, judge: Callable[[], Addition | None]) -> None:
+        """Append an event of a turn, perhaps with messages.
+
+        `judge` is called after everything up to the end of the log was read, and again if the log has moved. It returns
+        None if there is nothing to record any more. Raises as `append` does.
+        """
+
+        async def write() -> None:
+            if (addition := judge()) is not None:
+                await self._add(held, addition)
+
+        await self._while_held(held, write)
+
+    async def _add(self, held: HeldTurn, addition: Addition) -> Written:
+        """Write an addition directly after the tail that a turn knows, and take it over."""
+        messages, event, branch = addition.messages, addition.event, held.branch
+        is_fence = event is not None and event.kind == "fence"
+        if branch:
+            branch = branch._replace(is_ending=held.record.is_ended_by(messages, event))
+            event = branch.records(event)
+        written = await self._writer.append(
+            held.scope,
+            messages,
+            condition=Condition(held.tail, branch=branch, refusal=None if is_fence else held.refusal),
+            event=event,
+            stamp=addition.stamp,
+            omit=addition.omit,
+            renumber=addition.renumber,
+        )
+        held.tail = written.totals
+        held.add(messages, addition.event)
+        if branch and written.entry:
+            held.branch = None if branch.is_ending else branch.after(written.entry)
+        if branch and branch.is_ending:
+            await self.variants.reselect(held.scope)
+        return written
 
     async def reserve(self, held: HeldTurn, number: int) -> range:
         """Reserve source ids for a result of a turn; raises as `append` does."""
-        numbers, _ = await self._while_held(
-            held,
-            lambda: self._writer.reserve(held.scope, number, after=held.tail),
-            lambda reserved: (reserved[1], (), None),
-        )
-        return numbers
 
-    async def _while_held(
-        self,
-        held: HeldTurn,
-        write: Callable[[], Awaitable[_Result]],
-        outcome: Callable[[_Result], tuple[Totals, Sequence[BaseMessage], TurnEvent | None]],
-    ) -> _Result:
+        async def write() -> range:
+            if held.refusal:
+                raise held.refusal
+            numbers, held.tail = await self._writer.reserve(held.scope, number, after=held.tail)
+            return numbers
+
+        return await self._while_held(held, write)
+
+    async def _while_held(self, held: HeldTurn, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """Write after the tail that a turn knows; if others appended meanwhile, read that and write again."""
 
         async def write_once() -> _Result:
-            held.check()
-            await self._check_schema(held)
+            if not held.refusal:  # else nothing new is written
+                held.check()
+                await self._check_schema(held)
             try:
                 return await write()
             except TailMoved:
@@ -289,14 +311,13 @@ class TurnKeeper:
                 raise
 
         async with held.lock:
-            written = await until_written(write_once)
-            held.tail, messages, event = outcome(written)
-            held.add(messages, event)
-            return written
+            return await until_written(write_once)
 
     async def _catch_up(self, held: HeldTurn) -> None:
         """Read what others appended, unless they took the turn over."""
         await self.renew(held)
+        if held.is_lost and held.refusal:
+            raise held.refusal
         held.check()
         if held.branch:
             event = held.branch.event
@@ -358,18 +379,45 @@ class TurnKeeper:
         try:
             if not (held.is_lost or held.is_stopping or held.record.is_finished):
                 await self.look(held)  # a stop may be newer than the last look
-            kind = "stop" if held.is_stopping and not held.record.is_finished else "fence" if held.is_unsure else ""
-            if kind and not held.is_lost:
-                said = stopped() if kind == "stop" else ()
-                event = TurnEvent(kind, held.record.turn_id)
-                await self.append(held, said, event=event, stamp=stamp if said else None)
+            await self._mark_end(held, stopped, stamp)
+            if not (held.is_lost or await self._release(held)):  # a stop came after the look
+                await self.look(held)
+                await self._mark_end(held, stopped, stamp)
         except (TurnLostError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
+        except (StoreError, asyncio.CancelledError):
+            held.is_lost = held.is_lost or held.must_stop  # the lease lapses, and its successor marks the stop
+            raise
         finally:
-            async with held.lock:
+            await self._release(held, stopping=True)
+
+    async def _mark_end(
+        self, held: HeldTurn, stopped: Callable[[], Sequence[BaseMessage]], stamp: ViewStamp | None
+    ) -> None:
+        """Mark a turn that was asked to stop, or fence off an append whose outcome is unknown."""
+
+        def judge() -> Addition | None:
+            if held.must_stop:
+                said = stopped()
+                return Addition(said, TurnEvent("stop", held.record.turn_id), stamp if said else None)
+            return Addition((), TurnEvent("fence", held.record.turn_id)) if held.is_unsure else None
+
+        if not held.is_lost:
+            await self.record(held, judge)
+
+    async def _release(self, held: HeldTurn, *, stopping: bool = False) -> bool:
+        """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.
+
+        One that was asked to stop is given back only if that is marked already, or with `stopping`.
+        """
+        async with held.lock:
+            if held.is_lost:
+                return True
+            is_ended = stopping or held.record.is_finished
+            is_given = await self._leases.release(held.conversation, owner=held.owner, stopping=is_ended)
+            if is_given or is_ended:
                 held.follow(None)
-                if held.exclusion is None:  # else the lease lapses
-                    await self._leases.release(held.conversation, owner=held.owner)
+            return held.is_lost
 
     async def stop(self, scope: Scope, turn_id: str) -> bool:
         """Stop a turn; see `Conversation.stop`."""
@@ -394,50 +442,7 @@ class TurnKeeper:
         await settle(self.leave(held))
         return not was_finished
 
-    async def pause(self, scope: Scope, turn_id: str, pauses: Mapping[str, Pause], held: HeldTurn | None) -> None:
-        """Record that calls of a turn wait for a person, if nobody holds it as well; nothing of those that do."""
-
-        async def write() -> None:
-            record, tail = await self._records.read(scope, turn_id)
-            for event in paused(record, pauses):
-                tail = (await self._writer.append(scope, (), after=tail, event=event)).totals
-
-        if held is None:
-            async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
-                await until_written(write)
-            return
-        for event in paused(held.record, pauses):
-            await self.append(held, (), event=event)
-
-    async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
-        """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
-        return (await self._records.read(scope, turn_id))[0].paused
-
-    async def decide(self, scope: Scope, turn_id: str, call_id: str, decision: Decision) -> None:
-        """Record what a person decided about a call; see `Conversation.decide`."""
-
-        async def write() -> None:
-            (record, tail, branch), paused_last = await self._decided(scope, turn_id, call_id)
-            if call := decidable(record, call_id, decision):
-                check_resumable(record, call, branch, paused_last)
-                event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
-                event = branch.records(event) if branch else event
-                await self._writer.append(scope, results_of(call, decision), after=tail, event=event, branch=branch)
-
-        # One after the other, as each reads the turn: a page that approves 60 calls at once would wait for a minute.
-        async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
-            await until_written(write)
-
-    async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnOrVariant, str]:
-        """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""
-        found, paused_last = await self.variants.asking(scope, turn_id, call_id)
-        if not any(record.waits(call_id) for record, *_ in found):
-            try:
-                record, tail = await self._records.read(scope, turn_id)
-            except UnknownMessageError:  # its question is in a variant only
-                if not found:
-                    raise
-            else:
-                if not found or (record.waits(call_id) and not found[0][0].paused):
-                    return (record, tail, None), paused_last
-        return max(found, key=lambda place: place[0].waits(call_id)), paused_last
+    async def pause(self, held: HeldTurn, pauses: Mapping[str, Pause]) -> None:
+        """Record that calls of a turn wait for a person; calls that are recorded already are skipped."""
+        for _ in pauses:
+            await self.record(held, lambda: next(map(Addition.of_event, paused(held.record, pauses)), None))

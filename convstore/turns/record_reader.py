@@ -20,6 +20,13 @@ class TurnRecordReader:
     def __init__(self, reader: LogReader, turns: Turns) -> None:
         self._reader, self._turns = reader, turns
 
+    async def newest(self, scope: Scope) -> TurnRecord | None:
+        """Return the newest turn; None if the log has none, because all of it was rewound, for example."""
+        for turn in await self._turns.outline(scope, before=None, limit=1):
+            if turn.number:
+                return (await self.read(scope, turn.turn_id))[0]
+        return None
+
     async def read(self, scope: Scope, turn_id: str) -> tuple[TurnRecord, Totals]:
         """Return a turn as the log has it, and the end of the log.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from convstore.append.batch import TailMoved
+from convstore.append.condition import TailMoved
 from convstore.exceptions import StoreError
 from convstore.runtime.clock import pause
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from convstore.append.condition import Condition
 from convstore.append.rewinder import Rewinder
 from convstore.append.writer import Writer
 from convstore.exceptions import (
@@ -211,7 +212,7 @@ class Variants:
         branch = Branch(event, last, entry, log.active.through(last), totals)
         as_if = Snapshot(cached, totals, branch.active(log.active))
         branch = branch._replace(totals=await self._reader.recount_tail(cached, totals, as_if))
-        await self.writer.append(scope, (), after=log.tail, event=branch.begin, branch=branch)
+        await self.writer.append(scope, (), condition=Condition(log.tail, branch=branch), event=branch.begin)
 
     async def read(self, scope: Scope, turn_id: str, asked: Asked) -> VariantRecord:
         """Return a variant that was begun.

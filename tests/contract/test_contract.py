@@ -34,6 +34,7 @@ from convstore.testing.turn_results import TurnResultContract
 from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turn_streams import TurnStreamContract
 from convstore.testing.turn_variants import TurnVariantContract
+from convstore.testing.turn_writes import TurnWriteContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
 from convstore.testing.waiting_variants import WaitingVariantContract
@@ -132,6 +133,7 @@ class TestRefusingServer(
     TurnContract,
     TurnSessionContract,
     TurnResultContract,
+    TurnWriteContract,
     TurnStreamContract,
     TurnVariantContract,
     WaitingVariantContract,

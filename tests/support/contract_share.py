@@ -179,6 +179,7 @@ IN_SHORT = {
     "test_a_stopped_stream_ends_in_the_middle",
     "test_a_stream_that_breaks_leaves_a_draft",
     "test_a_tool_call_id_reads_its_results",
+    "test_a_turn_that_ended_stays_ended",
     "test_a_variant_that_waits_is_stopped",
     "test_a_view_keeps_to_its_budget",
     "test_all_conversations_of_a_user_are_searched",

@@ -1,0 +1,59 @@
+"""Say what the log must be like for an append to write something.
+
+A condition is checked where the entry is made, after everything up to the tail was read. The entry is inserted at the
+next number, so a duplicate key means that the log has moved, and that the condition is checked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convstore.exceptions import ConflictError
+from convstore.log.branch import Branch
+from convstore.log.entry import Entry, Totals
+
+
+class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append after a tail
+    """The log does not end with what an append has to follow; the argument is its last ordinal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the log must be like for an append to write something; messages that it has already need no condition.
+
+    Attributes:
+        after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
+        turn: The id of the human message whose turn the batch belongs to, see `append.turn`; "" for no turn.
+        branch: The variant that the entry belongs to, if it is not active yet.
+        refusal: The error for anything that the log does not have yet, if the turn is over as of `after`.
+    """
+
+    after: Totals | int | None = None
+    turn: str = ""
+    branch: Branch | None = None
+    refusal: ConflictError | None = None
+
+    def follows(self, tail: Totals) -> bool:
+        """Return True if the entry may follow a tail."""
+        if isinstance(self.after, Totals):
+            return (self.after.entries, self.after.link) == (tail.entries, tail.link)
+        return self.after is None or self.after == tail.messages
+
+    def check(self, tail: Totals) -> None:
+        """Raise an error if nothing may be written after a tail.
+
+        Raises:
+            TailMoved: The log ends with something else.
+            ConflictError: The turn is over.
+        """
+        if not self.follows(tail):
+            raise TailMoved(tail.messages)
+        if self.refusal is not None:
+            raise self.refusal
+
+    def has_not_seen(self, entry: Entry) -> bool:
+        """Return True if an entry is later than the tail that the batch was made for."""
+        return isinstance(self.after, Totals) and entry.number > self.after.entries
+
+
+ANYWHERE = Condition()

@@ -1,0 +1,77 @@
+"""Record which calls of a turn wait for a person, and what the person decided about them, without a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from weakref import WeakValueDictionary
+
+from convstore.append.condition import Condition
+from convstore.exceptions import UnknownMessageError
+from convstore.log.entry import TurnEvent
+from convstore.log.turn_record import decidable, paused, results_of
+from convstore.turns.record_reader import TurnRecordReader
+from convstore.turns.retrying import until_written
+from convstore.turns.variants import TurnOrVariant, Variants, check_resumable
+from convstore.values.scope import Scope
+from convstore.values.turns import Decision, Pause, TurnCall
+
+
+class Decisions:
+    """Records pauses and decisions in all conversations of a store."""
+
+    def __init__(self, records: TurnRecordReader, variants: Variants) -> None:
+        self._records = records
+        self._variants = variants
+        self._writing = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
+
+    async def pause(self, scope: Scope, turn_id: str, pauses: Mapping[str, Pause]) -> None:
+        """Record that calls of a turn wait for a person; calls that are recorded already are skipped."""
+
+        async def write() -> None:
+            record, tail = await self._records.read(scope, turn_id)
+            for event in paused(record, pauses):
+                tail = (await self._variants.writer.append(scope, (), condition=Condition(tail), event=event)).totals
+
+        await self._in_order(scope, write)
+
+    async def _in_order(self, scope: Scope, write: Callable[[], Awaitable[None]]) -> None:
+        """Write after the end of the log, one call of this process after the other.
+
+        Each call reads the turn: without the order, a page that approves 60 calls at once would wait for a minute.
+        """
+        async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
+            await until_written(write)
+
+    async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
+        """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
+        return (await self._records.read(scope, turn_id))[0].paused
+
+    async def decide(self, scope: Scope, turn_id: str, call_id: str, decision: Decision) -> None:
+        """Record what a person decided about a call; see `Conversation.decide`."""
+
+        async def write() -> None:
+            (record, tail, branch), paused_last = await self._decided(scope, turn_id, call_id)
+            if call := decidable(record, call_id, decision):
+                check_resumable(record, call, branch, paused_last)
+                event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
+                event = branch.records(event) if branch else event
+                condition = Condition(tail, branch=branch)
+                await self._variants.writer.append(scope, results_of(call, decision), condition=condition, event=event)
+
+        await self._in_order(scope, write)
+
+    async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnOrVariant, str]:
+        """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""
+        found, paused_last = await self._variants.asking(scope, turn_id, call_id)
+        if not any(record.waits(call_id) for record, *_ in found):
+            try:
+                record, tail = await self._records.read(scope, turn_id)
+            except UnknownMessageError:  # its question is in a variant only
+                if not found:
+                    raise
+            else:
+                if not found or (record.waits(call_id) and not found[0][0].paused):
+                    return (record, tail, None), paused_last
+        return max(found, key=lambda place: place[0].waits(call_id)), paused_last
