@@ -7,6 +7,7 @@ import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fixture_types import Client
 from hypothesis import HealthCheck, settings
 from memory_folder import data_in_memory
 from pymongo import AsyncMongoClient, MongoClient
+from quick_run import is_quick, is_slow, is_slow_module
 from routing import Routing
 
 from convstore import Conversation, ConversationStore
@@ -48,6 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int | None:
     """Take one worker where there is one server for all: a test that makes commands fail would fail others."""
     return 1 if os.environ.get("CONVSTORE_TEST_URI") else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave modules of slow tests out of a quick run; None lets other plugins decide."""
+    return True if is_quick(config) and collection_path.is_file() and is_slow_module(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> list[pytest.Item] | None:
+    """Leave slow tests out of a quick run; None lets other plugins decide."""
+    return [] if is_quick(collector.config) and name.lower().startswith("test") and is_slow(obj) else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from anthropic.types import Message
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel, ConfigDict
 
@@ -75,7 +74,7 @@ MESSAGE: dict[str, Any] = {
 
 
 class Sdk(BaseModel):
-    """An object of OpenAI's SDK: a model that takes what the server sends, nested objects too."""
+    """An object of an SDK: a model that takes what the server sends, nested objects too."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -93,6 +92,12 @@ class Response(Sdk):
     output: list[Sdk]
 
 
+class Message(Sdk):
+    """Messages API."""
+
+    content: list[Sdk]
+
+
 def stored_form(given: Any) -> AIMessage:
     """The only message that something becomes."""
     [message] = normalize_messages(given)
@@ -108,7 +113,7 @@ def stored_form(given: Any) -> AIMessage:
         (RESPONSE, "openai", "gpt-5-2025-08-07", None),
         (Response(**RESPONSE), "openai", "gpt-5-2025-08-07", None),
         (MESSAGE, "anthropic", "claude-1", "tool_use"),
-        (Message.model_validate(MESSAGE), "anthropic", "claude-1", "tool_use"),
+        (Message(**MESSAGE), "anthropic", "claude-1", "tool_use"),
     ],
 )
 def test_a_whole_response_is_one_message(given: Any, provider: str, model: str, stop: str | None) -> None:
@@ -138,11 +143,21 @@ def test_items_of_a_response_are_blocks_of_its_message() -> None:
 
 def test_objects_in_a_dict_are_read() -> None:
     """The content blocks or calls of a dict may be objects that an SDK returned."""
-    blocks = Message.model_validate(MESSAGE).content
+    blocks = Message(**MESSAGE).content
     message = stored_form({"role": "assistant", "content": blocks})
     assert (message.content, len(message.tool_calls)) == (MESSAGE["content"], 1)
     called = stored_form({"role": "assistant", "content": None, "tool_calls": [Sdk(**CALL)]})
     assert [call["id"] for call in called.tool_calls] == ["call_1"]
+
+
+@pytest.mark.slow
+def test_a_response_of_the_anthropic_sdk_is_one_message() -> None:
+    """The SDK's own classes are read like the models above."""
+    from anthropic.types import Message  # noqa: PLC0415 - takes 1.5 s, which quick runs save
+
+    given = Message.model_validate(MESSAGE)
+    assert stored_form(given) == stored_form(MESSAGE)
+    assert stored_form({"role": "assistant", "content": given.content}).content == MESSAGE["content"]
 
 
 def test_two_responses_of_anthropic_are_two_messages() -> None:

@@ -15,8 +15,9 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import compare
 from charts import line_charts
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 async def test_every_installed_store_is_measured_at_every_length(
     server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,9 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import growth
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("section", growth.SECTIONS)
 async def test_each_section_is_measured_at_each_size(
     server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch, section: Any

@@ -20,6 +20,8 @@ from pymongo import MongoClient
 
 from convstore import ConversationStore
 
+pytestmark = pytest.mark.slow
+
 
 class Command:
     """A running command, and the client of the browser that opened its address."""
@@ -50,7 +52,6 @@ def uri_of(server_uri: Any, database: Any) -> Any:
     return f"{begin.rstrip('/')}/{database}?{options}"
 
 
-@pytest.mark.slow
 async def test_a_store_is_inspected_without_changing_it(server_uri: str, database_name: str) -> None:
     """The address works once, the host must be this machine, and only the chosen user's conversations are there."""
     name = f"{database_name}_inspect"
@@ -80,7 +81,6 @@ async def test_a_store_is_inspected_without_changing_it(server_uri: str, databas
         client.drop_database(name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 async def test_the_demo_leaves_its_conversations_at_an_address(server_uri: str, database_name: str, by: Any) -> None:
     """Whole, whichever signal ends it."""
@@ -94,7 +94,6 @@ async def test_the_demo_leaves_its_conversations_at_an_address(server_uri: str, 
         client.drop_database(name)
 
 
-@pytest.mark.slow
 def test_a_port_in_use_is_named() -> None:
     """In one line that says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

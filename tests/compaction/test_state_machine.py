@@ -38,6 +38,8 @@ from convstore.runtime.clock import Clock
 from convstore.testing import same_messages
 from convstore.values.policy import CompactionRule
 
+pytestmark = pytest.mark.slow
+
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 SETTINGS = examples(
     10 * LONG,
@@ -772,7 +774,6 @@ def _comparable(history: History) -> list[Any]:
     return [history.summary, history.tokens, *(message.model_dump(mode="json") for message in history.messages)]
 
 
-@pytest.mark.slow
 def test_whatever_is_done_the_store_is_as_the_model(backend: Backend) -> None:
     """Every promise of the log, the view and the read-back, for two processes and two scopes at once."""
     run_state_machine_as_test(partial(Machine, backend), settings=SETTINGS)

@@ -6,9 +6,18 @@ from zlib import crc32
 
 import pytest
 from contract_share import COSTLY, IN_SHORT, LONG
+from quick_run import is_quick
 
 BOUNDS = ("bounds as sent", "swapped bounds")
 """How the server takes the bounds of descending scans: see `server_kinds.swapped_bounds`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str) -> list[pytest.Item] | None:
+    """Leave slow tests out of a quick run; None lets other plugins decide."""
+    if not isinstance(collector, pytest.Class) or not is_quick(collector.config):
+        return None
+    return [] if "slow" in marks_of(name, getattr(collector.obj, "DRIVER", "pymongo")) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +48,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     chosen = crc32(metafunc.function.__name__.encode()) % 2
     ways = [BOUNDS[chosen]]
-    if metafunc.config.option.markexpr != "not slow":  # making cases only to leave them out takes time
+    if not is_quick(metafunc.config):  # making cases only to leave them out takes time
         ways.append(pytest.param(BOUNDS[1 - chosen], marks=pytest.mark.slow))
     metafunc.parametrize("bounds", ways, indirect=True)

@@ -29,6 +29,8 @@ from convstore.ext.langgraph import append_node, load_node
 from convstore.ext.ui import read_request, ui_messages
 from convstore.transfer import export_conversations, import_conversations, read_file
 
+pytestmark = pytest.mark.slow
+
 OWNERS = ("ada", "eve")
 THREAD = "main"
 
@@ -337,7 +339,6 @@ async def check_door(door: Door, folder: Path) -> None:
             assert wrong == [], (order, name, [together[name][n] for n in wrong], [alone[name][n] for n in wrong])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 async def test_two_owners_with_equal_ids_never_meet(door: Door, tmp_path: Path) -> None:
     """Nothing crosses, and a foreign id answers like an unknown one, in whatever order they come."""

@@ -18,6 +18,8 @@ from convstore.log.rewind import NO_REWINDS, Change, rewind_entry
 from convstore.messages.encoding import digest_of
 from convstore.mongo.documents import entry_document, entry_from
 
+pytestmark = pytest.mark.slow
+
 POLICY = HistoryPolicy(max_tokens=2_000)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -77,7 +79,6 @@ async def store_log(chat: Conversation, database: Any, count: int) -> int:
     return size
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [1_500, 12_000])
 async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, count: int) -> None:
     """An entry is about 500 bytes; a process that is new to the log reads what it shows and two lists."""
@@ -96,7 +97,6 @@ async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, 
     ]
 
 
-@pytest.mark.slow
 async def test_a_whole_list_is_read_along_with_the_rewind_entry(
     own_database: Any, commands: Commands, client: Any
 ) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from convstore import ConversationStore
 
+pytestmark = pytest.mark.slow
+
 CRASH = Path(__file__).with_name("listing_crash.py")
 
 
-@pytest.mark.slow
 async def test_a_listing_from_another_process_is_right_after_kill_9(server_uri: str, database: Any) -> None:
     """Two writers are killed at work; a third process lists all that is in the logs at once."""
     user = uuid.uuid4().hex

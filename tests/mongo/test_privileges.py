@@ -29,6 +29,8 @@ from convstore.summarization import HeadTailSummarizer
 from convstore.testing.samples import rag_turn
 from convstore.values.policy import CompactionRule
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).parents[2] / "docs" / "operations.md"
 RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
 
@@ -106,7 +108,6 @@ async def serving(root: str, database: Any) -> AsyncIterator[ConversationStore]:
         yield store
 
 
-@pytest.mark.slow
 async def test_a_serving_user_can_do_all_that_an_application_does(
     serving: ConversationStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,7 +142,6 @@ async def test_a_serving_user_can_do_all_that_an_application_does(
     assert not caplog.records
 
 
-@pytest.mark.slow
 async def test_a_serving_user_who_finds_work_for_a_migration_is_told(root: str, database: Any) -> None:
     """`setup` names `convstore migrate` and the privilege; `ping` says that nothing is set up."""
     async with await ConversationStore.connect(address_of(root, "convstoreServe")) as store:
@@ -152,7 +152,6 @@ async def test_a_serving_user_who_finds_work_for_a_migration_is_told(root: str, 
             await store.setup(listings=[("thread_id", "user_id")])
 
 
-@pytest.mark.slow
 async def test_a_user_without_privileges_is_told(root: str, database: Any) -> None:
     """`ping`, a read and a write raise the same error, which names the command and the collection."""
     database.command("createUser", "nobody", pwd=PASSWORD, roles=[])
@@ -166,7 +165,6 @@ async def test_a_user_without_privileges_is_told(root: str, database: Any) -> No
         database.command("dropUser", "nobody")
 
 
-@pytest.mark.slow
 async def test_a_checking_user_reads_everything_and_writes_nothing(serving: ConversationStore, root: str) -> None:
     """The doctor and the commands that look end without an error; a repair and an erasure are refused."""
     chat = serving.conversation(user_id="ada", thread_id="t")
@@ -182,7 +180,6 @@ async def test_a_checking_user_reads_everything_and_writes_nothing(serving: Conv
     assert (await chat.info()).message_count == 4
 
 
-@pytest.mark.slow
 async def test_an_operator_repairs(serving: ConversationStore, database: Any, root: str) -> None:
     """The three roles together let the doctor create an index again and restore a head."""
     await serving.conversation(user_id="ada", thread_id="t").append(HumanMessage("hi"))
@@ -194,7 +191,6 @@ async def test_an_operator_repairs(serving: ConversationStore, database: Any, ro
     assert (await asyncio.to_thread(convstore, "doctor", "--uri", uri)).exit_code == 0
 
 
-@pytest.mark.slow
 async def test_a_role_has_nothing_to_spare(root: str, database: Any) -> None:
     """A migrating user can neither read annotations nor change a log; a serving one cannot create an index."""
     migrating, serving = (
@@ -213,7 +209,6 @@ async def test_a_role_has_nothing_to_spare(root: str, database: Any) -> None:
     serving.client.close()
 
 
-@pytest.mark.slow
 def test_the_server_is_tried_by_its_own_role(root: str, database: Any) -> None:
     """Everything is tried with the role of the page; a user who may not drop collections leaves none."""
     result = convstore("doctor", "--server", "--json", "--uri", address_of(root, "convstoreProbe"))

@@ -18,6 +18,8 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.runtime import cache
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 6_000_000
 
 
@@ -73,7 +75,6 @@ def short_turn() -> list[BaseMessage]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "fill", [with_system, *(pytest.param(fill, marks=pytest.mark.slow) for fill in (with_turns, with_summary))]
 )
@@ -98,7 +99,6 @@ async def test_everything_cached_counts(store: ConversationStore, commands: Comm
     assert commands.names == ["find", "insert"]
 
 
-@pytest.mark.slow
 async def test_each_text_is_held_once(store: ConversationStore, commands: Commands) -> None:
     """Conversations whose texts take three quarters of the limit stay warm, all of them."""
     chats = [store.conversation(user_id="once", thread_id=uuid.uuid4().hex) for _ in range(24)]

@@ -13,6 +13,8 @@ from convstore import ConversationStore
 from convstore.integration import host_of
 from convstore.testing.samples import rag_turn
 
+pytestmark = pytest.mark.slow
+
 STEPS = (1, 2, 3, 4)
 """Before and after each of the two writes of a seal: the segment, and the removal of those that it took in."""
 
@@ -23,7 +25,6 @@ async def hits(database: Any, user: str, **options: Any) -> list[Any]:
     return [await chat.search(text, limit=50) for text in ("orcas", "passage 2", "number 3")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     [

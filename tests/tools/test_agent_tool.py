@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from anthropic.types import ToolUseBlock
 from pydantic import BaseModel
 
 from convstore import Conversation, ConversationStore, InvalidInputError, search_conversations_tool
@@ -54,6 +53,15 @@ class Call(BaseModel):
     function: Function = Function()
 
 
+class ToolUseBlock(BaseModel):
+    """A call, as Anthropic's SDK has it."""
+
+    id: str = "toolu_1"
+    type: str = "tool_use"
+    name: str = "x"
+    input: dict[str, object]
+
+
 GIVEN: dict[str, object] = {"tool_message_ids": ["m1"]}
 
 
@@ -63,7 +71,7 @@ GIVEN: dict[str, object] = {"tool_message_ids": ["m1"]}
         Call(),
         Call().model_dump(),
         {"type": "function_call", "call_id": "c", "name": "x", "arguments": '{"tool_message_ids": ["m1"]}'},
-        ToolUseBlock(id="toolu_1", type="tool_use", name="x", input=GIVEN),
+        ToolUseBlock(input=GIVEN),
         {"type": "tool_use", "id": "toolu_1", "name": "x", "input": GIVEN},
         GIVEN,
     ],
@@ -74,6 +82,15 @@ async def test_a_call_of_an_sdk_is_answered_with_text(chat: Conversation, call: 
     text = await tool.ainvoke(call)
     assert isinstance(text, str)
     assert "Orcas eat fish." in text
+
+
+@pytest.mark.slow
+async def test_a_block_of_the_anthropic_sdk_is_answered_with_text(chat: Conversation) -> None:
+    """The SDK's own class is read like the one above."""
+    from anthropic.types import ToolUseBlock as Block  # noqa: PLC0415 - takes 1.5 s, which quick runs save
+
+    call = Block(id="toolu_1", type="tool_use", name="x", input=GIVEN)
+    assert "Orcas eat fish." in await chat.retrieve_previous_sources_tool().ainvoke(call)
 
 
 @pytest.mark.parametrize("arguments", ['{"find": "or', "[1]", "orcas"])

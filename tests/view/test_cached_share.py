@@ -20,6 +20,8 @@ from convstore import ConversationStore, HistoryPolicy
 from convstore.append.inputs import normalize_messages
 from convstore.mongo.keys import state_id
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dev"
 
 FLOORS = {
@@ -62,7 +64,6 @@ MOVES = {
 """Of a hundred calls, where it is more than 8: each turn has results or texts that exceed the budget."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", sampled(FLOORS, every=20), ids=str)
 async def test_a_prompt_cache_has_most_of_a_call(database: Any, case: tuple[str, int]) -> None:
     """The tokens in the longest prefix shared with the call before are at least this share of all tokens sent.
@@ -110,7 +111,6 @@ def longest_conversation(name: str) -> Iterator[list[BaseMessage]]:
     yield batch
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real conversations are not part of the project")
 @pytest.mark.parametrize("case", sampled(REAL, every=3), ids=str)
 async def test_a_prompt_cache_has_most_of_a_real_call(database: Any, case: tuple[str, int]) -> None:
