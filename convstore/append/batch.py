@@ -18,9 +18,10 @@ from convstore.append.condition import ANYWHERE, Condition
 from convstore.append.items import PreparedItem, prepare_items
 from convstore.exceptions import UnencodableError
 from convstore.log.comparison import content_digest
-from convstore.log.entry import UNREAD, Entry, EntryMessage, EntrySource, PayloadRef, Totals, TurnEvent
+from convstore.log.entry import UNREAD, Entry, EntryMessage, EntrySource, PayloadRef, Totals
 from convstore.log.rows import is_named
 from convstore.log.totals import preview_of
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (
     PART_MINIMUM,
@@ -31,6 +32,7 @@ from convstore.messages.encoding import (
     encode_message,
     fields_of,
 )
+from convstore.messages.filing import turn_of
 from convstore.messages.sizes import bytes_of
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
@@ -96,6 +98,7 @@ class Batch:
         claims: Numbers that the tools of a child gave its sources, in a reservation for it.
         claimant: The conversation of that child.
         items: The items that are no messages, in order.
+        turn: Id of the question that all messages belong to; "" if each belongs to what it or the log says.
     """
 
     prepared: tuple[Prepared, ...]
@@ -110,6 +113,13 @@ class Batch:
     claims: tuple[int, ...] = ()
     claimant: str = ""
     items: tuple[PreparedItem, ...] = ()
+    turn: str = ""
+
+    @property
+    def named(self) -> set[str]:
+        """Return the ids of the questions that messages are said to belong to, but for those in the batch."""
+        named = {turn_of(new.message) for new in self.prepared} | {self.turn}
+        return {id_ for id_ in named if id_}.difference(self.ids)
 
     @property
     def ids(self) -> list[str]:
@@ -379,6 +389,12 @@ class Request:
     def is_written(self, new: Batch) -> bool:
         """Return True if the log has everything, given the messages that it lacks."""
         return not (new.prepared or new.items or new.claims or self.reserve or self.event)
+
+    @property
+    def named(self) -> set[str]:
+        """Return the ids of the questions, not in the batch, that its messages and its event name."""
+        event = {self.event.turn} if self.event and self.event.kind != "fence" else set[str]()
+        return self.batch.named | event.difference(self.batch.ids)
 
 
 class Written(NamedTuple):

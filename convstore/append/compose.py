@@ -15,11 +15,14 @@ from langchain_core.messages import ToolMessage
 
 from convstore.append.batch import Batch, Prepared
 from convstore.exceptions import SourceIdClashError
-from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals, TurnEvent
+from convstore.log.assignment import is_written_by_model, saw_of
+from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
 from convstore.log.totals import RunningTotals
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import decode_message
+from convstore.messages.filing import turn_of
 from convstore.messages.tokens import count
-from convstore.messages.tool_calls import calls_of, is_paused
+from convstore.messages.tool_calls import calls_of, is_paused, result_ids
 from convstore.runtime.cache import CachedPayload
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.sources.source import write_ids
@@ -27,6 +30,8 @@ from convstore.sources.stub import named_sources, stub_of
 from convstore.values.models import Receipt
 from convstore.values.scope import id_problem
 from convstore.values.stamps import write_stamp
+
+_NO_QUESTIONS: Mapping[str, int] = {}
 
 MAX_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
@@ -43,13 +48,15 @@ def compose(
     taken: frozenset[int] = frozenset(),
     event: TurnEvent | None = None,
     last_active: int = 0,
+    questions: Mapping[str, int] = _NO_QUESTIONS,
 ) -> Entry:
     """Compose the entry that appends a batch to a log with these totals.
 
     Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved,
     for a child as if sources here had them.
     `after` needs `shown` if the batch has sources; `taken` are numbers in use, if the batch may be renumbered.
-    Items before the first message follow the message `last_active`.
+    Items before the first message follow the message `last_active`. `questions` are the ordinals of the questions that
+    messages and the event name, by their ids.
 
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
@@ -61,17 +68,26 @@ def compose(
         raise SourceIdClashError(clash)
     running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
     reserved, messages, sources = iter(batch.reserved), list[EntryMessage](), list[EntrySource]()
-    answer = next((new.stored.id for new in batch.prepared if new.message.type == "ai"), "") if batch.stamp else ""
+    answer = (
+        next((new.stored.id for new in batch.prepared if is_written_by_model(new.message)), "") if batch.stamp else ""
+    )
+    asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
-        calls = calls_of(prepared.message)
-        call = running.follow(prepared.message, calls)
+        calls, named = calls_of(prepared.message), batch.turn or turn_of(prepared.message)
+        known = asked.get(named) if named else None
+        call, turn = running.follow(prepared.message, calls, ordinal, turn=known)
         own = [_numbered(source, running, in_use, reserved) for source in prepared.sources]
-        message = _message(prepared, batch, ordinal, calls=len(calls), call=call, sources=own)
+        message = _message(prepared, batch, ordinal, turn, call=call, sources=own)
         if batch.stamp and prepared.stored.id == answer:
             message.stamp = write_stamp(batch.stamp)
+            message.saw = saw_of(ordinal, batch.stamp)
+        if message.begins_turn:
+            asked[message.id] = ordinal
         running.add_size(message)
         messages.append(message)
         sources += own
+    if event is not None:
+        event = event._replace(question=asked.get(event.turn, 0))
     items = [
         replace(item.stored, after=after.messages + item.stored.after if item.stored.after else last_active)
         for item in batch.items
@@ -119,7 +135,13 @@ def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int], res
 
 
 def _message(
-    prepared: Prepared, batch: Batch, ordinal: int, *, calls: int, call: OpenCall, sources: Sequence[EntrySource]
+    prepared: Prepared,
+    batch: Batch,
+    ordinal: int,
+    turn: int,
+    *,
+    call: OpenCall,
+    sources: Sequence[EntrySource],
 ) -> EntryMessage:
     """Return a prepared message as its entry stores it, with its stub; `call` is the one that a result answers."""
     tool = (prepared.message.name or call.tool) if isinstance(prepared.message, ToolMessage) else ""
@@ -144,7 +166,10 @@ def _message(
         stored.tokens,
         stored.view_tokens if stub is None else _stub_tokens(prepared, stub, batch),
         stored.content_digest,
-        calls,
+        turn,
+        saw_of(ordinal) if is_written_by_model(prepared.message) else 0,
+        tuple(result_ids(prepared.message)) if stored.type == "ai" else (),
+        call.result,
         tool,
         "" if id_problem(call.id) else call.id,
         call.arguments,

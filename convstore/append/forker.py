@@ -20,10 +20,11 @@ from convstore.exceptions import (
     InvalidScopeError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Ranges, Rewinds, changed, continued
 from convstore.log.state import forked
 from convstore.log.totals import totals_after
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.mongo.copies import Copies
 from convstore.mongo.heads import Origin

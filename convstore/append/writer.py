@@ -31,8 +31,9 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.comparison import is_as_shown
-from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.entry import Entry, Totals
 from convstore.log.rows import Row, rows_of
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import parent_id
 from convstore.mongo.log import SlotTaken, StoredMessageRow
@@ -234,6 +235,8 @@ class Writer:
             is_last_turn = cached.last_question == (condition.turn, tail.link)
             if not is_last_turn:
                 return True
+        if not request.named.issubset(cached.questions):
+            return True
         return condition.refusal is not None or not condition.follows(tail)
 
     async def _tail(self, cached: CachedConversation, request: Request, new: Batch) -> Totals:
@@ -251,17 +254,21 @@ class Writer:
     async def _look_up(self, cached: CachedConversation, request: Request) -> Known:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
         batch, conversation, condition = request.batch, cached.conversation, request.condition
-        if not batch.prepared and not batch.items:
+        if not batch.prepared and not batch.items and request.named.issubset(cached.questions):
             if cached.tail and not condition.follows(cached.tail):
                 tail, cached.tail = await self._log.last_totals(conversation, shown=request.reserve > 0), None
                 self._cache.confirm(cached, tail)
             return Known(batch)
         read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
+        named = request.named
+        wanted = {condition.turn, *batch.ids, *named} - {""}
         if condition.turn or batch.items or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
-            found = await self._log.messages_by_id(conversation, {condition.turn, *batch.ids} - {""})
+            found = await self._log.messages_by_id(conversation, wanted)
         else:
-            tail, found = await asyncio.gather(read_tail, self._log.messages_by_id(conversation, batch.ids))
+            tail, found = await asyncio.gather(read_tail, self._log.messages_by_id(conversation, wanted))
+        cached.know_questions([row.message for row in found.values()])
+        found = {id_: row for id_, row in found.items() if id_ == condition.turn or id_ not in named}
         cached.tail = None
         self._cache.confirm(cached, tail)
         await self._refuse_changed(cached, request, found)
@@ -328,6 +335,7 @@ class Writer:
                     raise
                 return await self._compose(cached, request, new, tail)
         asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
+        asked["questions"] = cached.questions
         if new.items:
             asked["last_active"] = (await self._reader.snapshot(cached, tail)).active.last_active(tail.messages)
         at, link, branch = self._clock.now(), self._clock.link(), request.condition.branch
@@ -404,6 +412,7 @@ class Writer:
         """Cache what the next append and the next loads need of an entry that was just inserted."""
         self._cache.confirm(cached, entry.totals)
         cached.unverified += len(entry.messages)
+        cached.know_questions(entry.messages)
         messages = () if entry.branch else entry.messages
         begins = max((index for index, message in enumerate(messages) if message.type == "human"), default=-1)
         question, link = cached.last_question

@@ -74,7 +74,7 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
             if len(answered) >= calls or rounds > _MAX_OPEN_ROUNDS:
                 calls, answered, rounds = 0, set(), 0
                 cuts += [(index, False)] if index else []
-            calls += message.calls
+            calls += len(message.calls)
     return [*cuts, (len(rows), True)] if rows and is_finished(rows) else cuts
 
 

@@ -18,9 +18,10 @@ from convstore.append.condition import Condition
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError
-from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
+from convstore.log.turn_event import TurnEvent
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.retrying import until_written

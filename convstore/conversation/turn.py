@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError, TurnLostError
-from convstore.log.entry import TurnEvent
+from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources

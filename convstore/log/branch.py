@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, RewoundRange, Totals, TurnEvent
+from convstore.log.entry import Entry, RewoundRange, Totals
 from convstore.log.rewind import Ranges, Rewinds, changed, continued, joined
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import digest_of
 
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from sys import getsizeof
 from typing import Any, NamedTuple
 
+from convstore.log.turn_event import Over, TurnEvent
 from convstore.messages.sizes import bytes_of
 from convstore.sources.places import SourcePlace
 
@@ -91,7 +92,10 @@ class EntryMessage:
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn.
         content_digest: Digest of the content as a client sees it, see `log.comparison`.
-        calls: Number of its tool calls.
+        turn: Ordinal of the question that it belongs to, its own if it is one; 0 for none. See `log.assignment`.
+        saw: For an AI message the last ordinal that its model was shown; 0 for one that no model wrote.
+        calls: The `result_id` of each of its tool calls, in order.
+        answers: For a tool result the `result_id` of the call that it answers; "" if it answers none.
         tool: For a tool result the tool's name, "" if it is unknown.
         call: For a tool result the id of the call that it answers, "" if that cannot be looked up.
         arguments: For a tool result the beginning of its call's arguments as JSON, "" if its call is not known.
@@ -116,7 +120,10 @@ class EntryMessage:
     tokens: int
     view_tokens: int
     content_digest: bytes = b""
-    calls: int = 0
+    turn: int = 0
+    saw: int = 0
+    calls: tuple[str, ...] = ()
+    answers: str = ""
     tool: str = ""
     call: str = ""
     arguments: str = ""
@@ -133,8 +140,18 @@ class EntryMessage:
 
     @property
     def is_answer(self) -> bool:
-        """True if it ends a turn."""
-        return self.type == "ai" and not self.calls and not self.is_paused
+        """True if it ends a turn: an AI message without calls, not paused, that no tool added."""
+        return self.type == "ai" and not self.calls and not self.is_paused and not self.is_added
+
+    @property
+    def is_added(self) -> bool:
+        """True for an AI message that a tool added to its result."""
+        return self.type == "ai" and not self.saw and self.ordinal > 1
+
+    @property
+    def begins_turn(self) -> bool:
+        """True for a question."""
+        return self.turn == self.ordinal
 
     @property
     def identity(self) -> bytes:
@@ -217,12 +234,14 @@ class OpenCall(NamedTuple):
         tool: Name of the tool.
         arguments: The beginning of its arguments as JSON.
         result: The `result_id` of the call, to distinguish calls with one id; "" if its message has no id.
+        turn: The turn of its message.
     """
 
     id: str
     tool: str
     arguments: str
     result: str = ""
+    turn: int = 0
 
 
 class RewoundRange(NamedTuple):
@@ -282,32 +301,6 @@ class Repair(NamedTuple):
     recounts: tuple[Recount, ...]
 
 
-class TurnEvent(NamedTuple):
-    """What an entry records of a turn besides messages.
-
-    Attributes:
-        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin", "append",
-            "activate" or "undo" for a variant.
-        turn: Id of the turn's human message.
-        call: For "wait" and "decide" the `result_id` of the call.
-        values: For "decide" the decision, for "begin" the place, as JSON.
-        first_turn: For an entry of a variant the id of the turn that stood first at its place.
-        variant: Id of the variant.
-    """
-
-    kind: str
-    turn: str
-    call: str = ""
-    values: str = ""
-    first_turn: str = ""
-    variant: str = ""
-
-    @property
-    def ends(self) -> bool:
-        """Return True if it ends the turn."""
-        return self.kind in ("finish", "stop")
-
-
 class Preview(NamedTuple):
     """The beginning of the last message with a text of its own, for listings: its type and the text."""
 
@@ -332,12 +325,13 @@ class Totals:
             the sources of the last entries have it.
         updated_at: When the entry was appended.
         whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 without such an entry.
-        is_ended: The last turn was finished or stopped by an event, and no message follows.
+        over: Why the newest turn is over: "answered", "finished" or "stopped"; "" if it is in progress.
         failed: Active tool results that report a failed call.
+        turn: Ordinal of the newest question, 0 without one.
         entries: Number of the entry.
         messages: Last ordinal.
         active: Active messages, which are those not rewound; only they count in the next four fields.
-        turns: Human messages.
+        turns: Questions.
         results: Tool results.
         tokens: Size of all messages in full.
         view_tokens: Size of all messages in the default view of finished turns.
@@ -357,8 +351,9 @@ class Totals:
     shown: Mapping[bytes, int] | None = field(default=None, compare=False)
     updated_at: datetime | None = None
     whole_list: int = 0
-    is_ended: bool = False
+    over: Over = ""
     failed: int = 0
+    turn: int = 0
     entries: int = 0
     messages: int = 0
     active: int = 0
@@ -372,6 +367,11 @@ class Totals:
     given_through: int = 0
     shown_at: int = 0
     link: int = 0
+
+    @property
+    def is_ended(self) -> bool:
+        """True if an event ended the newest turn."""
+        return self.over in ("finished", "stopped")
 
 
 @dataclass(slots=True)

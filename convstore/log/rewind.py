@@ -22,7 +22,8 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryItem, EntryMessage, Repair, RewoundRange, Totals, TurnEvent
+from convstore.log.entry import Entry, EntryItem, EntryMessage, Repair, RewoundRange, Totals
+from convstore.log.turn_event import TurnEvent
 
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
@@ -30,7 +31,7 @@ MAX_DIFFERENCE = 64
 COUNTS = ("active", "turns", "results", "tokens", "view_tokens", "failed")
 """The totals that count active messages only."""
 
-OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "is_ended")
+OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "turn", "over")
 """All totals that depend on which messages are active."""
 
 Ranges = tuple[RewoundRange, ...]
@@ -185,7 +186,7 @@ def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
     """Return what messages add to the totals of the active ones."""
     return Counter(
         active=len(messages),
-        turns=sum(message.type == "human" for message in messages),
+        turns=sum(message.begins_turn for message in messages),
         results=sum(message.type == "tool" for message in messages),
         tokens=sum(message.tokens for message in messages),
         view_tokens=sum(message.view_tokens for message in messages),

@@ -24,7 +24,7 @@ class Row(NamedTuple):
         entry: The entry.
         place: Its position among the active messages, from 1.
         before: View tokens of the log before it, by the counter of the rows.
-        turn: Number of its turn; 0 before the first human message.
+        turn: Number of the newest question; 0 before the first one.
         result: Number of tool results in the log before it.
         ends: An event after it ended the log's last turn.
     """
@@ -54,12 +54,13 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, t
     covered, turns = (summary.active, summary.turns) if summary else (0, 0)
     rows = []
     for entry in entries:
-        types, totals, number = [message.type for message in entry.messages], entry.totals, entry.number
-        turn, result = totals.turns - types.count("human"), totals.results - types.count("tool")
-        place = totals.active - len(types)
+        totals, number = entry.totals, entry.number
+        turn = totals.turns - sum([message.turn == message.ordinal for message in entry.messages])
+        result = totals.results - sum([message.type == "tool" for message in entry.messages])
+        place = totals.active - len(entry.messages)
         is_after = number > last[0]
         for message in entry.messages:
-            turn += message.type == "human"
+            turn += message.turn == message.ordinal
             place += 1
             if is_after or (number, message.ordinal) > last:
                 rows.append((message, entry, place - covered, turn - turns, result))

@@ -12,10 +12,12 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, TurnEvent, Usage
+from convstore.log.assignment import Assignment, is_written_by_model
+from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, Usage
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.provenance import model_of
 from convstore.messages.text import text_of
-from convstore.messages.tool_calls import Call, calls_of, result_id
+from convstore.messages.tool_calls import Call, calls_of, is_paused, result_id
 
 MAX_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
@@ -49,8 +51,8 @@ def totals_after(
     """
     running = RunningTotals(before, before.sources_through)
     for message, appended in messages:
+        running.follow(appended, calls_of(appended), message.ordinal, turn=message.turn)
         running.add_size(message)
-        running.follow(appended, calls_of(appended))
     return running.totals(at, shown_now=False, event=event)
 
 
@@ -85,19 +87,21 @@ class _OpenCalls:
         """Drop the oldest calls, which are hardly ever answered in a later turn."""
         self._calls = dict(list(self._calls.items())[-_MAX_LATE_CALLS:])
 
-    def open(self, message: BaseMessage, calls: Sequence[Call]) -> None:
+    def open(self, message: BaseMessage, calls: Sequence[Call], turn: int) -> None:
         opened, same = list[OpenCall](), dict[str, int]()
         for call in calls:
             position = same[call.id] = same.get(call.id, -1) + 1
             made = result_id(message.id, call.id, position) if message.id else ""
-            opened.append(OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made))
+            opened.append(OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made, turn))
         for pending in reversed(opened):
             if len(pending.id) <= _CALL_ID_CHARACTERS:  # every following entry would store the long id
                 self._calls.setdefault(pending.id, []).append(pending)
 
-    def answer(self, result: ToolMessage) -> OpenCall:
-        """Remove and return the call that a result answers, an empty one if there is none."""
-        calls = self._calls.get(result.tool_call_id, [OpenCall(result.tool_call_id, "", "")])
+    def answer(self, result: ToolMessage) -> OpenCall | None:
+        """Remove and return the call that a result answers, None if there is none."""
+        calls = self._calls.get(result.tool_call_id)
+        if calls is None:
+            return None
         # Of several calls with one id the one that the result was made for, else the last.
         call = calls.pop(next((index for index, call in enumerate(calls) if call.result == result.id), -1))
         if not calls:
@@ -125,6 +129,7 @@ class RunningTotals:
     given_through: int = field(init=False)
     shown: ShownSources = field(init=False)
     _calls: _OpenCalls = field(init=False)
+    _assignment: Assignment = field(init=False)
     _usage: dict[str, Usage] = field(init=False)
     _preview: Preview | None = field(init=False)
     _messages: int = 0
@@ -139,6 +144,7 @@ class RunningTotals:
         self.given_through = self.after.given_through
         self.shown = ShownSources(self.after.shown or {})
         self._calls = _OpenCalls(self.after.calls)
+        self._assignment = Assignment.after(self.after)
         self._usage = dict(self.after.usage)
         self._preview = self.after.preview
 
@@ -161,6 +167,8 @@ class RunningTotals:
     ) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it."""
         after, entries = self.after, self.after.entries + 1
+        if event is not None:
+            self._assignment.end(event)
         return replace(
             after,
             entries=entries,
@@ -182,23 +190,35 @@ class RunningTotals:
             shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,
             link=link,
-            is_ended=(event is not None and event.ends) or (after.is_ended and not self._messages),
+            turn=self._assignment.turn,
+            over=self._assignment.over,
         )
 
-    def follow(self, message: BaseMessage, calls: Sequence[Call]) -> OpenCall:
-        """Count turns, results, usage and open calls; return the call that a tool result answers."""
-        if message.type == "human":
+    def follow(
+        self, message: BaseMessage, calls: Sequence[Call], ordinal: int, *, turn: int | None
+    ) -> tuple[OpenCall, int]:
+        """Count a message and its calls; return the call that a tool result answers, and the turn of the message.
+
+        Its turn is the one given, if any; see `log.assignment`.
+        """
+        answered = self._calls.answer(message) if isinstance(message, ToolMessage) else None
+        if turn is None:
+            turn = self._assignment.turn_of(message, ordinal, answered)
+        is_said = is_written_by_model(message)
+        is_answer = is_said and not calls and not is_paused(message)
+        self._assignment.add(message.type, ordinal, turn, is_said=is_said, is_answer=is_answer)
+        if turn == ordinal:
             self._turns += 1
             self._calls.begin_turn()
         if calls:
-            self._calls.open(message, calls)
+            self._calls.open(message, calls, turn)
         if isinstance(message, AIMessage) and message.usage_metadata:
             self._add_usage(message, message.usage_metadata)
         self._preview = preview_of(message) or self._preview
         if not isinstance(message, ToolMessage):
-            return _NO_CALL
+            return _NO_CALL, turn
         self._results += 1
-        return self._calls.answer(message)
+        return answered or OpenCall(message.tool_call_id, "", ""), turn
 
     def _add_usage(self, message: AIMessage, counts: Any) -> None:
         if not isinstance(counts, dict):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
-from convstore.log.entry import TurnEvent
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.filing import Filing, is_answer, is_question, turn_of
 from convstore.messages.media import block_type, is_media
 from convstore.messages.tool_calls import Call, calls_of, result_ids

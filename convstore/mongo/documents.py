@@ -1,4 +1,4 @@
-"""Convert entries, totals and summaries to documents and back; sends nothing.
+"""Convert entries and totals to documents and back; sends nothing.
 
 The documents of ``log``, whose order of keys `keys` explains::
 
@@ -10,12 +10,12 @@ The documents of ``log``, whose order of keys `keys` explains::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from sys import intern
-from typing import Any
+from typing import Any, get_args
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import (
@@ -30,11 +30,10 @@ from convstore.log.entry import (
     PayloadRef,
     Preview,
     Totals,
-    TurnEvent,
 )
 from convstore.log.rows import is_named
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
-from convstore.log.summary import SummaryRecord
+from convstore.log.turn_event import Over, TurnEvent
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
 from convstore.messages.sizes import bytes_of
 from convstore.mongo.bson_values import (
@@ -51,7 +50,7 @@ from convstore.mongo.bson_values import (
     utc,
     wrong_with,
 )
-from convstore.mongo.keys import LOG, SUMMARIES, entry_id, summary_id
+from convstore.mongo.keys import entry_id
 from convstore.mongo.rewound import rewound_data, rewound_from
 from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
 from convstore.mongo.versions import check_version, stamped
@@ -66,7 +65,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         "first": entry.first,
         "count": last - entry.first + 1,
         "at": entry.at,
-        "messages": [message_document(message) for message in entry.messages],
+        "messages": _message_documents(entry.messages),
         "totals": totals_document(entry.totals),
         "after": entry.after,
     }
@@ -100,12 +99,28 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
 
 
 def lookup_of(entry: Entry) -> list[str | int]:
-    """Return the values by which an index finds an entry: answered calls, blocks of source ids, variants, items."""
+    """Return the values by which an index finds an entry: calls, turns, variants, blocks of source ids, items."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
+    turns = dict.fromkeys(map(messages_of_turn, _earlier_turns(entry)))
     variants = [variants_at(entry.event.first_turn)] if entry.event and entry.event.first_turn else []
     places = dict.fromkeys(_items_after(item.after) for item in entry.items)
     items = [*places, *(_item_name(item.id) for item in entry.items if item.id)]
-    return [*calls, *variants, *source_blocks([*entry.claims, *(source.id for source in entry.sources)]), *items]
+    blocks = source_blocks([*entry.claims, *(source.id for source in entry.sources)])
+    return [*calls, *turns, *variants, *blocks, *items]
+
+
+def messages_of_turn(question: int) -> str:
+    """Return the value by which entries are found that have messages of a turn after a later question."""
+    return f"turn {question}"
+
+
+def _earlier_turns(entry: Entry) -> Iterator[int]:
+    """Yield the turns of an entry that are not the newest one where they stand."""
+    newest = entry.branch.turn if entry.branch else entry.totals.turn
+    event = [entry.event.question] if entry.event else []
+    for turn in (*(message.turn for message in entry.messages), *event):
+        if turn and turn != newest:
+            yield turn
 
 
 def variants_at(first_turn: str) -> str:
@@ -156,7 +171,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     entry = Entry(
         first=first,
         at=utc(document["at"]),
-        messages=tuple([message_from(row, first + index, document["_id"]) for index, row in enumerate(messages)]),
+        messages=messages_from(messages, first, document["_id"]),
         totals=totals,
         after=stored_number(document["after"]),
         sources=sources_from(document, messages) if "sources" in document else (),
@@ -187,7 +202,7 @@ def _has_results(entry: Entry) -> bool:
 _any_number = partial(stored_number, minimum=None)
 
 _TOTALS = (
-    *("entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
+    *("turn", "entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
     *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
 _TOTALS_NUMBERS = itemgetter(*_TOTALS)
@@ -199,11 +214,11 @@ def totals_document(totals: Totals) -> dict[str, Any]:
     return {name: getattr(totals, name) for name in _TOTALS} | {
         "counter": to_stored(totals.counter),
         "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
-        "calls": [[to_stored(part) for part in call] for call in totals.calls],
+        "calls": [[*map(to_stored, call[:4]), call.turn] for call in totals.calls],
         "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
         "updated_at": totals.updated_at,
         **({"whole_list": totals.whole_list} if totals.whole_list else {}),
-        **({"ended": 1} if totals.is_ended else {}),
+        **({"over": totals.over} if totals.over else {}),
         **({"failed": totals.failed} if totals.failed else {}),
     }
 
@@ -214,23 +229,57 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
     return Totals(
         intern(from_stored(document["counter"])),
         {from_stored(model): (_any_number(a), _any_number(b), _any_number(c)) for model, a, b, c in usage} or NO_USAGE,
-        tuple(OpenCall(*map(from_stored, stored_list(call))) for call in stored_list(document["calls"])),
+        tuple(map(_open_call_from, stored_list(document["calls"]))),
         _preview_from(document["preview"]) if "preview" in document else UNREAD,
         None if document["shown_at"] else {},
         None if at is None else utc(at),
         stored_number(document.get("whole_list", 0)),
-        bool(stored_number(document.get("ended", 0))),
+        _over_from(document.get("over", "")),
         stored_number(document.get("failed", 0)),
         *stored_numbers(_TOTALS_NUMBERS(document)),
     )
+
+
+def _open_call_from(value: Any) -> OpenCall:
+    *texts, turn = stored_list(value)
+    id_, tool, arguments, result = map(from_stored, texts)
+    return OpenCall(id_, tool, arguments, result, stored_number(turn))
+
+
+def _over_from(value: Any) -> Over:
+    if value not in get_args(Over):
+        raise ValueError(f"unknown end of a turn {value!r}")
+    return value  # type: ignore[no-any-return]
 
 
 def _preview_from(value: Any) -> Preview | None:
     return None if value is None else Preview(*map(from_stored, stored_list(value)))
 
 
+def _message_documents(messages: Sequence[EntryMessage]) -> list[dict[str, Any]]:
+    """Return messages in the form that entries store; each has its turn unless that is the one before it has."""
+    documents, before = list[dict[str, Any]](), -1
+    for message in messages:
+        document = message_document(message)
+        if message.turn != before:
+            document["turn"] = before = message.turn
+        documents.append(document)
+    return documents
+
+
+def messages_from(documents: Sequence[Mapping[str, Any]], first: int, entry: str) -> tuple[EntryMessage, ...]:
+    """Return the messages of the entry with a key, the first of which has an ordinal."""
+    messages, turn = list[EntryMessage](), 0
+    for ordinal, document in enumerate(documents, first):
+        turn = document["turn"] if ordinal == first else document.get("turn", turn)
+        if type(turn) is not int or not 0 <= turn <= ordinal:
+            raise ValueError("the turn of a message is no question before it")
+        messages.append(message_from(document, ordinal, entry, turn))
+    return tuple(messages)
+
+
 def message_document(message: EntryMessage) -> dict[str, Any]:
-    """Return a message in the form that entries store; its texts may have lone surrogates."""
+    """Return a message in the form that entries store, but for its turn; its texts may have lone surrogates."""
     document: dict[str, Any] = {
         "id": message.id,
         "type": message.type,
@@ -241,7 +290,9 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
     }
     optional = {
         "content_digest": message.content_digest,
-        "calls": message.calls,
+        "calls": list(message.calls),
+        "answers": message.answers,
+        "unseen": message.ordinal - 1 - message.saw if message.type == "ai" else 0,
         "tool": message.tool,
         "call": message.call,
         "arguments": message.arguments,
@@ -255,15 +306,17 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
     return document | {key: value for key, value in optional.items() if value}
 
 
-def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> EntryMessage:
-    """Return the message that `message_document` wrote, which has an ordinal in the entry with a key."""
+def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: int) -> EntryMessage:
+    """Return the message that `message_document` wrote, which has an ordinal and a turn in the entry with a key."""
     id_, type_, body, digest, tokens, view_tokens = _MESSAGE_FIELDS(document)
     get = document.get
     if type_ not in MESSAGE_TYPES:
         raise ValueError(f"unknown message type {type_!r}")
-    id_, call, sources = stored_texts((id_, get("call", ""), get("sources", "")))
+    id_, call, answers, sources = stored_texts((id_, get("call", ""), get("answers", ""), get("sources", "")))
     stamp = unsealed(found, id_) if (found := get("stamp")) else ""
-    tokens, view_tokens, calls = stored_numbers((tokens, view_tokens, get("calls", 0)))
+    tokens, view_tokens, unseen = stored_numbers((tokens, view_tokens, get("unseen", 0)))
+    if unseen >= ordinal:
+        raise ValueError("a message was written by a model that had seen less than nothing")
     payload, stub, tool, arguments = get("payload"), get("stub"), get("tool", ""), get("arguments", "")
     return EntryMessage(
         ordinal,
@@ -274,7 +327,10 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str) -> Entry
         tokens,
         view_tokens,
         stored_bytes(found, length=CONTENT_DIGEST_BYTES) if (found := get("content_digest")) else b"",
-        calls,
+        turn,
+        ordinal - 1 - unseen if type_ == "ai" else 0,
+        tuple(stored_texts(found)) if (found := get("calls")) else (),
+        answers,
         intern(tool if type(tool) is str else from_stored(tool)),
         call,
         arguments if type(arguments) is str else from_stored(arguments),
@@ -341,71 +397,6 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
     token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
     digest, size = stored_bytes(document["digest"], length=DIGEST_BYTES), stored_number(document["size"])
     return PayloadRef(token, chunk, ends, own, digest, size, body, shown, part, bool(document.get("edged", 0)), alone)
-
-
-_SUMMARY = {
-    "range": ("first", "last", "entry", "seen"),
-    "totals": ("active", "turns", "view_tokens"),
-    "tokens": ("tokens_in", "tokens_out"),
-}
-
-
-def summary_document(record: SummaryRecord) -> dict[str, Any]:
-    """Return a summary in the form that states store; its own document has more fields."""
-    document = {
-        "token": record.token,
-        "version": record.version,
-        "parent": record.parent,
-        "previous": record.previous,
-        **{field: [getattr(record, name) for name in names] for field, names in _SUMMARY.items()},
-        "counter": to_stored(record.counter),
-        "rewound": [list(gap) for gap in record.gaps],
-        "text": to_stored(record.text),
-        "model": to_stored(record.model),
-        "at": record.at,
-        "results": [list(result) for result in record.results],
-        "messages": [to_stored(body) for body in record.messages],
-        "digest": record.digest,
-    } | ({"reason": record.reason} if record.reason else {})
-    return stamped(document, "summary")
-
-
-def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryRecord:
-    """Return the summary that a document holds, or the copy in the state with the key `state`.
-
-    A CorruptDocumentError is raised if it is damaged.
-    """
-    key, collection = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
-    try:
-        if not state and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
-            raise ValueError("the key does not match the conversation and the token")
-        numbers = (zip(names, stored_numbers(document[field]), strict=True) for field, names in _SUMMARY.items())
-        record = SummaryRecord(
-            token=stored_text(document["token"]),
-            version=stored_number(document["version"]),
-            parent=stored_text(document["parent"]),
-            previous=stored_text(document["previous"]),
-            counter=from_stored(document["counter"]),
-            gaps=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["rewound"])),
-            text=from_stored(document["text"]),
-            model=from_stored(document["model"]),
-            **dict(chain.from_iterable(numbers)),
-            at=utc(document["at"]),
-            results=_pairs(document["results"]),
-            folded=_pairs(document.get("folded", ())),
-            messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
-            reason=stored_text(document.get("reason", "")),
-            place=(key, collection),
-        )
-        if document["digest"] != (record.digest if state else record.whole_digest):
-            raise ValueError("the digest does not match the content")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDocumentError(key, f"a summary: {wrong_with(error)}", collection=collection) from error
-    return record
-
-
-def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((stored_text(first), stored_text(other)) for first, other in stored_list(value))
 
 
 def way_out_of_size(entry: Entry, limit: int) -> str:

@@ -292,7 +292,8 @@ class Heads:
         for entry in sorted(await self._log.find(query, fields), key=itemgetter("first"), reverse=True):
             with suppress(CorruptDocumentError), reading(entry):  # a list shows the others
                 for message in entry.get("messages", ()):
-                    questions[entry["conversation"]] = message_from(message, entry["first"], entry["_id"])
+                    first = entry["first"]
+                    questions[entry["conversation"]] = message_from(message, first, entry["_id"], first)
         return questions
 
     async def _each(self, query: dict[str, Any]) -> AsyncGenerator[ListedHead, None]:

@@ -26,8 +26,9 @@ from convstore.mongo.bson_values import (
     to_stored,
     utc,
 )
-from convstore.mongo.documents import message_document, message_from, summary_document, summary_from
+from convstore.mongo.documents import message_document, message_from
 from convstore.mongo.keys import entry_id, state_id
+from convstore.mongo.summary_documents import summary_document, summary_from
 from convstore.mongo.versions import stamped
 
 _SUMMARY_BYTES = 32_000
@@ -188,7 +189,7 @@ def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:
         document, key = dict(state["system"]), str(state["_id"])
         if document.pop("digest") != _digest(stored_text(state["conversation"]), document):
             return None
-        messages = tuple(message_from(message, message["ordinal"], key) for message in document["messages"])
+        messages = tuple(message_from(message, message["ordinal"], key, 0) for message in document["messages"])
         gaps = tuple((low, high) for low, high in document["rewound"])
         return LeadingSystem(messages, document["through"], gaps, from_stored(document["counter"]))
     except (KeyError, TypeError, ValueError):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Collection, within
-from convstore.mongo.documents import summary_document, summary_from
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import SUMMARIES, summary_id
+from convstore.mongo.summary_documents import summary_document, summary_from
 from convstore.mongo.versions import is_newer
 
 

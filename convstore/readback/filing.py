@@ -61,7 +61,7 @@ def is_over(turn: Sequence[Row]) -> bool:
     """Return True if a turn has its answer, and results for all its calls."""
     said = [row.message for row in turn if row.message.type == "ai"]
     results = sum(row.message.type == "tool" for row in turn)
-    return bool(said) and said[-1].is_answer and results >= sum(message.calls for message in said)
+    return bool(said) and said[-1].is_answer and results >= sum(len(message.calls) for message in said)
 
 
 def _names_another(row: Row, question: str) -> bool:
@@ -80,5 +80,5 @@ def _late_results(turn: Sequence[Row]) -> set[str]:
     return {
         result.id
         for result in results
-        if not any(result_id(ai.id, result.call, at) == result.id for ai in callers for at in range(ai.calls))
+        if not any(result_id(ai.id, result.call, at) == result.id for ai in callers for at in range(len(ai.calls)))
     }

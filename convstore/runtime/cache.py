@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import getsizeof
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
 from convstore.log.state import LeadingSystem, State
@@ -29,6 +29,7 @@ TAIL_LIFETIME = 10.0
 
 _MAXIMUM_CONVERSATIONS = 1_000
 _MAXIMUM_BYTES = 32_000_000
+_MAXIMUM_QUESTIONS = 16
 _ENTRY_OVERHEAD, _MESSAGE_OVERHEAD = 350, 550
 """Bytes that a cached entry and a cached message take in addition to their stored size."""
 _CONVERSATION_OVERHEAD, _ITEM_OVERHEAD = 6_000, 150
@@ -89,6 +90,7 @@ class CachedConversation:
         entries: Number of entries that were acknowledged or read, so the log has at least these; it never decreases.
         last_question: The last message of the log if it is a human one that this store appended: its id, and the link
             of the last entry.
+        questions: Ordinals of questions by their ids, the newest last.
         active: The active messages as of the newest rewind entry seen.
         system: The leading system messages.
         view_start: Entry and ordinal of the first message of the view loaded last; None after a rewind.
@@ -111,6 +113,7 @@ class CachedConversation:
     counted: Totals | None = None
     entries: int = 0
     last_question: tuple[str, int] = ("", 0)
+    questions: dict[str, int] = field(default_factory=dict)
     active: Rewinds = NO_REWINDS
     system: LeadingSystem | None = None
     view_start: tuple[int, int] | None = None
@@ -121,6 +124,15 @@ class CachedConversation:
     end: LoadedEnd | None = None
     counted_size: int = 0
     locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(default_factory=WeakKeyDictionary)
+
+    def know_questions(self, messages: Iterable[EntryMessage]) -> None:
+        """Remember where the questions among some messages stand."""
+        for message in messages:
+            if message.begins_turn:
+                self.questions.pop(message.id, None)
+                self.questions[message.id] = message.ordinal
+        while len(self.questions) > _MAXIMUM_QUESTIONS:
+            del self.questions[next(iter(self.questions))]
 
     @property
     def lock(self) -> asyncio.Lock:

@@ -24,11 +24,12 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.log.branch import Branch, branch_of
-from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals, TurnEvent
+from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds, difference
 from convstore.log.stored_message import payload_needed, payload_runs, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
+from convstore.log.turn_event import TurnEvent
 from convstore.messages.filing import LINK, is_question
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
@@ -192,6 +193,7 @@ class LogReader:
         if retry_if_stale and len(found) < len(set(ids)) and cached.entries:
             await self.tail(cached)  # a new primary may have shown less before; from now on it will not
             found = await self.log.messages_by_id(cached.conversation, ids)
+        cached.know_questions([row.message for row in found.values()])
         return found
 
     async def newest_results(

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from convstore.append.condition import Condition
 from convstore.exceptions import UnknownMessageError
-from convstore.log.entry import TurnEvent
+from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import decidable, paused, results_of
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written

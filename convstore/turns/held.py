@@ -11,8 +11,9 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import ConflictError, SchemaVersionError, TurnClosedError, TurnConflictError, TurnLostError
 from convstore.log.branch import Branch
-from convstore.log.entry import Totals, TurnEvent
+from convstore.log.entry import Totals
 from convstore.log.state import NO_RECORD, ViewRecord
+from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.turn_leases import TurnLease
 from convstore.values.scope import Scope

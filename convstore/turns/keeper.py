@@ -28,7 +28,8 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
-from convstore.log.entry import Totals, TurnEvent
+from convstore.log.entry import Totals
+from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import TurnRecord, paused, result_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases

@@ -21,8 +21,9 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.branch import Branch
-from convstore.log.entry import Entry, Totals, TurnEvent
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import Change, continued
+from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -208,7 +209,7 @@ class Variants:
         last, is_after = question - bool(asked.instead_of), not asked.instead_of
         entry, point = await self._rewinder.point(cached, question, log.active, is_after=is_after)
         event = TurnEvent("append", turn_id, first_turn=place.first_turn, variant=asked.variant)
-        totals = replace(continued(log.tail, point), is_ended=False)
+        totals = replace(continued(log.tail, point), over="")
         branch = Branch(event, last, entry, log.active.through(last), totals)
         as_if = Snapshot(cached, totals, branch.active(log.active))
         branch = branch._replace(totals=await self._reader.recount_tail(cached, totals, as_if))

@@ -65,6 +65,7 @@ class ViewStamp(BaseModel):
     Attributes:
         conversation_id: The random id of the conversation.
         entry: Number of the last entry that the view saw.
+        ordinal: Last ordinal that it saw; 0 if that is not known.
         summary: Token of the summary that it shows, "" for none.
         marks: What it left out and shortened: `start`, `short_through`, `stubs_through` (ordinals) and `gap` (tokens).
         policy: The options of its policy that differ from the defaults.
@@ -80,6 +81,7 @@ class ViewStamp(BaseModel):
 
     conversation_id: str
     entry: int = 0
+    ordinal: int = 0
     summary: str = ""
     marks: ViewMarks = ViewMarks()
     policy: dict[str, Any] = {}

@@ -14,12 +14,13 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import CorruptDocumentError
+from convstore.log.assignment import is_written_by_model, saw_of
 from convstore.log.comparison import content_digest
 from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
 from convstore.log.items import ItemRow, read_log_item
-from convstore.log.stored_message import read_message, stub_again
+from convstore.log.stored_message import read_message, stamp_of, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, RunningTotals, totals_after
-from convstore.messages.tool_calls import calls_of, is_paused
+from convstore.messages.tool_calls import calls_of, is_paused, result_ids
 from convstore.messages.values import Codec
 from convstore.sources.detection import has_failed, read_back_ids
 from convstore.sources.places import read_item, read_text
@@ -100,20 +101,27 @@ def check_totals(
 
 
 def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> list[Problem]:
-    """Return the results for which other arguments are stored than those of the call that they answer."""
+    """Return the results for which another call, or other arguments, are stored than those of the one they answer."""
     running = RunningTotals(before, before.sources_through)
-    calls = [running.follow(message, calls_of(message)) for message in messages]
-    wrong = [
-        stored.id for stored, call in zip(entry.messages, calls, strict=True) if stored.arguments != call.arguments
+    numbered = zip(entry.messages, messages, strict=True)
+    calls = [
+        running.follow(message, calls_of(message), stored.ordinal, turn=stored.turn)[0] for stored, message in numbered
     ]
-    return [("message", f"message {id_!r}: the stored arguments of its call are wrong") for id_ in wrong]
+    wrong = [
+        stored.id
+        for stored, call in zip(entry.messages, calls, strict=True)
+        if (stored.answers, stored.arguments) != (call.result, call.arguments)
+    ]
+    return [("message", f"message {id_!r}: the stored result id or arguments of its call are wrong") for id_ in wrong]
 
 
 def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> Iterator[str]:
     if content_digest(appended, codec) != message.content_digest:
         yield "its content digest does not match its content"
-    if len(calls_of(appended)) != message.calls:
-        yield "the stored number of its calls is wrong"
+    if tuple(result_ids(appended)) != message.calls:
+        yield "the stored ids of its calls' results are wrong"
+    if message.saw != _seen_by(message, appended):
+        yield "what its model had seen is stored against its stamp"
     if is_paused(appended) != message.is_paused:
         yield "it is marked as paused or not, against its content"
     if isinstance(appended, ToolMessage):
@@ -122,6 +130,11 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
             yield "the stored id or tool of the call that it answers is wrong"
     if has_failed(appended) != message.is_failed:
         yield "it is marked as failed or not, against its content"
+
+
+def _seen_by(message: EntryMessage, appended: BaseMessage) -> int:
+    """Return the last ordinal that the model of a message was shown; 0 for one that a tool added."""
+    return saw_of(message.ordinal, stamp_of("", message)) if is_written_by_model(appended) else 0
 
 
 def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> str:

@@ -25,7 +25,7 @@ from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id
 from convstore.verify.active_totals import ActiveTotals, branch_problem, number_in
-from convstore.verify.entry import RecentSources, check_entry, check_totals, item_problem
+from convstore.verify.entry import Problem, RecentSources, check_entry, check_totals, item_problem
 from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of
 
 _CHUNKS_AT_ONCE = 16
@@ -66,6 +66,7 @@ class LogCheck:
     _repair: Repair | None = None
     _candidates: tuple[Totals, ...] = (Totals(),)
     _branches: dict[tuple[str, str], Totals] = field(default_factory=dict)
+    _questions: set[int] = field(default_factory=set)
 
     def _report(self, kind: str, document_id: str, problem: str, **outcome: bool) -> None:
         self.subject.report(kind, LOG, document_id, problem, **outcome)
@@ -171,6 +172,7 @@ class LogCheck:
         try:
             problems, messages = check_entry(entry, payloads, codec=self.subject.codec)
             problems += self._sources.check(entry)
+            problems += self._turn_problems(entry)
             if messages is not None and (text := branch_problem(entry, messages, self._branches)):
                 problems.append(("totals", text))
             wrong, self._candidates = check_totals(entry, messages, self._candidates)
@@ -179,6 +181,16 @@ class LogCheck:
             return
         for kind, text in (*problems, *wrong):
             self._report(kind, key, text)
+
+    def _turn_problems(self, entry: Entry) -> list[Problem]:
+        """Return the messages of an entry whose turn is no question of the log up to them."""
+        problems = list[Problem]()
+        for message in entry.messages:
+            if message.begins_turn:
+                self._questions.add(message.ordinal)
+            elif message.turn and message.turn not in self._questions and not self.is_damaged:
+                problems.append(("message", f"message {message.id!r}: its turn is no question before it"))
+        return problems
 
     async def _payloads(self, entry: Entry) -> dict[str, str]:
         """Return the payloads of an entry's messages by id; damaged ones are reported and left out."""

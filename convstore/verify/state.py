@@ -15,7 +15,7 @@ from convstore.log.rows import rows_of
 from convstore.log.state import LeadingSystem, State, ViewRecord, restored, system_of
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.collection import Document
-from convstore.mongo.documents import entry_from, summary_from
+from convstore.mongo.documents import entry_from
 from convstore.mongo.keys import LOG, SUMMARIES, entry_id, state_id, summary_id
 from convstore.mongo.number_pools import check_pool
 from convstore.mongo.state_documents import (
@@ -28,6 +28,7 @@ from convstore.mongo.state_documents import (
     system_document,
     views_in,
 )
+from convstore.mongo.summary_documents import summary_from
 from convstore.mongo.versions import is_newer
 from convstore.verify.findings import ORPHAN_AGE, Subject
 from convstore.verify.log import LogCheck

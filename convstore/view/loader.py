@@ -328,6 +328,7 @@ class Loader:
             load.policy,
             counter=self._counter.name,
             entry=load.last_entry,
+            ordinal=load.log.tail.messages,
             summary=load.summary.token if load.summary else "",
             marks=decision.marks,
             tokens=view.tokens,

@@ -127,7 +127,7 @@ class SizedLog:
             for index in range(turn.begin, turn.end):
                 message, added = self.rows[index].message, 0
                 if message.calls:
-                    unanswered, caller = unanswered + message.calls, index
+                    unanswered, caller = unanswered + len(message.calls), index
                 elif message.type == "tool" and unanswered and message.arguments:
                     unanswered -= 1
                 elif message.type == "tool":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
 from pydantic import Field, PrivateAttr, SerializeAsAny
@@ -57,7 +57,10 @@ class History(Value):
         if self._stamp is None:
             return None
         stamp = self._stamp(messages)
-        return stamp.model_copy(update={"entry": entry or stamp.entry, "adapted": adapted})
+        changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
+        if entry or len(messages) != len(self.messages):
+            changes["ordinal"] = 0  # the model saw messages that were appended since the load
+        return stamp.model_copy(update=changes)
 
     def to_openai(self, *, api: Literal["chat", "responses"] = "chat", model: str | None = None) -> OpenAIMessages:
         """Return the view as `messages` of OpenAI's Chat Completions, or as `input` of its Responses API.

@@ -11,6 +11,7 @@ import re
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -77,15 +78,20 @@ def rows_from(script: str, *, size: int = 10) -> list[Row]:
     s a system message.
     """
     rows: list[Row] = []
-    turn, calls, answered = 0, 0, 0
+    turn, calls, answered, question = 0, 0, 0, 0
     for index, kind in enumerate(script.split(), 1):
         turn += kind == "h"
+        question = index if kind == "h" else question
         number = int(kind[1:] or 1) if kind[0] == "c" else 0
         calls += number
         answered += kind == "t"
         type_ = {"h": "human", "a": "ai", "c": "ai", "t": "tool", "s": "system"}[kind[0]]
         call = f"call{answered}" if type_ == "tool" else ""
-        message = EntryMessage(index, str(index), type_, "", b"", size, size, calls=number, call=call)
+        made = tuple(f"call{calls - number + at}" for at in range(number))
+        saw = index - 1 if type_ == "ai" else 0
+        message = EntryMessage(
+            index, str(index), type_, "", b"", size, size, turn=question, saw=saw, calls=made, call=call
+        )
         rows.append(Row(message, ENTRY, index, (index - 1) * size, turn, 0))
     return rows
 
@@ -140,7 +146,7 @@ def test_what_would_save_little_is_not_folded() -> None:
     """At least an eighth of the trigger beyond what the summary is expected to take, unless it is forced."""
     rows = [*rows_from("h a"), *(row for row in rows_from("h a h a h") if row.place > 2)]
     rows = [
-        Row(EntryMessage(n, str(n), row.message.type, "", b"", size, size), ENTRY, n, 0, row.turn, 0)
+        Row(replace(row.message, ordinal=n, tokens=size, view_tokens=size), ENTRY, n, 0, row.turn, 0)
         for n, (row, size) in enumerate(zip(rows, [5, 5, 5, 5, 900], strict=True), 1)
     ]
     assert plan_compaction(rows, rule_of(160, keep=0)) == 0
@@ -164,7 +170,7 @@ def test_a_cut_is_never_between_a_call_and_its_results(seed: int, trigger: int, 
     cut = plan_compaction(rows, rule_of(trigger, keep=keep), force=force)
     assert 0 <= cut <= len(rows)
     before, after = rows[:cut], rows[cut:]
-    assert sum(row.message.calls for row in before) == sum(row.message.type == "tool" for row in before)
+    assert sum(len(row.message.calls) for row in before) == sum(row.message.type == "tool" for row in before)
     if after and cut:
         assert after[0].message.type in ("human", "ai")
         assert after[0].message.type == "human" or after[0].turn == rows[-1].turn

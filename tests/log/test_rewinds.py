@@ -27,7 +27,10 @@ def test_reading_passes_over_entries_without_live_messages() -> None:
 def test_an_entry_of_which_a_part_was_rewound_counts_the_rest() -> None:
     """If a part of an entry was rewound, the entry has the messages and totals of the rest."""
     kinds = enumerate(("human", "ai", "human", "tool"), 1)
-    messages = tuple(EntryMessage(ordinal, str(ordinal), kind, "", b"", 5, 3) for ordinal, kind in kinds)
+    messages = tuple(
+        EntryMessage(ordinal, str(ordinal), kind, "", b"", 5, 3, turn=(ordinal + 1) // 2 * 2 - 1)
+        for ordinal, kind in kinds
+    )
     totals = Totals(entries=1, messages=4, active=4, turns=2, results=1, tokens=20, view_tokens=12)
     entry = Entry(1, datetime.now(UTC), messages, totals)
     [rest] = Rewinds(ranges=(RewoundRange(3, 4, 2, 1),)).of([entry])

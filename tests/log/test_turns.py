@@ -1,70 +1,164 @@
-"""The commands of turns, counted; their promises are in the contract suite."""
+"""The turn of each message, and the one fold that judges a turn."""
 
 from __future__ import annotations
 
-import asyncio
-import uuid
-from collections.abc import AsyncIterator
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
-import pytest
-from counting import STANDING, Commands, cold
-from fixture_types import Client
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore import Conversation, ConversationStore
-from convstore.integration import pause_in_turn
-from convstore.testing import rag_turn
-from convstore.values.turns import Pause
+from convstore.append.batch import prepare
+from convstore.append.compose import compose
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.turn_event import TurnEvent
+from convstore.log.turns import LoggedTurn, unread_results
+from convstore.messages.tokens import NamedCounter
+from convstore.messages.tool_calls import result_id
+from convstore.messages.values import Codec
 
-
-@pytest.fixture
-async def chat(client: Client, database_name: str) -> AsyncIterator[Conversation]:
-    """A conversation of forty turns with results, warm, on a counted client."""
-    store = ConversationStore(client[database_name], clock=STANDING)
-    await store.setup()
-    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
-    for number in range(40):
-        await chat.append(rag_turn(f"What about fish {number}?"))
-    yield chat
-    await store.close()
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+COUNTER = NamedCounter("characters", lambda messages: sum(len(message.text) for message in messages))
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 
 
-@pytest.mark.slow
-async def test_an_answer_to_the_question_of_another_process(
-    chat: Conversation, commands: Commands, client: Client, database_name: str
-) -> None:
-    """The head, the tail twice, the question, the answer."""
-    await chat.append_turn("r1", human="And orcas?")
-    other = cold(client, database_name, chat)
-    with commands.counted():
-        await other.append_turn("r1", messages=AIMessage("They do."))
-    assert commands.names == ["find", "find", "find", "find", "insert", "update"]
+def calling(id_: str, *calls: str) -> AIMessage:
+    """An AI message with calls."""
+    return AIMessage("", id=id_, tool_calls=[{"name": "look", "args": {}, "id": call} for call in calls])
 
 
-async def test_a_turn_is_read_without_the_rest(chat: Conversation, commands: Commands) -> None:
-    """By its id, and at both ends, whatever the length of the conversation."""
-    [first] = [turn async for turn in chat.turns(limit=1)]
-    with commands.counted():
-        assert await chat.get_turn(first.turn_id) == first
-    assert (len(commands.sent), commands.documents) == (7, 8)  # three entries, a payload; whether a variant is pending
-    with commands.counted():
-        turns = [turn async for turn in chat.turns(newest_first=True, limit=3)]
-    assert [turn.number for turn in turns] == [40, 39, 38]
-    assert commands.documents < 20
+class Log:
+    """The entries of a log, as appends make them."""
+
+    def __init__(self) -> None:
+        self.entries = list[Entry]()
+        self.questions = dict[str, int]()
+
+    def append(self, *messages: BaseMessage, turn: str = "", event: TurnEvent | None = None) -> list[int]:
+        """Append an entry and return the turns of its messages."""
+        totals = self.entries[-1].totals if self.entries else Totals()
+        for index, message in enumerate(messages):
+            message.id = message.id or f"m{totals.messages + index + 1}"
+        batch = replace(prepare(messages, codec=Codec(), counter=COUNTER), turn=turn)
+        entry = compose(batch, totals, at=NOW, event=event, questions=self.questions)
+        self.questions |= {message.id: message.ordinal for message in entry.messages if message.begins_turn}
+        self.entries.append(entry)
+        return [message.turn for message in entry.messages]
+
+    def turn(self, turn_id: str) -> LoggedTurn:
+        """Return a turn, folded from all entries."""
+        turn = LoggedTurn(self.questions[turn_id], turn_id)
+        turn.add_entries(self.entries)
+        turn.settle(self.entries[-1].totals)
+        return turn
 
 
-@pytest.mark.slow
-async def test_decisions_at_once_cost_as_much_as_one_after_the_other(chat: Conversation, commands: Commands) -> None:
-    """A page approves all calls of a step: each decision reads the turn once, not again for each of the others."""
-    calls = [{"name": "pay", "args": {}, "id": f"call_{number}"} for number in range(12)]
-    async with await chat.turn("r1", human="Pay all") as turn:
-        await turn.append(AIMessage("", tool_calls=calls))
-        for call in turn.open_calls:
-            await turn.wait_for(call)
-        results = [call.result_id for call in turn.waiting_calls]
-    with commands.counted():  # as an agent asks about each on its own
-        await asyncio.gather(*(pause_in_turn(chat, "r1", {result: Pause(result)}) for result in results))
-    assert len(commands.sent) <= 12 * 8
-    with commands.counted():
-        await asyncio.gather(*(chat.decide("r1", str(call["id"]), "approve") for call in calls))
-    assert len(commands.sent) <= 12 * 8
+def test_messages_of_an_agent_belong_to_the_turn_of_the_question() -> None:
+    """In one batch or several; what follows the answer in the same entry is more of it."""
+    log = Log()
+    assert log.append(HumanMessage("Orcas?"), calling("c1", "a"), ToolMessage("5", tool_call_id="a")) == [1, 1, 1]
+    assert log.append(AIMessage("Five."), AIMessage("In the north.")) == [1, 1]
+    assert log.append(HumanMessage("Seals?")) == [6]
+
+
+def test_what_follows_an_answer_belongs_to_no_turn() -> None:
+    """A greeting before the first question, a reminder, a note; but a note in a turn in progress is part of it."""
+    log = Log()
+    assert log.append(AIMessage("Hello!")) == [0]
+    assert log.append(HumanMessage("Orcas?"), SystemMessage("Be brief."), AIMessage("Yes.")) == [2, 2, 2]
+    assert log.append(SystemMessage("The user left.")) == [0]
+    assert log.append(AIMessage("Are you still there?")) == [0]
+    assert log.turn("m2").over == "answered"
+    assert log.turn("m2").answer.id == "m4"  # type: ignore[union-attr]
+
+
+def test_a_result_belongs_to_the_turn_of_its_call() -> None:
+    """However late it comes; it changes nothing about a turn that is over, and calls may share an id."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q1"), calling("c1", "a"))
+    log.append(HumanMessage("Seals?", id="q2"), calling("c2", "a"))
+    own = result_id("c1", "a")
+    assert log.append(ToolMessage("late", tool_call_id="a", id=own), ToolMessage("5", tool_call_id="a")) == [1, 3]
+    assert log.turn("q1").over == "superseded"
+    assert log.turn("q1").without_result == log.turn("q2").without_result == []
+    assert log.append(ToolMessage("nobody asked", tool_call_id="z")) == [3]
+
+
+def test_media_directly_after_a_result_belong_to_it() -> None:
+    """Some providers take images of a tool in no other way; in an entry of its own an image is a question."""
+    log = Log()
+    log.append(HumanMessage("Page 3?"), calling("c1", "a"))
+    assert log.append(ToolMessage("text", tool_call_id="a"), HumanMessage(IMAGE)) == [1, 1]
+    assert log.append(HumanMessage(IMAGE)) == [5]
+
+
+def test_a_writer_names_the_turn() -> None:
+    """All that it appends belongs to it, human messages included; an unknown name is none."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q1"), HumanMessage("Seals?", id="q2"))
+    assert log.append(calling("c1", "a"), HumanMessage("And whales?"), turn="q1") == [1, 1]
+    assert log.append(AIMessage("Both."), turn="unknown") == [2]
+    assert log.turn("q1").over == "superseded"
+    assert [call.result_id for call in log.turn("q1").without_result] == [result_id("c1", "a")]
+
+
+def test_what_an_event_ended_stays_ended() -> None:
+    """A late result and a later reply change nothing; the next question begins a turn."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q1"), calling("c1", "a"))
+    log.append(event=TurnEvent("stop", "q1"))
+    log.append(ToolMessage("5", tool_call_id="a"), AIMessage("Five."), turn="q1")
+    assert (log.turn("q1").over, log.entries[-1].totals.over) == ("stopped", "stopped")
+    log.append(HumanMessage("Seals?", id="q2"), event=TurnEvent("finish", "q1"))
+    assert (log.turn("q1").over, log.entries[-1].totals.over) == ("finished", "")
+
+
+def test_a_call_opens_an_answered_turn_again() -> None:
+    """Only an AI message with calls of the same turn does."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q1"), AIMessage("Yes."))
+    log.append(calling("c1", "a", "b"), turn="q1")
+    assert (log.turn("q1").over, len(log.turn("q1").open_calls)) == ("", 2)
+
+
+def test_a_refused_call_is_not_open() -> None:
+    """Nor one that waits; what a person decided stands when the result is rewound."""
+    log, refused, waits = Log(), result_id("c1", "a"), result_id("c1", "b")
+    log.append(HumanMessage("Orcas?", id="q1"), calling("c1", "a", "b", "c"))
+    for id_ in (refused, waits):
+        log.append(event=TurnEvent("wait", "q1", id_))
+    log.append(
+        ToolMessage("No.", tool_call_id="a", id=refused),
+        turn="q1",
+        event=TurnEvent("decide", "q1", refused, '{"verdict": "reject"}'),
+    )
+    turn = log.turn("q1")
+    assert [call.result_id for call in turn.open_calls] == [result_id("c1", "c")]
+    assert [call.result_id for call in turn.undecided] == [waits]
+    assert [call.result_id for call in turn.before(3).open_calls] == [result_id("c1", "c")]
+
+
+def read_by_definition(messages: Sequence[EntryMessage]) -> set[int]:
+    """The results that a model of their turn, or of a later one, was shown."""
+    said = [message for message in messages if message.type == "ai" and not message.is_added]
+    results = [message for message in messages if message.type == "tool"]
+    return {r.ordinal for r in results if any(ai.turn >= r.turn and ai.saw >= r.ordinal for ai in said)}
+
+
+def test_a_result_is_unread_until_a_model_was_shown_it() -> None:
+    """As in the definition, over random logs of interleaved turns and views that ended early."""
+    dice = random.Random(5)
+    for _ in range(300):
+        messages, questions = list[EntryMessage](), [0]
+        for ordinal in range(1, dice.randint(2, 30)):
+            type_ = dice.choice(["human", "ai", "tool", "tool"])
+            turn = ordinal if type_ == "human" else dice.choice(questions[-3:])
+            questions += [ordinal] if type_ == "human" else []
+            saw = dice.choice([ordinal - 1, dice.randint(0, ordinal - 1)]) if type_ == "ai" else 0
+            messages.append(EntryMessage(ordinal, str(ordinal), type_, "", b"", 1, 1, turn=turn, saw=saw))
+        start, end = dice.choice([0, len(messages) // 2]), dice.randint(1, len(messages) + 1)
+        shown = messages[start:]
+        results = {message.ordinal for message in shown if message.type == "tool" and message.ordinal < end}
+        expected = results - read_by_definition(messages[: end - 1])
+        assert unread_results(shown, before=end) == expected, [(m.type, m.turn, m.saw) for m in messages]

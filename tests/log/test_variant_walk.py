@@ -12,7 +12,8 @@ from mongomock_motor import AsyncMongoMockClient
 from convstore import Conversation, ConversationStore
 from convstore.conversation.turn import TurnSession
 from convstore.log.branch import Branch
-from convstore.log.entry import Totals, TurnEvent
+from convstore.log.entry import Totals
+from convstore.log.turn_event import TurnEvent
 from convstore.transfer import export_conversations, import_conversations, read_file
 
 

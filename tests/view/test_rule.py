@@ -56,7 +56,7 @@ def _unseen(log: PureLog, policy: HistoryPolicy) -> int:
     begins = [index for index, row in enumerate(turn_rows) if row.message.type == "ai"]
     head = turn_rows[: begins[0]] if begins else turn_rows
     last = turn_rows[begins[-1] :] if begins else []
-    made_up = 25 * sum(row.message.calls for row in last)
+    made_up = 25 * sum(len(row.message.calls) for row in last)
     return sum(first) + sum(row.message.tokens for row in [*head, *last]) + made_up
 
 

@@ -1,0 +1,44 @@
+"""Define what an entry records of a turn besides messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+Over = Literal["", "answered", "finished", "stopped"]
+"""Why a turn is over; "" if it is not."""
+
+_ENDS: Mapping[str, Over] = {"finish": "finished", "stop": "stopped"}
+
+
+class TurnEvent(NamedTuple):
+    """What an entry records of a turn besides messages.
+
+    Attributes:
+        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin", "append",
+            "activate" or "undo" for a variant.
+        turn: Id of the turn's question.
+        call: For "wait" and "decide" the `result_id` of the call.
+        values: For "decide" the decision, for "begin" the place, as JSON.
+        first_turn: For an entry of a variant the id of the turn that stood first at its place.
+        variant: Id of the variant.
+        question: Ordinal of the turn's question; 0 if the log does not have it yet.
+    """
+
+    kind: str
+    turn: str
+    call: str = ""
+    values: str = ""
+    first_turn: str = ""
+    variant: str = ""
+    question: int = 0
+
+    @property
+    def ends(self) -> bool:
+        """Return True if it ends the turn."""
+        return bool(self.over)
+
+    @property
+    def over(self) -> Over:
+        """Why the turn is over after it; "" if it does not end the turn."""
+        return _ENDS.get(self.kind, "")

@@ -1,0 +1,189 @@
+"""Judge a turn: which calls are open, which wait for a person, what its answer is, and whether and why it is over.
+
+One fold over the columns of a turn's messages and its events. Nothing else judges, and no body is read. `add` costs
+what it is given; every property is ready, or costs what is open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.turn_event import Over, TurnEvent
+from convstore.values.turns import Decision, Pause
+
+OverBy = Over | Literal["superseded"]
+"""Why a turn is over: it was answered, finished, stopped, or a later question was asked; "" if it is in progress."""
+
+
+class LoggedCall(NamedTuple):
+    """A call as the log has it.
+
+    Attributes:
+        result_id: The `result_id` by which it is known.
+        message: The AI message that made it.
+        position: Its index among the calls of that message.
+    """
+
+    result_id: str
+    message: EntryMessage
+    position: int
+
+
+@dataclass(slots=True)
+class LoggedTurn:
+    """One turn as the log has it, folded entry by entry from its question on.
+
+    Attributes:
+        question: Ordinal of its question.
+        turn_id: Id of its question.
+        messages: Its messages, in order, the question first.
+        calls: Its calls by their result ids, in order.
+        results: The results that its calls have, by the same ids.
+        waiting: How calls wait for a person, decided or not, by the same ids.
+        decisions: What was decided about calls, by the same ids.
+        is_superseded: A later question was asked.
+    """
+
+    question: int
+    turn_id: str
+    messages: list[EntryMessage] = field(default_factory=list)
+    calls: dict[str, LoggedCall] = field(default_factory=dict)
+    results: dict[str, EntryMessage] = field(default_factory=dict)
+    waiting: dict[str, Pause] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    is_superseded: bool = False
+    _open: dict[str, LoggedCall] = field(default_factory=dict)
+    _said: EntryMessage | None = None
+    _ended: Over = ""
+
+    def add(self, messages: Iterable[EntryMessage], event: TurnEvent | None = None) -> None:
+        """Add what an entry has, of this turn and of others."""
+        for message in messages:
+            if message.turn == self.question:
+                self._add(message)
+            elif message.begins_turn and message.ordinal > self.question:
+                self.is_superseded = True
+        if event is not None and event.question == self.question:
+            self._follow(event)
+
+    def add_entries(self, entries: Iterable[Entry]) -> None:
+        """Add entries with their active messages; the events of variants that were not active yet do not count."""
+        for entry in entries:
+            self.add(entry.messages, None if entry.branch else entry.event)
+
+    def _add(self, message: EntryMessage) -> None:
+        self.messages.append(message)
+        for position, result_id in enumerate(message.calls):
+            self.calls[result_id] = self._open[result_id] = LoggedCall(result_id, message, position)
+        if message.type == "ai" and not message.is_added:
+            self._said = message
+        if message.type == "tool":
+            answered = message.answers or message.id
+            if answered in self._open:
+                del self._open[answered]
+                self.results[answered] = message
+
+    def _follow(self, event: TurnEvent) -> None:
+        if event.kind == "wait":
+            interrupt, is_batch, allowed = json.loads(event.values) if event.values else Pause()
+            self.waiting[event.call] = Pause(interrupt, is_batch, tuple(allowed))
+        elif event.kind == "decide":
+            self.decisions[event.call] = Decision(**json.loads(event.values))
+        elif event.over:
+            self._ended = event.over
+
+    def settle(self, tail: Totals) -> None:
+        """Take over from the end of the log if a later turn has begun, and if the turn goes on after all."""
+        self.is_superseded = tail.turn > self.question
+        if tail.turn == self.question and not tail.is_ended:
+            self._ended = ""
+
+    def before(self, ordinal: int) -> LoggedTurn:
+        """Return the turn with its messages before an ordinal; what a person decided stands."""
+        kept = LoggedTurn(self.question, self.turn_id, waiting=self.waiting, decisions=self.decisions)
+        kept.add([message for message in self.messages if message.ordinal < ordinal])
+        return kept
+
+    @property
+    def answer(self) -> EntryMessage | None:
+        """The last AI message of a model if it has no calls and was not paused by its provider."""
+        said = self._said
+        return said if said is not None and said.is_answer else None
+
+    @property
+    def over(self) -> OverBy:
+        """Why it is over, "" if it is in progress. What an event ended stays as it is."""
+        if self._ended:
+            return self._ended
+        if self.answer is not None:
+            return "answered"
+        return "superseded" if self.is_superseded else ""
+
+    @property
+    def open_calls(self) -> list[LoggedCall]:
+        """The calls without a result that may be run, in order.
+
+        Not one that a person refused, and none of a message as long as an interrupt about all its calls waits.
+        """
+        if self.over:
+            return []
+        paused = {call.message.ordinal for call in self.undecided if self.waiting[call.result_id].is_batch}
+        return [
+            call
+            for call in self._open.values()
+            if call.message.ordinal not in paused and not self._waits(call) and not self._is_refused(call)
+        ]
+
+    @property
+    def undecided(self) -> list[LoggedCall]:
+        """The calls without a result that wait for a person's decision, in order."""
+        return [] if self.over else [call for call in self._open.values() if self._waits(call)]
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if all that is left to do is what a person has to decide."""
+        return bool(self.undecided) and not self.open_calls
+
+    @property
+    def without_result(self) -> list[LoggedCall]:
+        """All calls without a result, in order, whatever became of the turn."""
+        return list(self._open.values())
+
+    def _waits(self, call: LoggedCall) -> bool:
+        return call.result_id in self.waiting and call.result_id not in self.decisions
+
+    def _is_refused(self, call: LoggedCall) -> bool:
+        decision = self.decisions.get(call.result_id)
+        return decision is not None and not decision.runs
+
+
+def unread_results(messages: Sequence[EntryMessage], *, before: int | None = None) -> set[int]:
+    """Return the ordinals of the results at the end of a log that no model has read.
+
+    A result is read by an AI message of its own turn, or of a later one, whose model was shown it.
+
+    Args:
+        messages: Active messages up to the end of the log, in order.
+        before: Only messages before this ordinal count, as if the log ended there.
+    """
+    found = set[int]()
+    newest, late = -1, list[tuple[int, int]]()  # the newest turn whose model saw what precedes, and those that saw less
+    for message in reversed(messages):
+        if before is not None and message.ordinal >= before:
+            continue
+        if message.ordinal < newest:
+            break  # all earlier messages are of earlier turns
+        if late:
+            newest = max([newest, *(turn for saw, turn in late if saw >= message.ordinal)])
+        if message.type == "tool" and message.turn > newest:
+            found.add(message.ordinal)
+        elif message.type == "ai" and not message.is_added and message.turn > newest:
+            if message.saw == message.ordinal - 1:
+                newest = message.turn
+            else:
+                late.append((message.saw, message.turn))
+    return found
