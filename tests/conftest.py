@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from memory_folder import data_in_memory
 from pymongo import AsyncMongoClient, MongoClient
 from quick_run import is_quick, is_slow, is_slow_module
+from rewriting import rewrite_before_workers_start
 from routing import Routing
 
 from convstore import Conversation, ConversationStore
@@ -45,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fail each test that shows the password of the server's address, or whose store sends a command to all shards."""
     config.pluginmanager.register(Canary())
     config.pluginmanager.register(Routing())
+    rewrite_before_workers_start(config)
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
