@@ -86,6 +86,7 @@ async def test_a_type_that_is_not_registered_is_called_that(store: ConversationS
     assert (await store.verify(user_id=user)).ok
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize(
     ("change", "is_searched"),

@@ -141,6 +141,7 @@ def put_threads(saver: Any, *thread_ids: str) -> None:
         agent.invoke({"messages": [HumanMessage("Do orcas sleep?", id="q")]}, config)
 
 
+@pytest.mark.slow
 def test_what_was_just_imported_is_not_pruned(uri: Any, tmp_path: Path) -> None:
     """`prune` keeps conversations that were just imported, however old their messages are."""
     path = tmp_path / "x.jsonl"

@@ -119,6 +119,7 @@ def test_an_import_into_its_own_database_finds_everything(uri: str, export: Path
     assert (document["unchanged"], document["imported"], document["scope_keys"]) == (2, 0, list(KEYS))
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
     """Not those of the newest conversation, such as that of the demo."""
@@ -128,6 +129,7 @@ def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_expor
     assert (again["unchanged"], again["scope_keys"]) == (2, list(KEYS))
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 def test_an_import_into_an_empty_database_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
     """The restored database has the conversations under their scopes, and the indexes of these keys alone."""
@@ -186,6 +188,7 @@ def test_keys_that_the_database_does_not_have_are_one_line(uri: str, tmp_path: P
     )
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 def test_a_database_in_need_of_a_migration_keeps_its_keys(empty: str, export: Path) -> None:
     """Its conversations cannot be listed before the setup; nothing is written under default keys."""

@@ -61,6 +61,7 @@ def shown(history: History) -> set[str]:
     return {str(message.id) for message in history.messages}
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 async def test_no_turn_leaves_views_without_a_summary(chat: Conversation) -> None:
     """Each turn is in the view, or in a summary once a compaction has run, whatever the sizes of turns."""

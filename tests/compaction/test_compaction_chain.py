@@ -359,6 +359,7 @@ async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: 
     assert threading.get_ident() not in set().union(*threads.values())
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize("weight", [1, 2])
 async def test_summaries_that_become_too_many_are_folded(weight: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 import pytest
-from contract_share import COSTLY, IN_SHORT, LONG
+from contract_share import COSTLY, IN_SHORT, LONG, ON_MOTOR
 from quick_run import is_quick
 
 BOUNDS = ("bounds as sent", "swapped bounds")
@@ -33,6 +33,8 @@ def marks_of(name: str, driver: str) -> tuple[str, ...]:
     """Return the marks of a test on a driver."""
     if driver == "motor" and name not in IN_SHORT:
         return ("motor", "slow")
+    if driver == "motor" and name not in ON_MOTOR:
+        return ("slow",)
     if driver == "memory" and name not in IN_SHORT:
         return ("slow",)
     if driver != "memory" and name in LONG:

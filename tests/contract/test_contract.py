@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import bson
 import pytest
-from contract_share import COSTLY, IN_SHORT, LONG
+from contract_share import COSTLY, IN_SHORT, LONG, ON_MOTOR
 from fixture_types import Client
 from mongomock_motor import AsyncMongoMockClient
 from motor.motor_asyncio import AsyncIOMotorClient
@@ -205,3 +205,5 @@ def test_each_part_of_the_contract_is_in_the_short_form() -> None:
     parts = [{name for name in vars(part) if name.startswith("test_")} for part in StoreContract.__mro__]
     assert all(part & IN_SHORT and part - LONG for part in parts if part)
     assert set().union(*parts) >= IN_SHORT | LONG | COSTLY
+    assert IN_SHORT >= ON_MOTOR
+    assert LONG.isdisjoint(ON_MOTOR)

@@ -143,6 +143,7 @@ async def test_the_model_sees_prompt_history_and_this_turn(site: Site) -> None:
     assert HANDBOOK["Velorin, dose"] not in str(fourth)
 
 
+@pytest.mark.slow
 async def test_an_old_passage_is_read_again(site: Site) -> None:
     """The stub names the result, the read-back tool gives it, and the answer cites the old number."""
     await site.ask("r1", DOSE)
@@ -282,7 +283,7 @@ async def test_a_request_that_ends_anywhere_is_repeated(site: Site, steps: Any) 
     await check_that_it_is_repeated(site)
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("number", [0, 1, 2])
 async def test_a_request_that_ends_with_a_write_is_repeated(
@@ -323,6 +324,7 @@ async def check_that_it_is_repeated(site: Site) -> httpx.Response:
     return again
 
 
+@pytest.mark.slow
 async def test_an_unknown_tool_ends_in_a_reply(site: Site) -> None:
     """The user gets a message; every call has a result; the model is not asked a second time."""
     answer = await site.ask("r1", "Please order it.")
@@ -353,6 +355,7 @@ async def test_an_error_of_the_model_is_returned_and_not_saved(site: Site, monke
     assert (await site.ask("r2", DOSE)).json()["error_message"] is None
 
 
+@pytest.mark.slow
 async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +369,7 @@ async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(
     assert [message.type for message in await site.log()] == ["human", "ai", "tool", "ai"]
 
 
+@pytest.mark.slow
 async def test_a_history_that_cannot_be_loaded_is_an_error_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gets a reply with the error, nothing of where the store is, and the model is not asked."""
 
@@ -393,6 +397,7 @@ async def test_an_error_of_a_tool_is_shown_to_the_model(site: Site, monkeypatch:
     assert (site.model.seen[-1][-1].status, site.model.seen[-1][-1].text) == ("error", "OSError: the index is gone")
 
 
+@pytest.mark.slow
 async def test_a_model_that_never_ends_is_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some rounds of calls there is a reply, and the log is whole."""
 
@@ -509,6 +514,7 @@ async def test_sessions_and_history_come_by_pages(site: Site) -> None:
         await site.app.state.assistant.conversation("ada", name).delete()
 
 
+@pytest.mark.slow
 async def test_good_turns_are_exported_for_fine_tuning(site: Site) -> None:
     """In OpenAI's format, from the prompt to the answer, results in full; failures and look-backs are left out."""
     for request, message in enumerate([DOSE, "hello", "Please order it.", "Is there an outage?", "The dose again?"]):
@@ -560,6 +566,7 @@ async def test_the_audit_trail_has_every_turn(site: Site) -> None:
     assert (end.status_code, end.text) == (200, "")
 
 
+@pytest.mark.slow
 async def test_numbers_that_a_model_made_up_are_not_sources(site: Site) -> None:
     """An answer may cite anything; the trail names what there is."""
     await site.ask("r1", DOSE)
@@ -569,6 +576,7 @@ async def test_numbers_that_a_model_made_up_are_not_sources(site: Site) -> None:
     assert [source["source_id"] for source in json.loads(lines[0])["sources_used"]] == [2]
 
 
+@pytest.mark.slow
 async def test_a_session_deleted_during_a_turn_is_not_found(site: Site) -> None:
     """If the session is deleted during a turn, the client gets status 404 and no answer is saved."""
 

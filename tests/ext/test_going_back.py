@@ -211,7 +211,7 @@ async def test_a_replay_before_the_model(make: Make, store: ConversationStore, c
     assert len(number) == times + 1
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, config: Any) -> None:
     """The call stays, its result and the answer are new; two calls at once, too."""
     model = ScriptedModel(replies=[calls("search", "search"), AIMessage("a1"), AIMessage("b1"), AIMessage("b2")])
@@ -228,6 +228,7 @@ async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, co
     assert len(model.shown[-1]) == 4
 
 
+@pytest.mark.slow
 async def test_parallel_tools_go_back_once(
     store: ConversationStore, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +281,7 @@ async def test_update_state_at_an_older_checkpoint(
     assert await view(store, config) == ["q1", "a1", "q3 edited", "a4"]
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore, config: Any) -> None:
     """A client that switches between branches: the one it goes on with is the view."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"))
@@ -292,7 +293,7 @@ async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore
     assert [message.text for message in model.shown[-1]] == [*whole, "q4"]
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: ConversationStore, config: Any) -> None:
     """Only the last rewind is undone; the error names undo_rewind, which makes the same run work."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"), AIMessage("a5"))
@@ -412,6 +413,7 @@ async def test_a_turn_removed_from_the_state_stays_in_the_log(store: Conversatio
     assert (await view(store, config))[-3:] == ["a2", "q3", "a3"]
 
 
+@pytest.mark.slow
 async def test_synchronous_runs(server_uri: str, database: Any, config: Any) -> None:
     """The same in `invoke`."""
     uri = urlsplit(server_uri)._replace(path=f"/{database.name}").geturl()
@@ -487,6 +489,7 @@ async def test_an_agent_in_a_graph(store: ConversationStore, config: Any) -> Non
     assert await view(store, config) == ["q1", "a1", "q3", "a4"]
 
 
+@pytest.mark.slow
 async def test_an_agent_in_a_tool_is_not_rewound(database: Any) -> None:
     """The inner conversation has no checkpoint to go back to; it is not mistaken for the abandoned branch."""
     store = ConversationStore(database, scope_keys=("user_id", "thread_id", "agent"))
@@ -542,6 +545,7 @@ class OpenIterators(InMemorySaver):
         self.number -= 1
 
 
+@pytest.mark.slow
 async def test_no_iterator_of_a_saver_is_left_open(store: ConversationStore, config: Any) -> None:
     """A thread that began without the middleware, and a replay, look for older checkpoints and stop early."""
     saver = OpenIterators()

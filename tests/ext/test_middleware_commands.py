@@ -114,6 +114,7 @@ async def test_the_next_question_is_shown_the_image_once(
     assert kinds(result["messages"]) == [("human", "Sure?"), ("ai", "Yes.")]
 
 
+@pytest.mark.slow
 async def test_an_image_next_to_another_result_keeps_its_position(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ) -> None:

@@ -74,6 +74,7 @@ async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: An
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize("max_tokens", [3_000, 6_000])
 async def test_every_call_of_a_long_turn_can_be_seen_again(database: Any, max_tokens: int) -> None:

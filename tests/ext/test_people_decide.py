@@ -102,6 +102,7 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     assert turn.is_finished
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize("mode", ["batched", "per_call"])
 async def test_a_turn_waits_while_its_agent_does(
@@ -132,6 +133,7 @@ async def test_a_turn_waits_while_its_agent_does(
     )
 
 
+@pytest.mark.slow
 async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str, str]) -> None:
     """Another answer that waits for a decision is resumed in its own session. Until then readers see the old answer."""
     saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)

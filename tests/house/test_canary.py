@@ -105,6 +105,7 @@ def test_names_and_warnings_fail_the_run(tmp_path: Path, sample: str) -> None:
     assert code == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 async def test_appended_texts_are_looked_for(chat: Conversation) -> None:
     """By their beginnings, whichever call appends them."""
     async with await chat.turn("q1", human="My PIN is 4711."):

@@ -34,18 +34,17 @@ MOST_WORDS = 90
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 BLOCKS = {name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
 FRAMEWORKS = ("agent_framework", "agents", "claude_agent_sdk", "deepagents", "pydantic_ai")
-"""Packages of frameworks; programs that import them run with the slow tests."""
+"""Packages of frameworks, which load slowly."""
 
 
-def needs_framework(program: str) -> bool:
-    """Return True if a program imports a framework."""
-    return re.search(rf"^from ({'|'.join(FRAMEWORKS)})[. ]", program, re.MULTILINE) is not None
+def takes_long(program: str) -> bool:
+    """Return True if a program imports a framework or starts a server."""
+    imports = re.search(rf"^from ({'|'.join(FRAMEWORKS)})[. ]", program, re.MULTILINE)
+    return imports is not None or "DevServer(" in program
 
 
 PROGRAMS = [
-    pytest.param(
-        program, blocks[at + 1 : at + 2], id=f"{name}-{at}", marks=[pytest.mark.slow] * needs_framework(program)
-    )
+    pytest.param(program, blocks[at + 1 : at + 2], id=f"{name}-{at}", marks=[pytest.mark.slow] * takes_long(program))
     for name, blocks in BLOCKS.items()
     for at, (language, program) in enumerate(blocks)
     if language == "python"

@@ -301,6 +301,7 @@ def _flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 0x40])
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize(
     ("number", "path", "change"),
@@ -392,6 +393,7 @@ async def test_summaries_that_lead_in_a_circle_are_named(damage: Damage) -> None
             await read
 
 
+@pytest.mark.costly
 async def test_a_missing_summary_is_named(damage: Damage) -> None:
     """The list of summaries is not silently shorter; views show the copy that the head has."""
     [summary] = [document async for document in damage.database["summaries"].find({})]

@@ -153,6 +153,7 @@ def test_stop_before_start_does_nothing() -> None:
     DevServer().stop()
 
 
+@pytest.mark.slow
 def test_start_of_a_running_server_changes_nothing(single: DevServer) -> None:
     """A second ``start`` keeps the process."""
     pid = single.nodes[0].pid

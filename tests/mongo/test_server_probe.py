@@ -122,6 +122,7 @@ def imitation(command: Command) -> Mapping[str, Any] | None:
     return {"ok": 1.0, "version": "5.0.0", "versionArray": [5, 0, 0, 0]} if "buildInfo" in command else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "server", "found"),
     [
@@ -191,6 +192,7 @@ def test_lacks_privileges_and_busy_servers_are_told_apart(
     assert all(("grant" in reason) is (server == "MongoDB") for reason in reasons)
 
 
+@pytest.mark.slow
 async def test_swapped_bounds_are_found(own_database: Any) -> None:
     """By three documents, whatever version the server names; the store works with them."""
     with swapped_bounds():

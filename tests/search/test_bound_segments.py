@@ -170,6 +170,7 @@ async def test_a_repair_drops_the_segments_of_lost_entries(database: Any) -> Non
     assert await found(again, "dolphins") == ["dolphins"]
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize("damage", [{"$unset": {"sections": 1}}, {"$unset": {"sections.types": 1}}, {"$set": FORGED}])
 async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) -> None:

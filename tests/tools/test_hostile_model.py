@@ -340,6 +340,7 @@ async def wide(world: World) -> Conversation:
     return chat
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize("find", ["", "passage", "not there"])
 async def test_a_call_reads_a_bounded_number_of_appends(world: World, wide: Conversation, find: str) -> None:

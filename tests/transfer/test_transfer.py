@@ -782,7 +782,7 @@ async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: Conv
     assert len(stamps) == 2
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.parametrize("appends", sampled(range(1, 11), every=3))
 async def test_an_import_that_stopped_between_any_two_appends_brings_everything_back(
     store: ConversationStore, other: ConversationStore, tmp_path: Path, appends: Any, monkeypatch: pytest.MonkeyPatch
@@ -1146,7 +1146,7 @@ async def repaired(client: Client, name: str, *, is_overlapping: bool) -> Conver
     return fresh
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.parametrize("is_overlapping", [False, True])
 async def test_a_repaired_conversation_goes_out_and_back(
     client: Client, database_name: str, store: ConversationStore, tmp_path: Path, is_overlapping: bool
@@ -1171,7 +1171,7 @@ async def test_a_repaired_conversation_goes_out_and_back(
     assert (await brought(store, written, tmp_path)).unchanged == 1
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.parametrize("is_overlapping", [False, True])
 async def test_a_repaired_conversation_is_extended(client: Client, database_name: str, is_overlapping: bool) -> None:
     """Ordinals that the log lost, or has twice, are no messages of others; a message of another is found as always."""

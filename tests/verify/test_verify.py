@@ -438,6 +438,7 @@ async def test_memory_does_not_grow_with_the_conversation(database: Any, store: 
     assert peaks[1] < 1.5 * peaks[0]
 
 
+@pytest.mark.slow
 async def test_findings_are_counted_beyond_a_thousand(database: Any, store: ConversationStore) -> None:
     """A report lists at most 1,000 findings and counts all of them."""
     await store.conversation(user_id="ada", thread_id="t").append(HumanMessage("hi"))
@@ -505,6 +506,7 @@ async def test_whether_an_answer_was_paused_is_derived(own_database: Any, reason
     assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("given", [0, 2, 4])
 async def test_a_reservation_for_a_child_is_derived(own_database: Any, given: int) -> None:
     """An entry without messages gives all numbers that it reserves to a child, or none of them."""
@@ -571,6 +573,7 @@ async def test_damaged_moves_of_a_record_are_removed(store: ConversationStore, d
     assert (await store.verify()).findings == ()
 
 
+@pytest.mark.slow
 async def test_numbers_of_children_are_never_given_again_after_a_loss(store: ConversationStore, database: Any) -> None:
     """The entry that reserved them is lost with the end of the parent's log: a repair reserves them again."""
     chat = store.conversation(user_id="ada", thread_id="t")

@@ -46,6 +46,7 @@ class Brief:
         return "summary" * 10
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_view_begins_after_its_summary(database: Any, seed: int) -> None:
@@ -155,6 +156,7 @@ async def test_a_load_that_lost_decides_again(
     assert late.messages == (await other.load_history(policy)).messages
 
 
+@pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize("kept", [1, 3, 5])
 async def test_the_last_results_stay_whole(stores: list[ConversationStore], kept: int) -> None:

@@ -30,7 +30,7 @@ def replay(stores: Sequence[ConversationStore], chosen: random.Random, *, rewind
 
 
 @given(chosen=st.randoms(use_true_random=False))
-@examples(100, suppress_health_check=SHARED)
+@examples(50, suppress_health_check=SHARED)
 async def test_a_view_shows_what_the_rule_says(stores: list[ConversationStore], chosen: random.Random) -> None:
     """Each message is whole, a stub, shortened or absent as the rule says, in two processes, under several policies."""
     await replay(stores, chosen).run(CALLS)
@@ -44,6 +44,7 @@ async def test_a_thousand_views_show_what_the_rule_says(stores: list[Conversatio
         await replay(stores, random.Random(f"{block} {number}")).run(CALLS)
 
 
+@pytest.mark.slow
 @given(chosen=st.randoms(use_true_random=False))
 @examples(30, suppress_health_check=SHARED)
 async def test_processes_that_load_at_once_see_the_same(stores: list[ConversationStore], chosen: random.Random) -> None:

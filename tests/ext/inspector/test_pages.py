@@ -598,6 +598,7 @@ async def test_many_calls_have_a_strip_of_those_near(browse: Browse, store: Conv
     assert len(body.encode()) < 100_000
 
 
+@pytest.mark.slow
 async def test_another_policy_can_be_tried(browse: Browse, chat: Conversation, here: str) -> None:
     """On every tab, with the command and the Python that load it; links keep it, and an invalid one has no page."""
     client, policy = browse(), HistoryPolicy(max_tokens=150, stub_tools="never")
@@ -626,6 +627,7 @@ async def test_a_search_leads_to_the_message(browse: Browse, chat: Conversation,
     await page(browse(), f"{here}/search")
 
 
+@pytest.mark.slow
 async def test_a_search_goes_across_conversations(
     browse: Browse, chat: Conversation, store: ConversationStore, here: str
 ) -> None:
