@@ -18,10 +18,10 @@ from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
 from convstore.append.trust import Sent, Trust, check_trust, read_sent
 from convstore.conversation import Conversation
+from convstore.conversation.entered import begun_turn, check_not_left, held_turn, observed
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
-from convstore.conversation.turn import begun_turn, check_not_left, held_turn, observed
 from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
@@ -36,7 +36,7 @@ from convstore.runtime.background import settle
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
-from convstore.turns.held import HeldTurn
+from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
 from convstore.values.json_form import is_json, sendable, sendable_message, valid_text
 from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, StoredMessage
@@ -149,7 +149,7 @@ async def append_in_turn(
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
     whole, keeper = normalize_messages(messages), await _keeper(chat)
-    return await keeper.append(held, whole, omit=omit, renumber=renumber, stamp=how.get("stamp"))
+    return await keeper.append(held, Addition(whole, stamp=how.get("stamp"), omit=omit, renumber=renumber))
 
 
 def check_store(store: object) -> None:

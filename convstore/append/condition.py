@@ -6,6 +6,7 @@ next number, so a duplicate key means that the log has moved, and that the condi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from convstore.exceptions import ConflictError
@@ -17,6 +18,10 @@ class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append
     """The log does not end with what an append has to follow; the argument is its last ordinal."""
 
 
+class IdsTaken(Exception):  # noqa: N818 - a result, caught by those who name what they append
+    """The log has ids of the batch for other messages; the argument is the ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """What the log must be like for an append to write something; messages that it has already need no condition.
@@ -25,12 +30,14 @@ class Condition:
         after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
         turn: The id of the human message whose turn the batch belongs to, see `append.turn`; "" for no turn.
         branch: The variant that the entry belongs to, if it is not active yet.
+        known: Ids of the batch that the log may have already; None if it may have any.
         refusal: The error for anything that the log does not have yet, if the turn is over as of `after`.
     """
 
     after: Totals | int | None = None
     turn: str = ""
     branch: Branch | None = None
+    known: frozenset[str] | None = None
     refusal: ConflictError | None = None
 
     def follows(self, tail: Totals) -> bool:
@@ -50,6 +57,19 @@ class Condition:
             raise TailMoved(tail.messages)
         if self.refusal is not None:
             raise self.refusal
+
+    def check_ids(self, found: Collection[str], tail: Totals) -> None:
+        """Raise an error if the log has ids of the batch that it should not have.
+
+        Raises:
+            TailMoved: They may stand after the tail that the batch was made for.
+            IdsTaken: They are those of other messages.
+        """
+        if self.known is None or self.known.issuperset(found):
+            return
+        if not self.follows(tail):
+            raise TailMoved(tail.messages)
+        raise IdsTaken(frozenset(found) - self.known)
 
     def has_not_seen(self, entry: Entry) -> bool:
         """Return True if an entry is later than the tail that the batch was made for."""

@@ -199,7 +199,7 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
     for position, (index, item) in enumerate(items):
         is_message = type(item) in PLAIN_CLASSES or isinstance(item, BaseMessage)
         message_id: Any = getattr(item, "id", None) if is_message else cast("Mapping[str, Any]", item).get("id")
-        if message_id is None:
+        if message_id is None or (message_id == "" and _is_reply(item)):
             message_id = new_id() if key is None else _derived_id(start + position, key)
         if problem := id_problem(message_id):
             raise InvalidMessageError(problem, index=index, field="id")
@@ -211,6 +211,11 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
             first_index[identity] = index
         ids.append(message_id)
     return ids
+
+
+def _is_reply(item: Any) -> bool:
+    """Return True for a reply of a model: some servers send an empty id, which is no id."""
+    return isinstance(item, AIMessage) or (isinstance(item, Mapping) and item.get("role") == "assistant")
 
 
 def _derived_id(index: int, key: str) -> str:

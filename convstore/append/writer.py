@@ -94,6 +94,7 @@ class Writer:
         Raises:
             TailMoved: The log ends with something else than the condition says, and lacks a message or has another
                 under its id.
+            IdsTaken: The log has ids of the batch that the condition does not name.
             TurnConflictError: The place of the variant is not active any more, so it cannot become active.
             ConflictError: The log lacks a message, and the condition refuses anything new.
         """
@@ -271,6 +272,7 @@ class Writer:
         found = {id_: row for id_, row in found.items() if id_ == condition.turn or id_ not in named}
         cached.tail = None
         self._cache.confirm(cached, tail)
+        condition.check_ids(found, tail)
         await self._refuse_changed(cached, request, found)
         rows = dict[str, Row]()
         if found:

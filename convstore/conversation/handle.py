@@ -16,9 +16,10 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from convstore.append.inputs import copy_ids, naming_conflicts
 from convstore.append.turn import turn_messages
 from convstore.conversation.appending import Writing, check_append, read_batch
+from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ConversationState
-from convstore.conversation.turn import TurnSession, entered_turn
+from convstore.conversation.turn import TurnSession
 from convstore.exceptions import InvalidInputError
 from convstore.readback.request import PAGE_TOKENS, request_of
 from convstore.search.request import search_request
@@ -252,8 +253,7 @@ class Conversation:
         """
         if not isinstance(variant, Variant):
             raise InvalidInputError(f"variant is one of chat.variants(turn_id), not {type(variant).__name__}")
-        keeper = (await self._services()).turn_keeper
-        await keeper.variants.activate(self._scope, variant.turn_id, variant.variant_id)
+        await (await self._services()).turn_keeper.variants.activate(self._scope, variant.turn_id, variant.variant_id)
 
     async def stop(self, turn_id: str) -> bool:
         """Stop a turn, from any worker: what was said so far is its answer. Returns False if finished or unknown.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
-from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError, TurnLostError
+from convstore.conversation.entered import note_entry, note_exit
+from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError
 from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
@@ -24,7 +25,7 @@ from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import PATH, Scope, check_choice
+from convstore.values.scope import PATH, check_choice
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
@@ -32,8 +33,6 @@ from convstore.wire.history import History
 from convstore.wire.streams import StreamedReply
 
 _STOPPED = "Stopped by the user before it ran."
-
-_ENTERED: ContextVar[tuple[TurnSession, ...]] = ContextVar("_ENTERED", default=())
 
 
 class _Numbers(NamedTuple):
@@ -156,7 +155,11 @@ class TurnSession:
     ) -> Receipt:
         """Append messages to the turn: in order, all of them or none, and only while this worker holds it.
 
-        Messages without an id get one that derives from the turn and their position. One command.
+        Each message is stored once. The same reply again, as the last one of the turn and with no result after it, and
+        the same result of a call write nothing; so does a repetition of an append that failed. A reply with an id that
+        the log has for another message, as a cache may return it, is stored under a new id, which the receipt and
+        `messages` have. Messages without an id get one, a result that of its call. One command; two or three more for
+        an id that is taken.
 
         Args:
             messages: What a model or a tool returned: LangChain messages, dicts or objects of a provider's SDK.
@@ -172,18 +175,29 @@ class TurnSession:
                 is the answer. Until the session marks a stop, as it is left, what the model has said by then is still
                 taken.
         """
-        whole = self._normalized(messages)
+        addition = self._normalized(messages)
+        whole = addition.messages
         for index, message in enumerate(whole):
             if isinstance(message, HumanMessage):
                 raise InvalidMessageError("a human message begins a turn of its own; ask it in that", index=index)
+            if message.id == self.turn_id:
+                raise InvalidMessageError("has the id of the turn, which is that of its question", index=index)
         answers = any(isinstance(message, AIMessage) for message in whole)
-        receipt = await self._keeper.append(self._held, whole, stamp=stamp or (self._stamp if answers else None))
+        stamp = stamp or (self._stamp if answers else None)
+        receipt = await self._keeper.append(self._held, addition._replace(stamp=stamp))
         if answers:
             self._stamp, self._unsaid = None, StreamedReply()
         return receipt
 
-    def _normalized(self, messages: Any) -> list[BaseMessage]:
-        return normalize_messages(messages, key=self._held.key, start=len(self._held.record.messages))
+    def _normalized(self, messages: Any) -> Addition:
+        """Return messages with ids; those made up for messages without one are named in the addition."""
+        nameless = set[str]()
+
+        def new_id() -> str:
+            nameless.add(made := str(uuid4()))
+            return made
+
+        return Addition(normalize_messages(messages, new_id=new_id), nameless=nameless)
 
     def stream(
         self,
@@ -245,14 +259,16 @@ class TurnSession:
         if self._held.record.mark:
             return None
         said = self._stopped()
-        return Addition(said, TurnEvent("stop", self.turn_id), self._stamp if said else None)
+        return said._replace(event=TurnEvent("stop", self.turn_id), stamp=self._stamp if said.messages else None)
 
-    def _stopped(self) -> list[BaseMessage]:
+    def _stopped(self) -> Addition:
         """Return what was said before a stop, with results for its calls."""
         message = self._unsaid.message() if self._unsaid.text else None
-        said = [] if message is None else self._normalized(message)
-        calls = [call for message in said for call in calls_without_result([message])]
-        return [*said, *[result_of(call, _STOPPED, is_error=True) for call in calls]]
+        if message is None:
+            return Addition()
+        said = self._normalized(message)
+        results = [result_of(call, _STOPPED, is_error=True) for call in calls_without_result(said.messages)]
+        return said._replace(messages=[*said.messages, *results])
 
     async def add_result(
         self,
@@ -292,7 +308,7 @@ class TurnSession:
         message.artifact = artifact
         if found.items:
             message = await self._with_numbers(message, found)
-        return await self._keeper.append(self._held, [message])
+        return await self._keeper.append(self._held, Addition([message]))
 
     async def _with_numbers(self, message: ToolMessage, found: FoundSources) -> ToolMessage:
         """Return a result with numbers on its sources; a repetition gets the numbers of the first time."""
@@ -374,7 +390,7 @@ class TurnSession:
         if self._renewing is not None:
             raise InvalidInputError("a session is entered once; call chat.turn again")
         self._is_entered = True
-        _ENTERED.set((*(session for session in _ENTERED.get() if session._is_entered), self))  # noqa: SLF001 - of this class
+        note_entry(self)
         self._renewing = asyncio.create_task(self._renew())
         return self
 
@@ -382,7 +398,7 @@ class TurnSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_entered = False
-        _ENTERED.set(tuple(session for session in _ENTERED.get() if session is not self))
+        note_exit(self)
         if self._renewing is not None:
             self._renewing.cancel()
         await settle(self._leave())
@@ -392,7 +408,7 @@ class TurnSession:
         if self._streaming is not None:
             with suppress(RuntimeError):  # another task reads it, and finds the turn lost
                 await self._streaming.aclose()
-        await self._keeper.leave(self._held, self._stopped, stamp=self._stamp)
+        await self._keeper.leave(self._held, self._stop)
 
     async def _renew(self) -> None:
         """Renew the lease and look for a request to stop, until the session is left."""
@@ -404,37 +420,3 @@ class TurnSession:
             with suppress(StoreError):  # tried again, and an append finds out whether the lease lapsed
                 await (self._keeper.renew(self._held) if is_due else self._keeper.look(self._held))
                 passed = 0.0 if is_due else passed
-
-
-def _sessions(store: Any, scope: Scope) -> list[TurnSession]:
-    """Return the sessions that this context has entered for a conversation, those that were left since included."""
-    own = (session for session in _ENTERED.get() if session._chat.store is store)  # noqa: SLF001
-    return [session for session in own if tuple(session._chat.scope.items()) == scope]  # noqa: SLF001
-
-
-def entered_turn(store: Any, scope: Scope) -> TurnSession | None:
-    """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
-    return next((session for session in reversed(_sessions(store, scope)) if session._is_entered), None)  # noqa: SLF001
-
-
-def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | None:
-    """Return the turn of that session; None if it is of none of these turns."""
-    session = entered_turn(store, scope)
-    return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
-
-
-def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None:
-    """Return a turn that this context has entered for a conversation, or None; lost if its session was left."""
-    entered = (session for session in reversed(_sessions(store, scope)) if session.turn_id == turn_id)
-    return next((session._held for session in entered), None)  # noqa: SLF001
-
-
-def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
-    """Raise a TurnLostError in a task that began within a session of a turn, and goes on after that was left."""
-    if any(not session._is_entered and session.turn_id == turn_id for session in _sessions(store, scope)):  # noqa: SLF001
-        raise TurnLostError(str(turn_id))
-
-
-def observed(session: TurnSession) -> tuple[Any, asyncio.Event]:
-    """Return the conversation of a session, and the event that is set after each append to its turn."""
-    return session._chat, session._held.changed  # noqa: SLF001

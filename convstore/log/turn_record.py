@@ -30,6 +30,9 @@ _BLOCKS = frozenset({"text", "json", "search_result", "tool_reference", "custom_
 _NOT_RUN = "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
 
 
+_NO_ORDINALS: Mapping[str, int] = {}
+
+
 @dataclass(slots=True)
 class TurnRecord:
     """One turn as the log has it.
@@ -41,6 +44,7 @@ class TurnRecord:
         mark: "finish" or "stop" if an event ended it, else "".
         waiting: How the calls that wait for a person do so, decided or not, by the ids of their results.
         decisions: What was decided, by the same ids.
+        ordinals: Ordinals of its messages, by their ids.
         others: Ids of other questions, whose messages are left out; "" for that of a result of an earlier call.
         filing: Finds the question of each message.
     """
@@ -51,14 +55,22 @@ class TurnRecord:
     mark: str = ""
     waiting: dict[str, Pause] = field(default_factory=dict)
     decisions: dict[str, Decision] = field(default_factory=dict)
+    ordinals: dict[str, int] = field(default_factory=dict)
     others: set[str] = field(default_factory=lambda: {""})
     filing: Filing = field(default_factory=lambda: Filing(None))
 
-    def add(self, messages: Iterable[BaseMessage], event: TurnEvent | None = None) -> None:
+    def add(
+        self,
+        messages: Iterable[BaseMessage],
+        event: TurnEvent | None = None,
+        ordinals: Mapping[str, int] = _NO_ORDINALS,
+    ) -> None:
         """Add what an entry has of the turn; messages that are there already are left out."""
-        left_out = {message.id for message in self.messages}
-        own = [message for message in messages if self.filing.owner(message) not in self.others]
-        self.messages += [message for message in own if message.id not in left_out]
+        for message in messages:
+            id_ = str(message.id)
+            if self.filing.owner(message) not in self.others and id_ not in self.ordinals:
+                self.messages.append(message)
+                self.ordinals[id_] = ordinals.get(id_, 0)
         if event is None or event.turn != self.turn_id:
             return
         if event.kind == "wait":
@@ -86,9 +98,14 @@ class TurnRecord:
         return {turn for message in messages if (turn := turn_of(message))} - {self.turn_id} - self.others
 
     def result(self, result_id: str) -> ToolMessage | None:
-        """Return the result with an id, None if the turn has no such result."""
-        results = (message for message in self.messages if isinstance(message, ToolMessage))
-        return next((message for message in results if message.id == result_id), None)
+        """Return the result of a call by the call's `result_id`, None if it has none.
+
+        The result has another id if an earlier one was rewound.
+        """
+        for call, result in pairs_of(self.messages):
+            if call.result_id == result_id:
+                return result
+        return None
 
     @property
     def answer(self) -> AIMessage | None:
@@ -112,12 +129,18 @@ class TurnRecord:
         return [call for call in self._without_result() if self._waits(call)]
 
     @property
+    def refused(self) -> list[tuple[TurnCall, Decision]]:
+        """The calls that a person decided not to run, and whose result was rewound."""
+        decided = [(call, self.decisions.get(call.result_id)) for call in self._without_result()]
+        return [(call, decision) for call, decision in decided if decision and not decision.runs]
+
+    @property
     def open_calls(self) -> list[TurnCall]:
         """The calls without a result that may be run, in order, as they were decided.
 
         An agent that pauses for all calls of a message runs no call of it before.
         """
-        waiting = self.undecided
+        waiting = [*self.undecided, *(call for call, _ in self.refused)]
         paused = {call.message_id for call in waiting if self.waiting[call.result_id].is_batch}
         ready = [call for call in self._without_result() if call not in waiting and call.message_id not in paused]
         return [self._decided(call) for call in ready]

@@ -13,7 +13,6 @@ from langchain_core.messages import AIMessage, BaseMessage
 from convstore.conversation import Conversation
 from convstore.exceptions import (
     InvalidInputError,
-    MessageRewoundError,
     StoreUnavailableError,
     TurnBusyError,
     TurnClosedError,
@@ -231,14 +230,17 @@ class TurnVariantContract:
         assert not (await chat.store.verify(**chat.scope)).ok
         await chat.delete()
 
-    async def test_a_message_of_the_old_answer_is_refused(self, chat: Conversation) -> None:
-        """A model that repeats itself with the same id, as from a cache, does not lose its answer silently."""
+    async def test_a_model_may_repeat_itself(self, chat: Conversation) -> None:
+        """A reply with the id of the old answer, as from a cache, is the other answer; the same wish finds it again."""
         async with await chat.turn("q1", human="Q1") as turn:
             await turn.append(AIMessage("A1", id="a1"))
-        async with await chat.turn("q1", regenerate="click") as turn:
-            with pytest.raises(MessageRewoundError):
-                await turn.append(AIMessage("A1", id="a1"))
-        assert [variant.is_active for variant in await chat.variants("q1")] == [True]
+        for wish in ("click", "click", "another click"):
+            async with await chat.turn("q1", regenerate=wish) as turn:
+                if turn.is_running:
+                    await turn.append(AIMessage("A1", id="a1"))
+                assert turn.answer
+                assert turn.answer.text == "A1"
+        assert [variant.is_active for variant in await chat.variants("q1")] == [False, False, True]
 
     async def test_an_answer_of_unknown_outcome_is_repeated(
         self, chat: Conversation, monkeypatch: pytest.MonkeyPatch

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import ContentConflictError, TurnClosedError, TurnLostError
+from convstore.exceptions import ContentConflictError, StoreUnavailableError, TurnClosedError, TurnLostError
+from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import ahead, kinds_of
@@ -107,6 +108,123 @@ class TurnWriteContract:
                 with pytest.raises(TurnLostError):
                     await late
             assert "tool" not in await kinds_of(later.store.conversation(**scope))
+
+    async def test_each_reply_is_a_message_of_its_own(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """An id that the log has for another message is replaced by a new one; the same append again writes nothing."""
+        call, answer = calls("search"), AIMessage("Fish.", id="cached-2")
+        call.id = "cached-1"
+        for number in ("1", "2"):
+            async with await chat.turn(f"r{number}", human="What do orcas eat?") as turn:
+                for said in (
+                    call,
+                    call,
+                    answer,
+                    AIMessage("Seals, too.", id="cached-2"),
+                    {"role": "assistant", "id": ""},
+                ):
+                    await turn.append(said)
+                    if said is not call:
+                        continue
+                    assert (await turn.append(call.model_copy())).written == 0
+                    await turn.add_result(turn.open_calls[0], "fish")
+                *_, last, empty = turn.messages
+                assert (last.text, empty.id != "") == ("Seals, too.", True)
+            async with await elsewhere.turn(f"r{number}") as again:
+                assert (await again.append(empty)).written == 0
+                assert [message.type for message in again.messages] == ["human", *["ai", "tool"] * 2, "ai", "ai", "ai"]
+        assert len({message.id for message in [stored async for stored in chat.messages()]}) == 16
+
+    async def test_parallel_appends_without_ids_are_one_message_each(self, chat: Conversation) -> None:
+        """Results get the ids of their calls, replies ids of their own, and the same objects again write nothing."""
+        async with await chat.turn("r1", human="Look everywhere") as turn:
+            await turn.append(calls("a", "b", "c"))
+            results = [ToolMessage(call.name, tool_call_id=call.id) for call in turn.open_calls]
+            expected = {call.result_id for call in turn.open_calls}
+            await asyncio.gather(*map(turn.append, results))
+            assert {result.id for result in results} == expected
+            same = "The same."
+            replies: list[Any] = [AIMessage(same), AIMessage(same), {"role": "assistant", "content": same}]
+            receipts = await asyncio.gather(*map(turn.append, replies))
+            assert [receipt.written for receipt in receipts] == [1, 1, 1]
+            for result in results:
+                assert (await turn.append(result)).written == 0
+        assert await kinds_of(chat) == ["human", "ai", *["tool"] * 3, *["ai"] * 3]
+
+    async def test_a_turn_goes_on_after_a_rewind_within_it(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """Replies and results have ids of their own then, also with the same text."""
+        async with await chat.turn("r1", human="What do orcas eat?") as turn:
+            await turn.append(calls("search"))
+            called = turn.messages[-1]
+        for text in ("fish", "fish", "seals"):
+            async with await chat.turn("r1") as turn:
+                [call] = turn.open_calls
+                await turn.add_result(call, text)
+                assert (await turn.add_result(call, text)).written == 0
+                with pytest.raises(ContentConflictError):
+                    await turn.add_result(call, "other")
+                *_, result = turn.messages
+                await turn.append(AIMessage(text, id="answer"))
+                assert turn.answer
+                assert turn.answer.text == text
+            await elsewhere.rewind(before=str(result.id))
+        async with await elsewhere.turn("r1") as turn:
+            assert turn.messages[-1].id == called.id
+            assert [call.name for call in turn.open_calls] == ["search"]
+
+    async def test_a_reply_of_unknown_outcome_is_stored_once(
+        self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That holds for a reply under a new id and for one without an id, if the caller sends an equal one again."""
+        insert = Log.insert
+
+        async def failing(log: Log, *args: Any, **options: Any) -> None:
+            await insert(log, *args, **options)
+            monkeypatch.setattr(Log, "insert", insert)
+            raise StoreUnavailableError("no answer")
+
+        async with await chat.turn("r1", human="What do orcas eat?") as turn:
+            await turn.append(AIMessage("Fish.", id="cached"))
+        async with await chat.turn("r2", human="What do orcas eat?") as turn:
+            for reply in (AIMessage("Fish.", id="cached"), {"role": "assistant", "content": "And seals."}):
+                monkeypatch.setattr(Log, "insert", failing)
+                with pytest.raises(StoreUnavailableError):
+                    await turn.append(reply)
+                assert (await turn.append(reply)).written == 0
+        assert [message.text async for message in chat.messages()][3:] == ["Fish.", "And seals."]
+
+    async def test_a_decision_stands_after_a_rewind_of_its_result(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """A rejected call is never open again: its result is appended again as the turn is entered."""
+        async with await chat.turn("r1", human="Pay the bill") as turn:
+            await turn.append(calls("pay"))
+            await turn.wait_for(turn.open_calls[0])
+        await chat.decide("r1", "call_pay", "reject", message="Too much.")
+        [*_, result] = await chat.list_messages()
+        await chat.rewind(before=str(result.message.id))
+        async with await elsewhere.turn("r1") as turn:
+            assert (turn.is_running, turn.open_calls, turn.waiting_calls) == (True, [], [])
+            assert turn.messages[-1].text == result.message.text
+            assert turn.messages[-1].id != result.message.id
+
+    async def test_a_call_that_waits_again_is_closed_again(self, chat: Conversation, elsewhere: Conversation) -> None:
+        """After a rewind of the result that a new question gave it, it is decided, or closed by the next question."""
+        for end in ("decide", "ask"):
+            ids = [f"{end}{number}" for number in range(3)]
+            async with await chat.turn(ids[0], human="Pay the bill") as turn:
+                await turn.append(calls("pay"))
+                await turn.wait_for(turn.open_calls[0])
+            async with await elsewhere.turn(ids[1], human="Never mind"):
+                pass
+            result = (await chat.list_messages())[-2].message
+            await chat.rewind(before=str(result.id))
+            if end == "decide":
+                await elsewhere.decide(ids[0], "call_pay", "reject")
+            async with await chat.turn(ids[2], human="And now?") as turn:
+                await turn.finish()
+            closed = await elsewhere.get_turn(ids[0])
+            assert closed is not None
+            assert ("Not decided" in closed.messages[-1].text) is (end == "ask")
 
     async def test_a_question_after_an_unseen_rewind_is_taken(
         self, chat: Conversation, elsewhere: Conversation

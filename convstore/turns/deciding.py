@@ -7,10 +7,13 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakValueDictionary
 
+from langchain_core.messages import BaseMessage
+
 from convstore.append.condition import Condition
 from convstore.exceptions import UnknownMessageError
 from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import decidable, paused, results_of
+from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
 from convstore.turns.variants import TurnOrVariant, Variants, check_resumable
@@ -52,15 +55,29 @@ class Decisions:
         """Record what a person decided about a call; see `Conversation.decide`."""
 
         async def write() -> None:
-            (record, tail, branch), paused_last = await self._decided(scope, turn_id, call_id)
-            if call := decidable(record, call_id, decision):
+            place, paused_last = await self._decided(scope, turn_id, call_id)
+            record, _, branch = place
+            call = decidable(record, call_id, decision)
+            if call is not None:
                 check_resumable(record, call, branch, paused_last)
-                event = TurnEvent("decide", turn_id, call.result_id, json.dumps(decision.model_dump()))
-                event = branch.records(event) if branch else event
-                condition = Condition(tail, branch=branch)
-                await self._variants.writer.append(scope, results_of(call, decision), condition=condition, event=event)
+                await self._record(scope, place, call, decision)
 
         await self._in_order(scope, write)
+
+    async def _record(self, scope: Scope, place: TurnOrVariant, call: TurnCall, decision: Decision) -> None:
+        """Append a decision, with the result that it gives at once."""
+        record, tail, branch = place
+        event = TurnEvent("decide", record.turn_id, call.result_id, json.dumps(decision.model_dump()))
+        key = record.turn_id
+        if branch:
+            event = branch.records(event)
+            key = branch.key
+
+        async def write(named: list[BaseMessage], known: frozenset[str]) -> None:
+            condition = Condition(tail, branch=branch, known=known)
+            await self._variants.writer.append(scope, named, condition=condition, event=event)
+
+        await under_own_ids(record, results_of(call, decision), write, key=key, first=tail.messages + 1)
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnOrVariant, str]:
         """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ class Addition(NamedTuple):
     Attributes:
         messages: The messages, each with an id.
         event: What the entry records besides them.
+        nameless: Ids that were made up for messages that came without one.
         stamp: Stamp of the view that the first AI message answers.
         omit: Replace values of unknown types by markers.
         renumber: Give sources another number if theirs is taken.
@@ -33,6 +34,7 @@ class Addition(NamedTuple):
 
     messages: Sequence[BaseMessage] = ()
     event: TurnEvent | None = None
+    nameless: Collection[str] = ()
     stamp: ViewStamp | None = None
     omit: bool = False
     renumber: bool = False
@@ -60,6 +62,7 @@ class HeldTurn:
         exclusion: Why it must not: a migration excludes this process.
         record_of_view: The record of the views of this variant, see `log.state`.
         is_unsure: An append may have been written, or may be written later.
+        unsure: Ids of the messages of such appends.
         ended: Set when `is_stopping` or `is_lost` becomes true.
         changed: Set after each append, for one that shows the turn and clears it.
         lock: Serialises the appends of one worker, such as parallel results.
@@ -77,6 +80,7 @@ class HeldTurn:
     is_lost: bool = False
     exclusion: SchemaVersionError | None = None
     is_unsure: bool = False
+    unsure: set[str] = field(default_factory=set)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -105,9 +109,10 @@ class HeldTurn:
             return TurnConflictError(self.record.turn_id, is_newest=False)
         return None
 
-    def add(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> None:
-        """Take over what was appended."""
-        self.record.add(messages, event)
+    def add(self, messages: Sequence[BaseMessage], event: TurnEvent | None, ordinals: Mapping[str, int]) -> None:
+        """Take over what was appended, with the ordinals of the messages by their ids."""
+        self.record.add(messages, event, ordinals)
+        self.unsure.difference_update(ordinals)
         self.changed.set()
 
     def follow(self, lease: TurnLease | None) -> None:

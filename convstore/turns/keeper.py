@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Literal, TypeVar
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
 from convstore.append.condition import Condition, TailMoved
@@ -28,22 +28,21 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
-from convstore.log.entry import Totals
 from convstore.log.turn_event import TurnEvent
-from convstore.log.turn_record import TurnRecord, paused, result_of
+from convstore.log.turn_record import TurnRecord, paused, results_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.runtime.background import settle
-from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
+from convstore.turns.asking import Questions
 from convstore.turns.held import Addition, HeldTurn
+from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
 from convstore.turns.streaming import drafting
 from convstore.turns.variants import Asked, Variants
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
-from convstore.values.stamps import ViewStamp
 from convstore.values.turns import Pause
 
 _Result = TypeVar("_Result")
@@ -58,7 +57,6 @@ RENEW_SECONDS, CHECK_SECONDS = 10.0, 1.5
 
 _LEASE = timedelta(seconds=LEASE_SECONDS)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_NOT_DECIDED = "Not decided: the user went on with another message."
 
 
 class TurnKeeper:
@@ -74,6 +72,7 @@ class TurnKeeper:
     ) -> None:
         self._ends, self._leases, self._drafts, self._records, self.variants = ends, leases, drafts, records, variants
         self._writer = variants.writer
+        self._questions = Questions(ends.reader, records, variants.writer)
         self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
         self.sleep = self._clock.sleep
 
@@ -101,10 +100,22 @@ class TurnKeeper:
                 await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
                 if lapsed.is_stopping:
                     await self._mark_stopped(made, lapsed)
-            return await self._entered(made, turn_id, question, asked)
+            held = await self._entered(made, turn_id, question, asked)
+            await self._close_refused(held)
+            return held
         except BaseException:
             await settle(self._leases.release(conversation, owner=owner, stopping=False))
             raise
+
+    async def _close_refused(self, held: HeldTurn) -> None:
+        """Append the results of calls that a person decided not to run, if they were rewound: a decision stands."""
+
+        def judge() -> Addition | None:
+            results = [result for call in held.record.refused for result in results_of(*call)]
+            return Addition(results) if results else None
+
+        if held.record.refused:
+            await self.record(held, judge)
 
     async def _mark_stopped(self, made: partial[HeldTurn], lapsed: TurnLease) -> None:
         """Mark the turn of a worker that was asked to stop, and died before it marked that."""
@@ -114,7 +125,7 @@ class TurnKeeper:
         except InvalidInputError:  # its question was rewound
             return
         held.is_stopping = True
-        await self._mark_end(held, tuple, None)
+        await self._mark_end(held)
 
     async def _take(
         self,
@@ -172,11 +183,13 @@ class TurnKeeper:
     ) -> HeldTurn:
         scope, conversation, _ = made.args
         if question and not asked:
-            written = await self._ask(scope, turn_id, question)
+            written = await self._questions.ask(scope, turn_id, question)
             if written.conversation != conversation:
                 raise ConversationDeletedError("the conversation was deleted while its turn began; call again")
             if written.receipt.written:
-                return made(TurnRecord(turn_id, list(question)), written.totals)
+                record = TurnRecord(turn_id)
+                record.add(question, None, {turn_id: written.receipt.last})
+                return made(record, written.totals)
         held = await (self._variant(made, turn_id, question, asked) if asked else self._continued(made, turn_id))
         if not held.record.is_finished and (draft := await self._drafts.find(conversation)):
             is_own = (draft.turn, draft.variant, draft.after) == (turn_id, held.variant, held.tail.messages)
@@ -202,50 +215,20 @@ class TurnKeeper:
         await until_written(lambda: self.variants.begin(scope, turn_id, asked))
         held = made(*await self.variants.read(scope, turn_id, asked))
         if question and not held.record.messages:
-            await self.append(held, question)
+            await self.append(held, Addition(question))
         elif question:  # another one with the id is a conflict
             await self._writer.append(scope, question, condition=Condition(branch=held.branch))
         return held
 
-    async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
-        """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
-
-        async def write() -> Written:
-            cached = await self._reader.find(scope)
-            tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
-            results = await self._undecided(cached, turn_id) if cached and tail.calls and not tail.is_ended else []
-            # Results that close the turn before belong to it, so the check of a turn does not apply to them.
-            condition = Condition(tail, "" if results else turn_id)
-            return await self._writer.append(scope, [*results, *question], condition=condition)
-
-        return await until_written(write)
-
-    async def _undecided(self, cached: CachedConversation, turn_id: str) -> list[ToolMessage]:
-        """Return results for the calls of the last turn that wait for a person; none if the log has the new turn."""
-        if await self._reader.messages_by_id(cached, [turn_id]):
-            return []
-        newest = await self._records.newest(cached.scope)
-        return [result_of(call, _NOT_DECIDED, is_error=True) for call in newest.undecided] if newest else []
-
-    async def append(
-        self,
-        held: HeldTurn,
-        messages: Sequence[BaseMessage],
-        *,
-        stamp: ViewStamp | None = None,
-        omit: bool = False,
-        renumber: bool = False,
-    ) -> Receipt:
-        """Append messages of a turn; see `TurnSession.append`.
+    async def append(self, held: HeldTurn, addition: Addition) -> Receipt:
+        """Append messages of a turn, each under an id of its own; see `TurnSession.append`.
 
         Raises:
             TurnLostError: Another worker has the lease, or this one gave it back.
             TurnConflictError: A later turn has begun.
             TurnClosedError: The turn was finished or stopped, and the log does not have all of the messages.
         """
-        addition = Addition(messages, stamp=stamp, omit=omit, renumber=renumber)
-        written = await self._while_held(held, lambda: self._add(held, addition))
-        return written.receipt
+        return (await self._while_held(held, lambda: self._add(held, addition))).receipt
 
     async def record(self, held: HeldTurn, judge: Callable[[], Addition | None]) -> None:
         """Append an event of a turn, perhaps with messages.
@@ -261,7 +244,28 @@ class TurnKeeper:
         await self._while_held(held, write)
 
     async def _add(self, held: HeldTurn, addition: Addition) -> Written:
-        """Write an addition directly after the tail that a turn knows, and take it over."""
+        """Write an addition directly after the tail that a turn knows, under ids that the log has for nothing else."""
+
+        async def write(messages: list[BaseMessage], known: frozenset[str]) -> Written:
+            try:
+                return await self._write(held, addition._replace(messages=messages), known)
+            except (asyncio.CancelledError, StoreError):
+                held.unsure.update(str(message.id) for message in messages)
+                raise
+
+        return await under_own_ids(
+            held.record,
+            addition.messages,
+            write,
+            key=held.key,
+            first=held.tail.messages + 1,
+            nameless=addition.nameless,
+            unsure=held.unsure,
+            is_over=held.refusal is not None,
+        )
+
+    async def _write(self, held: HeldTurn, addition: Addition, known: frozenset[str]) -> Written:
+        """Write an addition whose messages have their ids, and take it over."""
         messages, event, branch = addition.messages, addition.event, held.branch
         is_fence = event is not None and event.kind == "fence"
         if branch:
@@ -270,14 +274,15 @@ class TurnKeeper:
         written = await self._writer.append(
             held.scope,
             messages,
-            condition=Condition(held.tail, branch=branch, refusal=None if is_fence else held.refusal),
+            condition=Condition(held.tail, branch=branch, known=known, refusal=None if is_fence else held.refusal),
             event=event,
             stamp=addition.stamp,
             omit=addition.omit,
             renumber=addition.renumber,
         )
         held.tail = written.totals
-        held.add(messages, addition.event)
+        ordinals = dict(zip(written.receipt.message_ids, written.receipt.ordinals, strict=False))
+        held.add(messages, addition.event, ordinals)
         if branch and written.entry:
             held.branch = None if branch.is_ending else branch.after(written.entry)
         if branch and branch.is_ending:
@@ -370,20 +375,18 @@ class TurnKeeper:
             held.exclude(error)
             raise
 
-    async def leave(
-        self, held: HeldTurn, stopped: Callable[[], Sequence[BaseMessage]] = tuple, *, stamp: ViewStamp | None = None
-    ) -> None:
+    async def leave(self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None) -> None:
         """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.
 
-        `stopped` returns the beginning of a reply that a stop makes the answer.
+        `stop` returns the mark, with the beginning of a reply that a stop makes the answer; by default the mark alone.
         """
         try:
             if not (held.is_lost or held.is_stopping or held.record.is_finished):
                 await self.look(held)  # a stop may be newer than the last look
-            await self._mark_end(held, stopped, stamp)
+            await self._mark_end(held, stop)
             if not (held.is_lost or await self._release(held)):  # a stop came after the look
                 await self.look(held)
-                await self._mark_end(held, stopped, stamp)
+                await self._mark_end(held, stop)
         except (TurnLostError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
         except (StoreError, asyncio.CancelledError):
@@ -392,16 +395,13 @@ class TurnKeeper:
         finally:
             await self._release(held, stopping=True)
 
-    async def _mark_end(
-        self, held: HeldTurn, stopped: Callable[[], Sequence[BaseMessage]], stamp: ViewStamp | None
-    ) -> None:
+    async def _mark_end(self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None) -> None:
         """Mark a turn that was asked to stop, or fence off an append whose outcome is unknown."""
 
         def judge() -> Addition | None:
             if held.must_stop:
-                said = stopped()
-                return Addition(said, TurnEvent("stop", held.record.turn_id), stamp if said else None)
-            return Addition((), TurnEvent("fence", held.record.turn_id)) if held.is_unsure else None
+                return stop() if stop else Addition(event=TurnEvent("stop", held.record.turn_id))
+            return Addition(event=TurnEvent("fence", held.record.turn_id)) if held.is_unsure else None
 
         if not held.is_lost:
             await self.record(held, judge)

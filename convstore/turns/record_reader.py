@@ -63,5 +63,7 @@ class TurnRecordReader:
         messages = await self._reader.decode_all(log.cached, [item for item in entry.messages if item.ordinal >= first])
         own = messages[: record.end_of(messages)]
         record.others |= (await active_questions(self._reader, log, record.unknown(own))).keys()
-        record.add(own, None if entry.branch else entry.event)  # not the event of a variant that was not active
+        ordinals = {item.id: item.ordinal for item in entry.messages}
+        event = None if entry.branch else entry.event  # a variant that was not active has events of its own
+        record.add(own, event, ordinals)
         record.is_newest = len(own) == len(messages)

@@ -237,7 +237,8 @@ class Variants:
         if turn_id in place.rows and turn_id != variant:
             record.add(await self._reader.decode_all(cached, [place.rows[turn_id].message]))
         for entry in place.of(variant):
-            record.add(await self._reader.decode_all(cached, entry.messages), entry.event)
+            ordinals = {item.id: item.ordinal for item in entry.messages}
+            record.add(await self._reader.decode_all(cached, entry.messages), entry.event, ordinals)
         return record, place.log.tail, branch
 
     async def pending(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> list[VariantRecord]:

@@ -1,0 +1,78 @@
+"""Find the turns that the caller's context has entered, for agents and graphs that it runs within one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from convstore.exceptions import TurnLostError
+from convstore.turns.held import HeldTurn
+from convstore.values.policy import HistoryPolicy
+from convstore.values.scope import Scope
+from convstore.wire.history import History
+
+
+class _Session(Protocol):
+    """A `TurnSession`, whose module imports this one."""
+
+    _chat: Any
+    _held: HeldTurn
+    _is_entered: bool
+
+    @property
+    def turn_id(self) -> str: ...
+
+    @property
+    def is_variant(self) -> bool: ...
+
+    async def load_history(self, policy: HistoryPolicy | None = None) -> History: ...
+
+    async def reserve(self, number: int) -> range: ...
+
+
+_ENTERED: ContextVar[tuple[_Session, ...]] = ContextVar("_ENTERED", default=())
+
+
+def note_entry(session: _Session) -> None:
+    """Add a session that this context enters."""
+    _ENTERED.set((*(other for other in _ENTERED.get() if other._is_entered), session))  # noqa: SLF001
+
+
+def note_exit(session: _Session) -> None:
+    """Remove a session that this context leaves."""
+    _ENTERED.set(tuple(other for other in _ENTERED.get() if other is not session))
+
+
+def _sessions(store: Any, scope: Scope) -> list[_Session]:
+    """Return the sessions that this context has entered for a conversation, those that were left since included."""
+    own = (session for session in _ENTERED.get() if session._chat.store is store)  # noqa: SLF001
+    return [session for session in own if tuple(session._chat.scope.items()) == scope]  # noqa: SLF001
+
+
+def entered_turn(store: Any, scope: Scope) -> _Session | None:
+    """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
+    return next((session for session in reversed(_sessions(store, scope)) if session._is_entered), None)  # noqa: SLF001
+
+
+def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | None:
+    """Return the turn of that session; None if it is of none of these turns."""
+    session = entered_turn(store, scope)
+    return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
+
+
+def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None:
+    """Return a turn that this context has entered for a conversation, or None; lost if its session was left."""
+    entered = (session for session in reversed(_sessions(store, scope)) if session.turn_id == turn_id)
+    return next((session._held for session in entered), None)  # noqa: SLF001
+
+
+def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
+    """Raise a TurnLostError in a task that began within a session of a turn, and goes on after that was left."""
+    if any(not session._is_entered and session.turn_id == turn_id for session in _sessions(store, scope)):  # noqa: SLF001
+        raise TurnLostError(str(turn_id))
+
+
+def observed(session: _Session) -> tuple[Any, asyncio.Event]:
+    """Return the conversation of a session, and the event that is set after each append to its turn."""
+    return session._chat, session._held.changed  # noqa: SLF001

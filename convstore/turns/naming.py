@@ -1,0 +1,203 @@
+"""Give what is appended to a turn its ids: a retry gets the ids that the log has, anything else ids of its own.
+
+Caching proxies, LangChain's cache and servers with short ids give one id to several replies, so an id alone does not
+say that a reply was appended before. A retry is the turn's last AI message with equal content and no result after it,
+but for results of the same append. Any other message with an id that the log has is another message. Its new id
+derives from the turn, its own id and its ordinal, so that the same append finds it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+from uuid import NAMESPACE_OID, uuid5
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from convstore.append.condition import IdsTaken
+from convstore.exceptions import ContentConflictError
+from convstore.log.turn_record import TurnRecord, pairs_of
+from convstore.values.turns import TurnCall
+
+_Result = TypeVar("_Result")
+Write = Callable[[list[BaseMessage], frozenset[str]], Awaitable[_Result]]
+"""Appends messages, given those of their ids that the log may have already; raises `IdsTaken` for any other."""
+
+
+async def under_own_ids(
+    record: TurnRecord,
+    messages: Sequence[BaseMessage],
+    write: Write[_Result],
+    *,
+    key: str,
+    first: int,
+    nameless: Collection[str] = (),
+    unsure: Collection[str] = (),
+    is_over: bool = False,
+) -> _Result:
+    """Append messages of a turn directly after what a record has, each under an id that no other message has.
+
+    The arguments are those of `Naming`. One append, unless the log has an id for another message.
+    """
+    taken = set[str]()
+    while True:
+        naming = Naming(record, key, first, nameless, taken, unsure, is_over)
+        named, known = naming.named(messages)
+        try:
+            return await write(named, known)
+        except IdsTaken as error:
+            taken |= error.args[0]
+        except ContentConflictError as error:
+            replies = {message.id for message in named if isinstance(message, AIMessage)}
+            if error.message_id not in known & replies:
+                raise
+            taken.add(error.message_id)  # another reply with the id of the last one
+
+
+class Named(NamedTuple):
+    """Messages with the ids under which they are appended, and those of the ids that the log may have already."""
+
+    messages: list[BaseMessage]
+    known: frozenset[str]
+
+
+def derived_id(key: str, given: str, ordinal: int) -> str:
+    """Return the id of a message whose own id the log has for another message.
+
+    >>> derived_id("turn-1", "reply", 2) == derived_id("turn-1", "reply", 2) != derived_id("turn-1", "reply", 3)
+    True
+    """
+    return str(uuid5(NAMESPACE_OID, json.dumps(["convstore reply", key, given, ordinal])))
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Names messages for an append directly after what a record has.
+
+    Attributes:
+        record: The turn, up to the end of the log.
+        key: The key from which ids derive: that of the turn or of the variant.
+        first: The ordinal of the first new message.
+        nameless: Ids that were made up for messages that came without one.
+        taken: Ids that the log has for other messages.
+        unsure: Ids of messages that may have been written by an append that failed.
+        is_over: Nothing new may be appended, so every message that the turn has is a retry.
+    """
+
+    record: TurnRecord
+    key: str
+    first: int
+    nameless: Collection[str] = ()
+    taken: Collection[str] = ()
+    unsure: Collection[str] = ()
+    is_over: bool = False
+
+    def named(self, messages: Sequence[BaseMessage]) -> Named:
+        """Return the messages with their ids; one that came without an id also gets it on the caller's object."""
+        retried = self._retried(messages)
+        named = list[BaseMessage]()
+        known = set[str]()
+        ordinal = self.first
+        for message in messages:
+            given = str(message.id)
+            if given in retried:
+                id_ = retried[given]
+            elif isinstance(message, AIMessage):
+                id_ = self._reply_id(given, ordinal)
+            elif isinstance(message, ToolMessage):
+                id_ = self._result_id(message, named, ordinal)
+            else:
+                id_ = given
+            is_known = id_ in self.record.ordinals or not isinstance(message, AIMessage | ToolMessage)
+            if is_known:
+                known.add(id_)
+            else:
+                ordinal += 1
+            named.append(self._with_id(message, id_))
+        return Named(named, frozenset(known))
+
+    def _with_id(self, message: BaseMessage, id_: str) -> BaseMessage:
+        if message.id == id_:
+            return message
+        if message.id in self.nameless:
+            message.id = id_
+            return message
+        return message.model_copy(update={"id": id_})
+
+    def _retried(self, messages: Sequence[BaseMessage]) -> dict[str, str]:
+        """Return the ids that the log has for those messages that are a retry, by the ids that they came with."""
+        said = [message for message in messages if isinstance(message, AIMessage | ToolMessage)]
+        if not any(isinstance(message, AIMessage) for message in said):
+            return {}
+        if self.is_over:
+            return dict(self._found_anywhere(said))
+        last = self._last(len(said))
+        for number in range(len(last), 0, -1):
+            pairs = list(zip(said[:number], last[-number:], strict=True))
+            if all(self._is_same(message, stored) for message, stored in pairs):
+                return {str(message.id): str(stored.id) for message, stored in pairs}
+        return {}
+
+    def _last(self, number: int) -> list[BaseMessage]:
+        """Return the last replies and results of the turn, in order."""
+        found = list[BaseMessage]()
+        for message in reversed(self.record.messages):
+            if len(found) == number:
+                break
+            if isinstance(message, AIMessage | ToolMessage):
+                found.append(message)
+        return found[::-1]
+
+    def _found_anywhere(self, said: Sequence[BaseMessage]) -> Iterator[tuple[str, str]]:
+        for message in said:
+            for stored in self.record.messages:
+                if isinstance(message, AIMessage) and self._is_same(message, stored):
+                    yield str(message.id), str(stored.id)
+
+    def _is_same(self, message: BaseMessage, stored: BaseMessage) -> bool:
+        """Return True if a message is stored under an id that it may have; the writer compares the contents."""
+        given, id_ = str(message.id), str(stored.id)
+        if type(message) is not type(stored) or id_ in self.taken:
+            return False
+        if given not in self.nameless:
+            return id_ in (given, derived_id(self.key, given, self.record.ordinals[id_]))
+        if isinstance(message, ToolMessage) and isinstance(stored, ToolMessage):
+            return message.tool_call_id == stored.tool_call_id
+        return id_ in self.unsure
+
+    def _reply_id(self, given: str, ordinal: int) -> str:
+        is_free = given not in self.record.ordinals and given not in self.taken
+        return given if is_free else self._free_id(given, ordinal)
+
+    def _free_id(self, given: str, ordinal: int) -> str:
+        id_ = derived_id(self.key, given, ordinal)
+        while id_ in self.taken:
+            id_ = derived_id(self.key, id_, ordinal)
+        return id_
+
+    def _result_id(self, message: ToolMessage, before: Sequence[BaseMessage], ordinal: int) -> str:
+        """Return the id of a result: its own, that of its call if it has none, or a new one if that is taken."""
+        given = str(message.id)
+        is_nameless = given in self.nameless
+        if not is_nameless and given not in self.taken:
+            return given
+        call, stored = self._call_of(message, before)
+        if call is None:
+            return given if is_nameless else self._free_id(given, ordinal)
+        if stored is not None and (is_nameless or given == call.result_id):
+            return str(stored.id)
+        return call.result_id if call.result_id not in self.taken else self._free_id(call.result_id, ordinal)
+
+    def _call_of(
+        self, message: ToolMessage, before: Sequence[BaseMessage]
+    ) -> tuple[TurnCall | None, ToolMessage | None]:
+        """Return the call that a result answers, and the result that it has; the newest open one of several."""
+        pairs = [pair for pair in pairs_of([*self.record.messages, *before]) if pair[0].id == message.tool_call_id]
+        own = [pair for pair in pairs if pair[0].result_id == message.id]
+        still_open = [pair for pair in pairs if pair[1] is None]
+        for found in (own, still_open, pairs):
+            if found:
+                return found[-1]
+        return None, None
