@@ -29,6 +29,10 @@ from convstore.values.models import MessagePreview
 __all__ = ["EndContract"]
 
 
+def _same(moment: datetime) -> datetime:
+    return moment
+
+
 class EndContract:
     """Promise 12, `info`, `update`, `list_conversations`."""
 
@@ -76,16 +80,18 @@ class EndContract:
     async def test_what_a_writer_in_flight_added_is_swept(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
-        """Messages of an append that did not know of the deletion go with it."""
-        late = new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**chat.scope)
-        await late.append(HumanMessage("old"))
+        """Messages of an append that did not know of the deletion go with it. The second prune only sweeps."""
+        writers = [new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**chat.scope) for _ in range(2)]
+        for writer in writers:
+            await writer.append(HumanMessage("old"))
         await chat.delete()
-        lost = HumanMessage("too late", id=new_id())
-        await late.append(lost)
-        later = datetime.now(UTC) + timedelta(seconds=90)
-        await new_store(clock=Clock(now=lambda: later)).prune(older_than=timedelta(days=9_000))
-        assert [message async for message in chat.messages()] == []
-        assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
+        for late, passed in zip(writers, (timedelta(seconds=90), timedelta(days=2)), strict=True):
+            lost = HumanMessage("too late", id=new_id())
+            await late.append(lost)
+            later = datetime.now(UTC) + passed
+            await new_store(clock=Clock(now=partial(_same, later))).prune(older_than=timedelta(days=9_000))
+            assert [message async for message in chat.messages()] == []
+            assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
 
     async def test_info_describes_the_conversation(self, chat: Conversation) -> None:
         """Counts are exact, usage is summed by model, the last message with a text is shown."""

@@ -557,3 +557,20 @@ async def test_an_id_of_several_owners_is_an_error_without_its_owner(store: Conv
     assert (await store.conversation(user_id="eve", thread_id=id_).info()).message_count == 1
     assert (await store.erase(user_id="ada")).conversations >= 1
     assert await ours.load(id_, scope="ada") is None
+
+
+async def test_an_entry_id_of_two_owners_leads_to_the_entry_of_the_caller(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if this object has forgotten which conversation has the entry, and looks through those of the owner."""
+    monkeypatch.setattr("convstore.ext.pydantic_ai.store._MAX_TIPS", 0)
+    ours, id_ = ConvstoreConversationStore(store), uuid.uuid4().hex
+    owners = (f"ada-{id_}", f"eve-{id_}")
+    for owner in owners:
+        record = ConversationRecord(conversation_id=id_, head_id=id_, scope=owner)
+        entry = ConversationEntry(id=id_, parent_id=None, message=said(f"The PIN of {owner}.")[0])
+        await ours.write_record(record, new_entries=[entry], expected_revision=None)
+    for owner in owners:
+        loaded = await ours.load(id_, scope=owner)
+        assert loaded is not None
+        assert texts_of(loaded.messages) == [f"The PIN of {owner}."]
