@@ -108,7 +108,7 @@ def test_the_checks_before_a_merge_run_the_same_command() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     [pattern] = re.findall(r"grep -E '(.+)' README\.md", script)
     assert [line for line in README.splitlines() if re.search(pattern, line)] == SHELL[0].text.splitlines()[1:]
-    assert '\n.venv/bin/pytest -m "$marks" |' in script
+    assert '\n.venv/bin/pytest -n "$workers" -m "$marks" |' in script
     assert "`.venv/bin/pytest -m slow`" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
