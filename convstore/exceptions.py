@@ -425,10 +425,10 @@ class CorruptDocumentError(StoreError):
 class BrokenLogError(CorruptDocumentError):
     """An entry of a log is missing, or does not follow the entry before it; later entries are not shown.
 
-    A backup was restored under a running process, say. A repair keeps all stored messages and names the lost ones.
+    A backup was restored under a running process, say. A repair copies the messages that are left into a new log.
     """
 
-    _advice = "restore missing entries from a backup, or join the log without them: `convstore doctor --repair`"
+    _advice = "restore missing entries from a backup, or do without them: `convstore doctor --repair`"
 
 
 class SyncUnsupportedError(StoreError):

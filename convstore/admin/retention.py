@@ -6,6 +6,9 @@ cached, so the tombstone stays until a second sweep has removed late writes of s
 until a third sweep, because a broken network or a suspended process may deliver a command long after its caller
 timed out. An interrupted deletion is finished by the next call.
 
+A log that a repair replaced has a tombstone, too. Its sweeps move what came late to the log that replaced it; the last
+one, after 30 days, removes it. Deleting the conversation removes it at once.
+
 Only a head names a scope. A conversation whose head is missing or damaged is called lost: it is deleted by its id, with
 all lost ones, or with everything.
 """
@@ -20,9 +23,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import compress
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
-from convstore.mongo.collection import Collection
+from convstore.mongo.collection import Collection, Document
 from convstore.mongo.heads import EntryRef, Head
-from convstore.mongo.keys import HEADS, is_conversation_id
+from convstore.mongo.keys import HEADS, first_id, is_conversation_id
 from convstore.mongo.lost import LostConversations
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
@@ -39,7 +42,9 @@ head older than this can be replaced without losing an append in flight."""
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
 """Delay after which every append that started before a deletion has ended."""
 
-_SWEEP_AGAIN_AFTER = timedelta(hours=24)
+_SWEEP_AGAIN_AFTER = (timedelta(hours=24),)
+_KEPT_FOR = (timedelta(hours=24), timedelta(days=29))
+"""Times from one sweep of a replaced log to the next."""
 
 _TAKEN = timedelta(minutes=5)
 """Time after which another process may sweep a conversation, as the one that took it may have died."""
@@ -58,8 +63,9 @@ Progress = Callable[[ErasureReceipt], None] | None
 class Retention:
     """Deletes conversations and returns receipts of the removed documents.
 
-    `parts` are the other collections, by the names in a receipt. `background` has the sweeps that no call awaits; one
-    that is cut off stays due.
+    `parts` are the other collections, by the names in a receipt. `move_late` moves what came late to a replaced log,
+    given its tombstone; it is injected, because repairs are loaded only when one is needed. `background` has the sweeps
+    that no call awaits; one that is cut off stays due.
     """
 
     reader: LogReader
@@ -67,6 +73,7 @@ class Retention:
     lost: LostConversations
     states: States
     parts: Mapping[str, Collection]
+    move_late: Callable[[Document], Awaitable[None]]
     background: Background = field(default_factory=Background)
 
     async def delete(self, scope: Scope) -> ErasureReceipt:
@@ -225,11 +232,16 @@ class Retention:
         tombstone = await self.tombstones.take(conversation, time=_TAKEN)
         if tombstone is None:
             return  # another process sweeps it
-        if await self.tombstones.is_ended(conversation, tombstone):
+        is_ended, sweeps = await self.tombstones.is_ended(conversation, tombstone), tombstone.get("sweeps", 0)
+        pauses = _KEPT_FOR if tombstone.get("successor") and is_ended else _SWEEP_AGAIN_AFTER
+        is_last = sweeps >= len(pauses)
+        if tombstone.get("successor") and is_ended and not is_last:
+            await self.move_late(tombstone)
+        elif is_ended:
             await self.tombstones.clear(conversation)
             if tombstone.get("has_children"):  # one may have begun during the deletion
                 await self._end_children(conversation)
-        await self.tombstones.swept(tombstone, again_after=_SWEEP_AGAIN_AFTER)
+        await self.tombstones.swept(tombstone, again_after=None if is_last else pauses[sweeps])
 
     async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
@@ -241,6 +253,9 @@ class Retention:
         else:
             self.reader.cache.end_conversation(head.conversation)
         own = (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
+        if head.conversation != first_id(head.conversation):
+            for log in await self.tombstones.replaced(head.key):
+                own = _sum([own, await self._remove(log)])
         return _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
 
     async def _end_children(self, conversation: str) -> ErasureReceipt:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from convstore.append.batch import Batch, Known, Replaced, Request
 from convstore.append.compose import MAX_AHEAD
 from convstore.log.entry import Entry, Totals
-from convstore.mongo.keys import root_id
+from convstore.mongo.keys import first_id, root_id
 from convstore.mongo.number_pools import MAX_BLOCK, NumberPools
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
@@ -106,7 +106,7 @@ class ChildNumbers:
         Raises:
             Replaced: It is another one, because this worker has not learnt of a deletion for both of them.
         """
-        if root is not None and root.conversation == root_id(child.conversation):
+        if root is not None and first_id(root.conversation) == root_id(child.conversation):
             return root
         if root is not None:
             self._cache.forget(root)

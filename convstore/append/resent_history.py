@@ -37,7 +37,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.mongo.log import NO_CONTENT
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout, pause
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
@@ -184,7 +184,7 @@ class Resender:
             lambda: self._entries(cached.conversation, limit=limit),
             last=lambda found: found[-1].number if found else 0,
         )
-        await self._reader.check(cached, entries)
+        check_dense(cached.conversation, entries)
         log = await self._reader.snapshot(cached, entries[-1].totals if entries else _NO_LOG, entries)
         active = list[Comparable]()
         while entries:
@@ -194,7 +194,7 @@ class Resender:
                 return _End(active, log, start)
             limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
             entries = await self._entries(cached.conversation, before=start, limit=limit)
-            await self._reader.check(cached, entries, last=start - 1)
+            check_dense(cached.conversation, entries, last=start - 1)
         return _End(active, log)
 
     async def _explained(

@@ -35,7 +35,7 @@ from convstore.log.entry import Entry, Totals
 from convstore.log.rows import Row, rows_of
 from convstore.log.turn_event import TurnEvent
 from convstore.messages.compression import Chunk
-from convstore.mongo.keys import parent_id
+from convstore.mongo.keys import is_twin, parent_id
 from convstore.mongo.log import SlotTaken, StoredMessageRow
 from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.tombstones import Tombstones
@@ -151,7 +151,7 @@ class Writer:
         async with append_timeout():
             while True:
                 cached = self._cache.get(scope) or await self._claim(scope, request)
-                check_own(request.batch.stamp, cached.conversation)
+                request = _for_log(request, cached.conversation)
                 async with cached.lock:
                     if not self._cache.is_current(cached):
                         continue
@@ -404,7 +404,7 @@ class Writer:
             return False
         if not exists:
             # delete() also discards appends in flight; prune() only removes idle conversations.
-            if await self._tombstones.was_pruned(cached.conversation):
+            if await self._tombstones.may_write_again(cached.conversation):
                 raise Replaced
             cached.unverified += len(entry.messages)
             self._cache.discard(cached)
@@ -429,6 +429,15 @@ class Writer:
         finished = len(messages) if ends else begins
         if payloads := payloads_to_cache(batch, entry, finished):
             self._cache.keep_payloads(cached, {**cached.payloads, **payloads})
+
+
+def _for_log(request: Request, conversation: str) -> Request:
+    """Return a request to a conversation, without the stamp of a view of the log that a repair replaced."""
+    stamp = request.batch.stamp
+    if stamp and is_twin(stamp.conversation_id, conversation):
+        return replace(request, batch=replace(request.batch, stamp=None))
+    check_own(stamp, conversation)
+    return request
 
 
 def _last_numbers(tail: Totals, number: int) -> range:

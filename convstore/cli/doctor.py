@@ -24,7 +24,7 @@ FOUND = 3
 _SHOWN = 50
 _SECONDS = 60
 _LOSSES = frozenset({"annotation", "head_entry", "hole"})
-"""Findings whose repair accepts that messages are lost. That of a fork keeps all that is stored."""
+"""Findings whose repair accepts that messages are lost."""
 
 
 @on_database
@@ -49,9 +49,9 @@ async def doctor_command(
 
     \b
     --repair rebuilds heads from the log, and missing indexes and migrations. It
-    removes leftovers of failed appends and deletions older than 24 hours. It
-    gives up missing entries: restore them from a backup first if you can. No
-    entry is changed or removed. Exit code 3 if a finding was not repaired, 1 if
+    removes leftovers of failed appends and deletions older than 24 hours. A log
+    that lost entries is replaced by a copy of what is left: restore them from a
+    backup first if you can. No entry is changed or removed. Exit code 3 if a finding was not repaired, 1 if
     the check could not be completed, 2 if the command line is invalid.
 
     \b
@@ -118,6 +118,9 @@ def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> No
         names = dict.fromkeys((finding.collection, finding.document_id))  # equal if it is the collection
         console.print(f"  {plain(' '.join(names))}", soft_wrap=True)
         console.print(f"  {plain(finding.problem)}", soft_wrap=True)
+        for name, lost in (("ordinals", finding.lost_ordinals), ("source ids", finding.lost_source_ids)):
+            if lost:
+                console.print(f"  lost {name}: {lost[0]}-{lost[1]}", soft_wrap=True)
     total = sum(report.counts.values())
     if total > _SHOWN:
         console.print(f"… and {total - _SHOWN:,} more; --json lists 1,000")
@@ -127,7 +130,7 @@ def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> No
 
 def _state(finding: Finding) -> str:
     if finding.repaired:
-        return "repaired"
+        return f"repaired, as {finding.repaired_as}" if finding.repaired_as else "repaired"
     return "can be repaired" if finding.repairable else "not repaired"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from convstore.admin.application_state import StateKeeper
 from convstore.admin.catalog import Catalog
@@ -68,6 +68,7 @@ from convstore.view.past import PastViews
 if TYPE_CHECKING:
     from convstore.compaction.compactor import Compactor
     from convstore.compaction.strategies import CompactionStrategy
+    from convstore.verify.repair import Repairer
     from convstore.verify.verifier import Verifier
 
 
@@ -121,7 +122,7 @@ class Services:
         self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
         kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS, "search_segments": SEARCH}
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
-        self.retention = Retention(reader, tombstones, LostConversations(driver), states, parts)
+        self.retention = Retention(reader, tombstones, LostConversations(driver), states, parts, self._move_late)
         self.background = self.retention.background
         self._ends, self.driver, self._migrator, self._clock = ends, driver, migrator, clock
         self._compaction, self._compaction_seconds = (strategy, policy), compaction_seconds
@@ -140,5 +141,28 @@ class Services:
         from convstore.verify.schema import SchemaCheck  # noqa: PLC0415
         from convstore.verify.verifier import Verifier  # noqa: PLC0415
 
-        schema, inspection = SchemaCheck(self.driver, self._migrator), Inspection(self.driver)
-        return Verifier(inspection, self.reader.log, schema, self._clock, self.sealer, self.reader.schema.check)
+        schema = SchemaCheck(self.driver, self._migrator)
+        repairer = self.repairer
+        return Verifier(repairer.inspection, repairer, schema, self._clock, self.sealer, self.reader.schema.check)
+
+    @cached_property
+    def repairer(self) -> Repairer:
+        """Replaces logs that lost entries."""
+        from convstore.verify.repair import Repairer  # noqa: PLC0415
+
+        codec = Codec()
+        codec.keep_unknown()
+        return Repairer(
+            Inspection(self.driver),
+            self.reader.log,
+            Copies(self.driver),
+            self._ends.states,
+            self._ends.summaries,
+            self.retention.tombstones,
+            self.reader.cache,
+            self._clock,
+            codec,
+        )
+
+    async def _move_late(self, tombstone: Mapping[str, Any]) -> None:
+        await self.repairer.move_late(tombstone)

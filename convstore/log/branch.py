@@ -60,7 +60,7 @@ class Branch(NamedTuple):
 
     def active(self, log: Rewinds) -> Rewinds:
         """Return the active messages of a log as if it were active."""
-        return Rewinds(log.entry, self.rewound, repair=log.repair)
+        return Rewinds(log.entry, self.rewound)
 
     def fits(self, active: Rewinds) -> bool:
         """Return True if the same messages before its place are active as when it began."""

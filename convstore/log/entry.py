@@ -260,47 +260,6 @@ class RewoundRange(NamedTuple):
     until: int
 
 
-class Lost(NamedTuple):
-    """First and last ordinal and source id that were lost with an entry; a range is empty if its last is lower."""
-
-    first: int
-    last: int
-    first_source: int
-    last_source: int
-
-
-class Recount(NamedTuple):
-    """The amounts by which the totals of the entries from `entry` to `until` exceed the log's actual contents.
-
-    These are the active messages before an entry, and all messages of the entry itself.
-    """
-
-    entry: int
-    until: int
-    active: int
-    turns: int
-    results: int
-    tokens: int
-    view_tokens: int
-    failed: int = 0
-
-
-class Repair(NamedTuple):
-    """The findings of a repair of a log that was restored from a backup under running processes.
-
-    Attributes:
-        entry: The first entry that did not follow the one before it.
-        until: The entry that holds this repair; from there on all totals are correct.
-        joins: Entries that are valid although they name another predecessor than the one before them.
-        recounts: Corrections to the totals of entries before `until`.
-    """
-
-    entry: int
-    until: int
-    joins: tuple[int, ...]
-    recounts: tuple[Recount, ...]
-
-
 class Preview(NamedTuple):
     """The beginning of the last message with a text of its own, for listings: its type and the text."""
 
@@ -389,8 +348,6 @@ class Entry:
         rewound: In a rewind entry the ranges that are rewound, besides those of the last whole list.
         restored: In a rewind entry the ranges of that list that are active again.
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
-        lost: In an entry that replaces a lost one, the ordinals and source ids that were lost.
-        repair: In a rewind entry with a whole list the findings of the last repair, None without a repair.
         rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
         event: What it records of a turn besides its messages, None for most entries.
         branch: For an entry of a variant that was not active yet, the totals that it continues: those of the log with
@@ -410,8 +367,6 @@ class Entry:
     rewound: tuple[RewoundRange, ...] = ()
     restored: tuple[RewoundRange, ...] = ()
     undo: int = 0
-    lost: Lost | None = None
-    repair: Repair | None = None
     rules: int = RULES
     event: TurnEvent | None = None
     branch: Totals | None = None
@@ -432,7 +387,7 @@ class Entry:
     @property
     def has_only_items(self) -> bool:
         """True for an entry that loads skip; never for the first one of a log."""
-        return 0 < self.after == self.totals.link and self.lost is None
+        return 0 < self.after == self.totals.link
 
     @property
     def is_rewind(self) -> bool:

@@ -22,7 +22,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryItem, EntryMessage, Repair, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryItem, EntryMessage, RewoundRange, Totals
 from convstore.log.turn_event import TurnEvent
 
 MAX_DIFFERENCE = 64
@@ -49,7 +49,6 @@ class Rewinds:
         ranges: The rewound ranges.
         inactive: Number of messages in them.
         undo: Number of the rewind that can be undone, 0 for none.
-        repair: The findings of the last repair, None without a repair.
         whole: Those as of the last whole list; None if these are.
     """
 
@@ -57,7 +56,6 @@ class Rewinds:
     ranges: Ranges = ()
     inactive: int = 0
     undo: int = 0
-    repair: Repair | None = None
     whole: Rewinds | None = None
 
     def after(self, entry: Entry) -> Rewinds:
@@ -72,11 +70,10 @@ class Rewinds:
         if not is_whole and whole.entry != totals.whole_list:
             raise ValueError("the whole list of rewound ranges that it continues is missing")
         ranges = _changed(whole.ranges, entry.rewound, entry.restored)
-        inactive, repair = whole.inactive + _size(entry.rewound) - _size(entry.restored), whole.repair or entry.repair
-        # After a repair two messages may share an ordinal.
-        if inactive != totals.messages - totals.active and not repair:
+        inactive = whole.inactive + _size(entry.rewound) - _size(entry.restored)
+        if inactive != totals.messages - totals.active:
             raise ValueError("its rewound ranges do not agree with its count of active messages")
-        return Rewinds(entry.number, ranges, inactive, entry.undo, repair, None if is_whole else whole)
+        return Rewinds(entry.number, ranges, inactive, entry.undo, None if is_whole else whole)
 
     def _needed(self, totals: Totals) -> list[int]:
         """Return the numbers of the rewind entries that lead to the active messages as of some totals, in order."""
@@ -96,11 +93,6 @@ class Rewinds:
         for number in self._needed(totals):
             rewinds = rewinds.after(found[number])
         return rewinds
-
-    @property
-    def joins(self) -> tuple[int, ...]:
-        """Return the entries that are valid although they name another predecessor than the entry before them."""
-        return self.repair.joins if self.repair else ()
 
     def has(self, ordinal: int) -> bool:
         """Return True if a message is active: it was not rewound.
@@ -157,13 +149,7 @@ class Rewinds:
         return tuple((range_.first, min(range_.last, last)) for range_ in self.through(last))
 
     def of(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return entries as if their rewound messages had never been appended; their totals are those of the others.
-
-        Totals that were written after a tail that a restored backup had lost are corrected.
-        """
-        repair = self.repair
-        if repair and repair.recounts and entries and entries[0].number < repair.until:
-            entries = [_corrected(entry, repair) for entry in entries]
+        """Return entries as if their rewound messages had never been appended; their totals are those of the others."""
         is_whole = not self.ranges and not any(entry.branch for entry in entries)
         return entries if is_whole else [self._without_rewound(entry) for entry in entries]
 
@@ -192,12 +178,6 @@ def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
         view_tokens=sum(message.view_tokens for message in messages),
         failed=sum(message.is_failed for message in messages),
     )
-
-
-def _corrected(entry: Entry, repair: Repair) -> Entry:
-    recount = next((part for part in repair.recounts if part.entry <= entry.number <= part.until), None)
-    totals = _less(entry.totals, recount._asdict()) if recount else entry.totals
-    return replace(entry, totals=totals, branch=None) if repair.entry <= entry.number < repair.until else entry
 
 
 def _less(totals: Totals, counts: Mapping[str, int]) -> Totals:
@@ -276,7 +256,7 @@ def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, un
     is_whole = len(rewound) + len(restored) > MAX_DIFFERENCE
     totals = replace(entry.totals, rewind_entry=number, whole_list=number if is_whole else whole.entry)
     made = replace(entry, totals=continued(totals, point), rewound=rewound, restored=restored, undo=undo)
-    return replace(made, rewound=ranges, restored=(), repair=rewinds.repair) if is_whole else made
+    return replace(made, rewound=ranges, restored=()) if is_whole else made
 
 
 def joined(rewound: Ranges, last: RewoundRange) -> Ranges:

@@ -49,20 +49,18 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, t
         summary: The current summary.
         through: View tokens of the log up to the last entry, if not those in its totals.
     """
-    # Compared with the entry as well, because after a repair two messages may share an ordinal.
-    last = (summary.entry, summary.last) if summary else (0, 0)
+    last = summary.last if summary else 0
     covered, turns = (summary.active, summary.turns) if summary else (0, 0)
     rows = []
     for entry in entries:
-        totals, number = entry.totals, entry.number
+        totals = entry.totals
         turn = totals.turns - sum([message.turn == message.ordinal for message in entry.messages])
         result = totals.results - sum([message.type == "tool" for message in entry.messages])
         place = totals.active - len(entry.messages)
-        is_after = number > last[0]
         for message in entry.messages:
             turn += message.turn == message.ordinal
             place += 1
-            if is_after or (number, message.ordinal) > last:
+            if message.ordinal > last:
                 rows.append((message, entry, place - covered, turn - turns, result))
             result += message.type == "tool"
     sizes = [row[0].view_tokens for row in rows]

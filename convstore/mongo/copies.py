@@ -6,9 +6,12 @@ removes a copy that was given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any
+
+from pymongo.errors import BulkWriteError
 
 from convstore.exceptions import BrokenLogError
 from convstore.log.entry import Entry, Totals
@@ -16,9 +19,10 @@ from convstore.mongo.bson_values import sealed, unsealed
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import ANNOTATIONS, LOG, annotation_id, chunk_id, entry_range
+from convstore.mongo.keys import ANNOTATIONS, LOG, annotation_id, application_state_id, chunk_id, entry_range
 
 _MOST_DOCUMENTS, _MOST_BYTES = 1_000, 16_000_000
+_DUPLICATE_KEY = 11000
 
 
 class Copies:
@@ -34,13 +38,13 @@ class Copies:
         found = await self._log.find(query, {"messages": 0, "sources": 0, "items": 0}, order=[("_id", -1)], limit=1)
         return entry_from(found[0]).totals if found else Totals()
 
-    async def entries(self, source: str, target: str, *, through: int, last: Entry | None) -> None:
-        """Copy the entries up to a number with their chunks, and those of an entry that is cut from the next one.
+    async def entries(self, source: str, target: str, *, through: int) -> None:
+        """Copy the entries up to a number with their chunks.
 
         Raises:
             BrokenLogError: An entry is missing.
         """
-        keys = set(_chunks_of(source, entry_document(source, last))) if last else set[str]()
+        keys = set[str]()
 
         def with_event(document: Document, key: str) -> dict[str, Any]:
             keys.update(_chunks_of(source, document))
@@ -50,19 +54,60 @@ class Copies:
         query = within(source, *entry_range(source, before=through + 1))
         if (copied := await _copy(self._raw_log, query, target, with_event)) < through:
             raise BrokenLogError(source, f"{through - copied} of the first {through} entries are missing")
+        await self._chunks(source, target, keys)
+
+    async def chunks(self, source: str, target: str, entry: Entry) -> None:
+        """Copy the chunks of one entry; those that were copied before stay."""
+        await self._chunks(source, target, set(_chunks_of(source, entry_document(source, entry))))
+
+    async def _chunks(self, source: str, target: str, keys: Set[str]) -> None:
         if keys:  # nearly all of the range, as tokens begin with the time
             chunks = within(source, min(keys), f"{max(keys)}$")
             await _copy(self._raw_log, chunks, target, lambda chunk, _: {} if chunk["_id"] in keys else None)
 
     async def annotations(self, source: str, target: str, *, through: int) -> None:
         """Copy the annotations of the messages up to an ordinal."""
-
-        def with_values(document: Document, key: str) -> dict[str, Any]:
-            values = document.get("values", {}).items()  # their checksums name the document
-            return {"values": {name: sealed(unsealed(text, document["_id"], name), key, name) for name, text in values}}
-
         keys = annotation_id(source, 0), annotation_id(source, through + 1)
-        await _copy(self._annotations, within(source, *keys), target, with_values)
+        await _copy(
+            self._annotations,
+            within(source, *keys),
+            target,
+            lambda document, _: _moved_annotation(document, target, document["ordinal"]),
+        )
+
+    async def has_annotations(self, source: str, *, since: datetime) -> bool:
+        """Return True if a conversation has annotations, or a state of the application, since a date. One command."""
+        return await self._annotations.find_one(within(source) | {"at": {"$gte": since}}, {"_id": 1}) is not None
+
+    async def move_annotations(self, source: str, target: str, places: Mapping[int, int], *, since: datetime) -> None:
+        """Copy the annotations since a date of the messages in `places`, which gives their ordinals in the copy.
+
+        The state of the application is copied, too. The later one of two stays. Two commands for each document.
+        """
+        query = within(source) | {"at": {"$gte": since}}
+        async with aclosing(self._annotations.each(query, order=(("_id", 1),))) as documents:
+            async for document in documents:
+                place = places.get(document.get("ordinal", 0), 0)
+                if not place and document["_id"] != application_state_id(source):
+                    continue
+                moved = {**document, "conversation": target, **_moved_annotation(document, target, place)}
+                if not await self._annotations.insert(moved):
+                    older = {"_id": moved["_id"], "conversation": target, "at": {"$lt": moved["at"]}}
+                    await self._annotations.replace(older, moved)
+
+
+def _moved_annotation(document: Document, target: str, ordinal: int) -> dict[str, Any]:
+    """Return the changed fields of the annotations of a message, or of the application's state: checksums name it."""
+    if "state" in document:
+        key, revision = application_state_id(target), str(document["revision"])
+        text = unsealed(document["state"], document["_id"], revision)
+        return {"_id": key, "state": sealed(text, key, revision)}
+    key = annotation_id(target, ordinal)
+    values = {
+        name: sealed(unsealed(text, document["_id"], name), key, name)
+        for name, text in document.get("values", {}).items()
+    }
+    return {"_id": key, "ordinal": ordinal, "values": values}
 
 
 def _chunks_of(source: str, entry: Document) -> Iterator[str]:
@@ -75,12 +120,18 @@ def _chunks_of(source: str, entry: Document) -> Iterator[str]:
 async def _copy(
     collection: Collection, query: Document, target: str, changes: Callable[[Document, str], dict[str, Any] | None]
 ) -> int:
-    """Copy documents with some changes, except where they are None; return how many were copied."""
+    """Copy documents with some changes, except where they are None; return how many were copied, or had been."""
     batch, size, copied = list[dict[str, Any]](), 0, 0
 
     async def insert() -> None:
         async with driver_errors():
-            await collection.driver_collection.insert_many(batch, ordered=False)
+            try:
+                await collection.driver_collection.insert_many(batch, ordered=False)
+            except BulkWriteError as error:
+                if any(
+                    failure["code"] != _DUPLICATE_KEY for failure in error.details.get("writeErrors", [{"code": 0}])
+                ):
+                    raise
 
     async with aclosing(collection.each(query, order=(("_id", 1),))) as documents:
         async for document in documents:

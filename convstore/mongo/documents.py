@@ -25,7 +25,6 @@ from convstore.log.entry import (
     Entry,
     EntryItem,
     EntryMessage,
-    Lost,
     OpenCall,
     PayloadRef,
     Preview,
@@ -73,8 +72,6 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         del document["messages"]  # the unique index covers documents that have message ids
     if entry.totals.rewind_entry == number:
         document["rewound"] = rewound_data(entry)
-    if entry.lost:
-        document["lost"] = list(entry.lost)
     if _has_results(entry):
         document["results_at"] = entry.first
     if entry.sources:
@@ -165,7 +162,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
         raise ValueError("the key does not match the conversation and the number of the entry")
     messages = stored_list(document.get("messages", ()))
-    is_left_out = "messages" not in document and ("lost" in document or not has_messages)
+    is_left_out = "messages" not in document and not has_messages
     if first + count - 1 != totals.messages or (len(messages) != count and not is_left_out):
         raise ValueError("the number of messages does not match their ordinals")
     entry = Entry(
@@ -175,11 +172,12 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         totals=totals,
         after=stored_number(document["after"]),
         sources=sources_from(document, messages) if "sources" in document else (),
-        lost=Lost(*map(stored_number, stored_list(document["lost"]))) if "lost" in document else None,
         rules=stored_number(document.get("rules", 1)),
         event=TurnEvent(*json.loads(unsealed(found, document["_id"]))) if (found := document.get("event")) else None,
         branch=totals_from(document["branch"]) if "branch" in document else None,
         items=tuple(map(_item_from, stored_list(document["items"]))) if "items" in document else (),
+        claims=tuple(document.get("kept_source_ids", ())) if "claimant" in document else (),
+        claimant=document.get("claimant", ""),
         **(rewound_from(document["rewound"], totals.entries) if totals.rewind_entry == totals.entries else {}),
     )
     if entry.sources and document.get("kept_source_ids", []) != [source.id for source in entry.sources if source.kept]:

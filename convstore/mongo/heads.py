@@ -34,9 +34,11 @@ from convstore.mongo.driver import JOIN, Driver, is_refusal
 from convstore.mongo.keys import (
     HEADS,
     LOG,
+    all_ids,
     child_id,
     date_field,
     entry_id,
+    first_id,
     head_id,
     parent_id,
     root_id,
@@ -158,13 +160,17 @@ class Heads:
         return head_from(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
-        """Return the head of a conversation that was not deleted, or None. One command, for a child a few more."""
+        """Return the head of a conversation that was not deleted, or None. One command, for a child a few more.
+
+        The id may be one that the conversation had before a repair of its log.
+        """
         if parent := parent_id(conversation):
-            child = await self._heads.find_one({"parent": parent, "conversation": conversation})
+            child = await self._heads.find_one({"parent": parent, "conversation": all_ids(conversation)})
             found = await self.find(head_from(child).scope) if child else None
-            return found if found and found.conversation == conversation else None  # its parent may be deleted
+            is_same = found and first_id(found.conversation) == first_id(conversation)
+            return found if is_same else None  # its parent may be deleted
         # The deleted ones keep their id in their tombstone, without a date.
-        document = await self._heads.find_one({"conversation": conversation, "updated_at": {"$exists": True}})
+        document = await self._heads.find_one({"conversation": all_ids(conversation), "updated_at": {"$exists": True}})
         return head_from(document) if document else None
 
     async def claim(
@@ -192,7 +198,7 @@ class Heads:
             "scope": dict(scope),
             "created_at": creation(updated_at, conversation),
             "entry": list(EntryRef()),
-            **({"parent": parent} if parent else {}),
+            **({"parent": first_id(parent)} if parent else {}),
             **(date if for_child else {}),
             **({"origin": sealed(json.dumps(fork[1]), conversation, "origin")} if fork else {}),
         }
@@ -243,7 +249,8 @@ class Heads:
         """Keep the outermost conversation of a child from being pruned; False if it was deleted."""
         if not parent_id(conversation):
             return True
-        root = _query(dict(root_scope(tuple(scope.items()))), root_id(conversation))
+        root_key = head_id(dict(root_scope(tuple(scope.items()))))
+        root = {"_id": root_key, "conversation": all_ids(root_id(conversation))}
         return await self._heads.update(root, {"$max": {"written_at": written_at}})
 
     async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
@@ -278,7 +285,7 @@ class Heads:
 
     async def children(self, conversation: str) -> list[ListedHead]:
         """Return the heads of the children of a conversation, oldest first. One command for each thousand."""
-        found = [child async for child in self._each({"parent": conversation})]
+        found = [child async for child in self._each({"parent": first_id(conversation)})]
         return sorted(found, key=lambda child: child.head.created_at)
 
     async def first_questions(self, conversations: Sequence[str]) -> dict[str, EntryMessage]:

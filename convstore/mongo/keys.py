@@ -8,6 +8,9 @@
 
 so that "#" < ":" < ";" gives a conversation one key range, and "0" < "~" puts its state after its entries.
 
+The id of a child is ``<id of its parent>~<token>``. A repair copies a log under the id ``<id>@<token>``; children keep
+the first id of their parent, its `first_id`, in theirs.
+
 The bounds of a range of entries are never keys of documents. Servers with SERVER-121822 exclude the lower bound of a
 descending scan of a clustered collection and include the upper one; between keys, both ways select the same entries.
 """
@@ -36,7 +39,7 @@ OF_CONVERSATIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH, DRAFTS)
 _AFTER_ALL = 10**12
 """A number above those of all entries: their keys have room for twelve digits."""
 
-_CONVERSATION_ID = re.compile(r"[0-9a-f]{24}(~[0-9a-f]{24})*")
+_CONVERSATION_ID = re.compile(r"[0-9a-f]{24}(~[0-9a-f]{24})*(@[0-9a-f]{24})?")
 
 
 def is_conversation_id(text: object) -> bool:
@@ -47,9 +50,9 @@ def is_conversation_id(text: object) -> bool:
 def head_id(scope: Mapping[str, str], parent: str = "") -> str:
     """Return the key of a scope's head; the order of the scope's keys does not matter.
 
-    The key of a child's head has the id of its parent, so it is not found once that is deleted.
+    The key of a child's head has the first id of its parent, so it is not found once that is deleted.
     """
-    pairs = [*sorted(scope.items()), *([("", parent)] if parent else [])]
+    pairs = [*sorted(scope.items()), *([("", first_id(parent))] if parent else [])]
     canonical = json.dumps(pairs, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -61,22 +64,46 @@ def date_field(scope: Mapping[str, str]) -> str:
 
 def child_id(parent: str, token: str) -> str:
     """Return the id of a new child; those of all children, at any depth, follow the id of the outermost parent."""
-    return f"{parent}~{token}" if parent else token
+    return f"{first_id(parent)}~{token}" if parent else token
 
 
 def parent_id(conversation: str) -> str:
-    """Return the id of a child's parent, "" for a conversation that is no child."""
+    """Return the first id of a child's parent, "" for a conversation that is no child."""
     return conversation.rpartition("~")[0]
 
 
 def root_id(conversation: str) -> str:
-    """Return the id of the outermost conversation around a child."""
-    return conversation.partition("~")[0]
+    """Return the first id of the outermost conversation around a child."""
+    return first_id(conversation.partition("~")[0])
+
+
+def repaired_id(conversation: str, token: str) -> str:
+    """Return the id for a repaired copy of a conversation's log."""
+    return f"{first_id(conversation)}@{token}"
+
+
+def first_id(conversation: str) -> str:
+    """Return the id that a conversation had before any repair of its log.
+
+    >>> first_id("a~b@c"), first_id("a~b")
+    ('a~b', 'a~b')
+    """
+    return conversation.partition("@")[0]
+
+
+def is_twin(id_: str, conversation: str) -> bool:
+    """Return True for another id of a conversation: of a log that a repair replaced, or of a copy that it makes."""
+    return id_ != conversation and first_id(id_) == first_id(conversation)
+
+
+def all_ids(conversation: str) -> dict[str, str]:
+    """Return the filter for all ids that a conversation has had, without those of its children."""
+    return {"$gte": first_id(conversation), "$lt": f"{first_id(conversation)}~"}
 
 
 def family(conversation: str) -> dict[str, str]:
-    """Return the filter for the ids of a conversation and of all its children."""
-    return {"$gte": conversation, "$lt": f"{conversation}\x7f"}
+    """Return the filter for all ids of a conversation and of all its children."""
+    return {"$gte": first_id(conversation), "$lt": f"{first_id(conversation)}\x7f"}
 
 
 def scope_filter(partial_scope: Mapping[str, str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from convstore.mongo.bson_values import encoded, reading, utc
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_document, entry_from, item_filter, variants_at, way_out_of_size
 from convstore.mongo.driver import Driver, decoded, driver_errors
-from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, log_ranges, root_id
+from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, is_twin, log_ranges, root_id
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
@@ -197,6 +197,8 @@ class Log:
         """Return the sources with some ids in a conversation and its children, each with its message. One command."""
         wanted, found = set(numbers), dict[int, tuple[StoredMessageRow, EntrySource]]()
         for document in await self._log.find({"conversation": family(conversation), **source_filter(wanted)}):
+            if is_twin(document["conversation"], conversation):
+                continue
             for row in rows_of([document]).values():
                 if row.message.payload and document["conversation"] != conversation:
                     row.message.payload.child = document["conversation"]

@@ -2,23 +2,38 @@
 
 A tombstone replaces the head and stays until late writes of appends in flight are swept. It holds no scope values, only
 their hashes, by which an interrupted deletion is found again.
+
+A log that a repair replaced has a tombstone with a `successor`, which stays for 30 days. While the copy is made, its
+tombstone has `copying`, and the head names it as its `copy`: it replaces the log only as long as that is so.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from convstore.mongo.bson_values import sealed, unsealed
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.heads import Head, head_key, readable_head
-from convstore.mongo.keys import HEADS, OF_CONVERSATIONS, head_id, root_id, scope_filter, tombstone_id
+from convstore.mongo.heads import EntryRef, Head, head_key, readable_head
+from convstore.mongo.keys import (
+    HEADS,
+    OF_CONVERSATIONS,
+    all_ids,
+    first_id,
+    head_id,
+    root_id,
+    scope_filter,
+    tombstone_id,
+)
 from convstore.mongo.times import SWEEP_MARGIN
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
 _BY_KEY = (("_id", 1),)
+_UNMOVED = ("created_at", "details", "origin")
+"""Fields of a head that name its conversation."""
 
 
 class Tombstones:
@@ -35,13 +50,13 @@ class Tombstones:
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
         """Return what can be read of the head that names a conversation, or None. One command."""
-        query = {"conversation": conversation, "sweep_at": {"$exists": False}}
+        query = {"conversation": all_ids(conversation), "sweep_at": {"$exists": False}}
         document = await self._heads.find_one(query, _KEY_FIELDS)
         return readable_head(document) if document else None
 
     async def children(self, conversation: str) -> list[Head]:
         """Return the heads of the children of a conversation. One command for each thousand."""
-        return [readable_head(head) for head in await self._heads.find({"parent": conversation}, _KEY_FIELDS)]
+        return [readable_head(head) for head in await self._heads.find({"parent": first_id(conversation)}, _KEY_FIELDS)]
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[Head]:
         """Return heads with these scope values after a key, ordered by key; without values all heads. One command."""
@@ -67,12 +82,71 @@ class Tombstones:
     async def begin_copy(self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta) -> None:
         """Write a tombstone for a copy that has no head yet; after that time it is swept. One command."""
         tombstone = _tombstone(conversation, head_id(scope), scope) | {"copying": True}
-        written = await self._times.setting(tombstone, field="sweep_at", ahead=sweep_after)
-        await self._heads.update({"_id": tombstone_id(conversation)}, written, upsert=True)
+        await self._write(tombstone, sweep_after=sweep_after)
+
+    async def begin_repair(self, head: Document, copy: str, *, sweep_after: timedelta) -> bool:
+        """Begin a copy that is to replace the log of a head; False if it has another one now. Two commands.
+
+        The copy of an earlier repair that has not ended can not replace the log from now on.
+        """
+        tombstone = _tombstone(copy, head["_id"], head["scope"]) | {"copying": True, "of": head["conversation"]}
+        await self._write(tombstone, sweep_after=sweep_after)
+        query = {"_id": head["_id"], "conversation": head["conversation"]}
+        return await self._heads.update(query, {"$set": {"copy": copy}})
+
+    async def keep_copy(self, conversation: str, *, sweep_after: timedelta) -> bool:
+        """Put off the sweep of a copy that is being made; False if it began. One command."""
+        later = await self._times.setting({}, field="sweep_at", ahead=sweep_after)
+        return await self._heads.update({"_id": tombstone_id(conversation), "copying": True}, later)
 
     async def end_copy(self, conversation: str) -> bool:
         """Drop the tombstone of a copy that has a head now; False if a sweep or an erasure began. One command."""
         return await self._heads.delete_one({"_id": tombstone_id(conversation), "copying": True})
+
+    async def replace_log(
+        self,
+        head: Document,
+        copy: str,
+        *,
+        entry: EntryRef,
+        copied: Sequence[tuple[int, int]],
+        at: datetime,
+        sweep_after: timedelta,
+    ) -> bool:
+        """Let a head name the copy of its log, which ends with an entry; False if that is not to replace it any more.
+
+        The log gets a tombstone that says which entries were `copied`. Four commands, more if the head changes.
+        """
+        log = head["conversation"]
+        tombstone = _tombstone(log, head["_id"], head["scope"]) | {"has_children": False}
+        tombstone |= {"successor": copy, "copied": [list(numbers) for numbers in copied], "at": at}
+        is_ours = {"_id": head["_id"], "conversation": log, "copy": copy}
+        while (now := await self._heads.find_one(is_ours)) is not None:
+            # Written first, so that no log without a head lacks a tombstone, and again, as a sweep may have dropped it.
+            await self._write(tombstone, sweep_after=sweep_after)
+            unchanged = {name: now.get(name) for name in _UNMOVED}
+            changes = {"$set": _moved_fields(now, copy) | {"entry": list(entry)}, "$unset": {"copy": ""}}
+            if await self._heads.update(is_ours | unchanged, changes):
+                await self._write(tombstone, sweep_after=sweep_after)
+                return True
+        return False
+
+    async def current(self, tombstone: Document) -> str:
+        """Return the id under which the conversation of a replaced log goes on, "" if it was deleted. One command."""
+        conversation = tombstone["conversation"]
+        query = {"_id": tombstone["head"], "conversation": all_ids(conversation)}
+        head = await self._heads.find_one(query, {"conversation": 1})
+        return str(head["conversation"]) if head else ""
+
+    async def replaced(self, key: str) -> list[str]:
+        """Return the logs of a head that repairs replaced and that are still there. One command."""
+        query = {"head": key, "sweep_at": {"$exists": True}, "successor": {"$gt": ""}}
+        return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1})]
+
+    async def moved(self, conversation: str, copied: Sequence[tuple[int, int]]) -> None:
+        """Record which entries of a replaced log were copied, late ones included. One command."""
+        copied_now = {"copied": [list(numbers) for numbers in copied]}
+        await self._heads.update({"_id": tombstone_id(conversation)}, {"$set": copied_now})
 
     async def write_tombstone(self, head: Head, *, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
@@ -84,30 +158,40 @@ class Tombstones:
         if pruned:
             query |= {"updated_at": head.updated_at, "written_at": head.written_at}
         tombstone = _tombstone(head.conversation, head.key, head.scope) | {"pruned": pruned, "copying": False}
-        written = await self._times.setting(tombstone, field="sweep_at", ahead=sweep_after)
-        key = {"_id": tombstone_id(head.conversation)}
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
-        await self._heads.update(key, written, upsert=True)
+        await self._write(tombstone, sweep_after=sweep_after)
         async with driver_errors():
-            ended = await self._heads.driver_collection.find_one_and_delete(query, {"has_children": 1})
+            ended = await self._heads.driver_collection.find_one_and_delete(query, {"has_children": 1, "copy": 1})
+        if ended and (copy := ended.get("copy")):  # a repair has begun, or was killed
+            due = await self._times.setting({"copying": False}, field="sweep_at", ahead=timedelta())
+            await self._heads.update({"_id": tombstone_id(copy)}, due)
         if ended:
             # Written again: a concurrent sweep may have dropped it because it still found the head.
             tombstone["has_children"] = "has_children" in ended
-            written = await self._times.setting(tombstone, field="sweep_at", ahead=sweep_after)
-            await self._heads.update(key, written, upsert=True)
+            await self._write(tombstone, sweep_after=sweep_after)
         return bool(ended)
 
-    async def was_pruned(self, conversation: str) -> bool:
-        """Return True if prune() ended the conversation, with its parents, not delete(). One command."""
-        tombstone = await self._heads.find_one({"_id": tombstone_id(root_id(conversation))}, {"pruned": 1})
-        return bool(tombstone and tombstone.get("pruned"))
+    async def _write(self, tombstone: Document, *, sweep_after: timedelta) -> None:
+        key = {"_id": tombstone_id(tombstone["conversation"])}
+        written = await self._times.setting(tombstone, field="sweep_at", ahead=sweep_after)
+        await self._heads.update(key, written, upsert=True)
+
+    async def may_write_again(self, conversation: str) -> bool:
+        """Return True if prune() or a repair ended a conversation, or prune() its parents, not delete(). One command.
+
+        A writer then writes its batch to the conversation that the scope has now.
+        """
+        ids = [tombstone_id(id_) for id_ in dict.fromkeys((conversation, root_id(conversation)))]
+        found = await self._heads.find({"_id": {"$in": ids}}, {"pruned": 1, "successor": 1})
+        return any(tombstone.get("pruned") or tombstone.get("successor") for tombstone in found)
 
     async def unswept(self, partial_scope: Mapping[str, str], *, copies: bool = True) -> list[str]:
         """Return ended conversations with these scope values that were not swept yet, ordered by key. One command.
 
-        Without `copies`, forks that are being made are left out.
+        Without `copies`, copies that are being made are left out, and logs that a repair replaced.
         """
-        return await self._unswept(_marks_filter(partial_scope) | ({} if copies else {"copying": {"$ne": True}}))
+        ended = {} if copies else {"copying": {"$ne": True}, "successor": ""}
+        return await self._unswept(_marks_filter(partial_scope) | ended)
 
     async def unswept_lost(self) -> list[str]:
         """Return ended conversations of unknown scope that were not swept yet, ordered by key. One command."""
@@ -138,6 +222,8 @@ class Tombstones:
             tombstone = await self._heads.find_and_update(key, given_up)
         if tombstone is None:
             return False
+        if tombstone.get("of"):  # from now on the copy can not replace the log
+            await self._heads.update({"_id": tombstone["head"], "copy": conversation}, {"$unset": {"copy": ""}})
         head = {"_id": tombstone.get("head"), "conversation": conversation}
         return await self._heads.find_one(head, {"_id": 1}) is None
 
@@ -151,14 +237,34 @@ class Tombstones:
         for collection in self._others:
             await collection.delete_many(within(conversation))
 
-    async def swept(self, tombstone: Document, *, again_after: timedelta) -> None:
-        """Record a sweep that was taken, and drop the tombstone after the second, unless it was written again."""
+    async def swept(self, tombstone: Document, *, again_after: timedelta | None) -> None:
+        """Record a sweep that was taken, or drop the tombstone after the last, unless it was written again."""
         taken = {"_id": tombstone["_id"], "sweep_at": tombstone["sweep_at"]}
-        if tombstone.get("swept"):
+        if again_after is None:
             await self._heads.delete_one(taken)
-        else:
-            again = await self._times.setting({"swept": True}, field="sweep_at", ahead=again_after)
-            await self._heads.update(taken, again)
+            return
+        sweeps = tombstone.get("sweeps", 0) + 1
+        is_replaced = bool(tombstone.get("successor"))  # which an erasure finds until it is removed
+        values = {"swept": not is_replaced, "sweeps": sweeps}
+        await self._heads.update(taken, await self._times.setting(values, field="sweep_at", ahead=again_after))
+
+
+def _moved_fields(document: Document, conversation: str) -> dict[str, Any]:
+    """Return the fields of a head that name its conversation, with another id; a damaged text stays as it is."""
+
+    def moved(value: Any, name: str) -> Any:
+        try:
+            return sealed(unsealed(value, document["conversation"], name), conversation, name)
+        except (TypeError, ValueError):
+            return value
+
+    fields: dict[str, Any] = {"conversation": conversation}
+    for name in ("created_at", "origin"):
+        if name in document:
+            fields[name] = moved(document[name], name)
+    if "details" in document:
+        fields["details"] = {name: moved(value, name) for name, value in document["details"].items()}
+    return fields
 
 
 def _tombstone(conversation: str, key: str, scope: Mapping[str, str]) -> dict[str, Any]:
@@ -167,6 +273,8 @@ def _tombstone(conversation: str, key: str, scope: Mapping[str, str]) -> dict[st
         "head": key,
         "marks": {name: _mark(name, value) for name, value in scope.items()},
         "swept": False,
+        "sweeps": 0,
+        "successor": "",
         "has_children": True,  # until it is known
     }
 

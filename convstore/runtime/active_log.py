@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from convstore.log.rows import Row, rows_of
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader, Snapshot, grown
+from convstore.runtime.log_reader import LogReader, Snapshot, check_dense, grown
 
 _END = 2**53
 _MAXIMUM_ENTRIES = 1_000
@@ -59,7 +59,7 @@ async def newest_first(
                 entries = await reader.entries(cached, start=max(1, number - at_once), before=number)
             else:  # the entry is not known yet
                 entries = await reader.log.entries_around(cached.conversation, before=before, limit=at_once)
-                await reader.check(cached, entries)
+                check_dense(cached.conversation, entries)
         for row in reversed(rows_of(active.of(entries))):
             if row.message.ordinal < before:
                 yield row

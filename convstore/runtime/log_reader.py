@@ -34,7 +34,7 @@ from convstore.messages.filing import LINK, is_question
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads
-from convstore.mongo.keys import entry_id
+from convstore.mongo.keys import entry_id, first_id
 from convstore.mongo.log import LEAN, Log, StoredMessageRow
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock
@@ -128,7 +128,7 @@ class LogReader:
     def seen(self, scope: Scope, head: Head | None) -> CachedConversation | None:
         """Cache a head that was just read."""
         cached = self.cache.get(scope)
-        if cached and (head is None or head.conversation != cached.conversation):
+        if cached and (head is None or first_id(head.conversation) != first_id(cached.conversation)):
             self.cache.discard(cached)
         return None if head is None else self.cache.add(scope, head.conversation)
 
@@ -357,7 +357,7 @@ class LogReader:
             async with self.reading(log.cached):
                 entries = await self.entries(log.cached, start=start, before=end, fields=fields)
                 if last and last[-1].number == start - 1:
-                    await self.check(log.cached, [*last, *entries[:1]])
+                    check_dense(log.cached.conversation, [*last, *entries[:1]])
             yield log.active.of(entries)
             start, at_once, last = end, grown(at_once), entries[-1:]
 
@@ -372,23 +372,10 @@ class LogReader:
 
         async def read() -> list[Entry]:
             entries = await self.log.entries(cached.conversation, start=start, before=before, fields=fields)
-            await self.check(cached, entries, first=start, last=before - 1)
+            check_dense(cached.conversation, entries, first=start, last=before - 1)
             return entries
 
         return await self._read_whole(cached, read)
-
-    async def check(
-        self, cached: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0
-    ) -> None:
-        """Check entries as `check_dense` does; on an error, read the last repair and check again."""
-        try:
-            check_dense(cached, entries, first=first, last=last)
-        except BrokenLogError:
-            before = cached.active.repair
-            await self.snapshot(cached)
-            if cached.active.repair == before:
-                raise
-            check_dense(cached, entries, first=first, last=last)
 
     def summary_messages(self, summary: SummaryRecord | None, **options: bool) -> list[BaseMessage]:
         """Return the messages that present a summary; `options` are those of `log.summary.summary_messages`."""
@@ -420,7 +407,7 @@ def grown(at_once: int) -> int:
     return max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
 
 
-def check_dense(cached: CachedConversation, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
+def check_dense(conversation: str, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
     """Check that entries are consecutive, from the number `first` or up to `last` if given.
 
     Raises:
@@ -431,19 +418,19 @@ def check_dense(cached: CachedConversation, entries: Sequence[Entry], *, first: 
     last = last or first + len(numbers) - 1
     missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
     if missing:
-        raise BrokenLogError(entry_id(cached.conversation, missing), "the entry is missing")
-    check_links(cached, entries)
+        raise BrokenLogError(entry_id(conversation, missing), "the entry is missing")
+    check_links(conversation, entries)
 
 
-def check_links(cached: CachedConversation, entries: Sequence[Entry]) -> None:
+def check_links(conversation: str, entries: Sequence[Entry]) -> None:
     """Check that each entry follows the one before it, directly or after entries with only items.
 
     Raises:
         BrokenLogError: Another entry is missing, or one names another predecessor.
     """
     for before, entry in pairwise(entries):
-        is_next = entry.number == before.number + 1
-        if entry.after != before.totals.link and not (is_next and entry.number in cached.active.joins):
+        if entry.after != before.totals.link:
+            is_next = entry.number == before.number + 1
             problem = "it does not follow the entry before it" if is_next else "the entry is missing"
-            key = entry_id(cached.conversation, entry.number if is_next else before.number + 1)
+            key = entry_id(conversation, entry.number if is_next else before.number + 1)
             raise BrokenLogError(key, problem)

@@ -23,7 +23,7 @@ from convstore.mongo.documents import entry_from
 from convstore.mongo.log import SEARCHED
 from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
 from convstore.runtime.pace import COMMAND, Pace, no_pause
 from convstore.search.request import SearchRequest
 
@@ -172,7 +172,7 @@ class LogParts:
         ) as batches:
             async for entries in batches:
                 yield entries
-        await self._reader.check(cached, ends.entries)
+        check_dense(cached.conversation, ends.entries)
         if unsealed := ends.unsealed:
             yield unsealed
 

@@ -526,8 +526,9 @@ class ConversationStore:
 
         Args:
             repair: Rebuild data that can be derived from the log: heads, missing indexes and migrations. Remnants of
-                broken appends and deletions are removed after 24 hours. Lost entries, as after a restore under running
-                processes, are replaced by entries that name the loss. No entry is ever changed or removed.
+                broken appends and deletions are removed after 24 hours. A log that lost entries, as after a restore
+                under running processes, is replaced by a copy of what is left, and stays for 30 days; its finding has
+                the lost ordinals and source ids, and the new id. No entry is ever changed.
             progress: Called with the report so far after each conversation.
             partial_scope: Values of some scope keys; without any, all conversations.
 

@@ -117,18 +117,17 @@ class RepairContract(VerifyFixtures):
         assert (kinds(report), report.payload_chunks) == ([], 5)
         assert len([message async for message in full.messages()]) == 23
 
-    async def test_chunks_are_not_removed_while_an_entry_is_missing(
+    async def test_a_replaced_log_stays_as_it_was(
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """Chunks that seem orphaned belong to the missing entry; the run that replaces the entry keeps them."""
+        """Chunks that only a missing entry leads to stay in it; its state alone is removed."""
         conversation = await self.id_of(database, full)
-        before = await database["log"].count_documents({"conversation": conversation})
         await database["log"].delete_one({"_id": f"{conversation}:000000000003"})
+        before = await database["log"].count_documents({"conversation": conversation})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert sorted({kind for kind, _ in kinds(report)}) == ["hole", "orphan_chunks"]
-        assert (report.counts["hole"], report.left) == (1, report.counts["orphan_chunks"])
-        # One entry replaces the missing one, and one has the recomputed totals.
-        assert await database["log"].count_documents({"conversation": conversation}) == before + 1
+        assert [(kind, report.left) for kind, _ in kinds(report)] == [("hole", 0)]
+        assert await database["log"].count_documents({"conversation": conversation}) == before - 1
+        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
 
     @pytest.mark.parametrize(
         "change",

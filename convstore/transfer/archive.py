@@ -10,8 +10,7 @@ file is detected::
              "is_ended": true}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
-count the messages of the archive from 1: ordinals that a repaired log lost leave no gap. Summaries are there for
-readers; an import skips them, because compaction writes new ones.
+are those of the log, from 1. Summaries are there for readers; an import skips them, because compaction writes new ones.
 
 An item that is no message has the ordinal of the message that it follows; all items are after the messages.
 
@@ -70,11 +69,11 @@ def begin_line(codec: Codec, info: ConversationInfo, *, state: Mapping[str, Any]
     return _line(parts)
 
 
-def message_line(codec: Codec, message: LogMessage, *, ordinal: int, entry: int) -> bytes:
-    """Return the line of one message, with its ordinal and the number of its entry in the archive."""
+def message_line(codec: Codec, message: LogMessage, *, entry: int) -> bytes:
+    """Return the line of one message, with the number of its entry in the archive."""
     parts = {
         "message": _pack(codec, fields_of(message.message)),
-        "ordinal": str(ordinal),
+        "ordinal": str(message.ordinal),
         "entry": str(entry),
         "at": json.dumps(message.created_at.isoformat()),
     }

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -29,7 +27,6 @@ from convstore.integration import LogMessage, each_conversation, host_of, log_of
 from convstore.transfer.archive import begin_line, end_line, item_line, message_line
 from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
 from convstore.transfer.records import ExportReport, Problem, counted
-from convstore.types import Summary
 from convstore.values.scope import PATH, check_number, check_partial_scope
 
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
@@ -139,60 +136,44 @@ async def _listed(
             yield info
 
 
-class _ArchiveOrdinals:
-    """Ordinals of an archive, dense from 1: a repaired log has ordinals that no message holds.
+class _Rewinds:
+    """The rewinds of a log as an archive has them.
 
     Attributes:
+        messages: Number of messages so far.
         rewound: The rewinds in order, without those that were undone: each of its first message, after its last one.
         undone: Messages that were appended between a rewind and its undoing.
     """
 
     def __init__(self) -> None:
-        self._ordinals = array("q")
         self._latest: Sequence[tuple[int, ...]] = ()
+        self.messages = 0
         self.rewound: list[tuple[int, int]] = []
         self.undone: list[tuple[int, int]] = []
 
-    @property
-    def messages(self) -> int:
-        """Return the number of messages so far."""
-        return len(self._ordinals)
-
-    def through(self, ordinal: int) -> int:
-        """Return the position of the last message up to an ordinal of the log, 0 for none."""
-        return bisect_right(self._ordinals, ordinal)
-
-    def add(self, message: LogMessage) -> int:
-        """Return the position of the next message."""
+    def add(self, message: LogMessage) -> None:
+        """Note the next message, and which ones were rewound before its entry."""
         self.rewind(message.rewound)
-        self._ordinals.append(message.ordinal)
-        return len(self._ordinals)
+        self.messages = message.ordinal
 
     def rewind(self, rewound: Sequence[tuple[int, ...]]) -> None:
         """Note which messages are rewound now, after the last one that was added."""
         if rewound == self._latest:
             return
-        self._latest, ordinals = rewound, self._ordinals
-        ranges = [(bisect_left(ordinals, first), bisect_right(ordinals, last)) for first, last, *_ in rewound]
-        is_rewound, kept = bytearray(len(ordinals)), list[tuple[int, int]]()
+        self._latest = rewound
+        ranges = [(first - 1, min(last, self.messages)) for first, last, *_ in rewound]
+        is_rewound, kept = bytearray(self.messages), list[tuple[int, int]]()
         for start, end in ranges:
             is_rewound[start:end] = b"\1" * (end - start)
         for first, last in self.rewound:
             if is_rewound.find(0, first - 1, last) < 0:
                 kept.append((first, last))
-            elif last < len(ordinals):
-                self.undone.append((last + 1, len(ordinals)))
+            elif last < self.messages:
+                self.undone.append((last + 1, self.messages))
         for first, last in kept:
             is_rewound[first - 1 : last] = bytes(last - first + 1)
         new = [(is_rewound.find(1, start, end) + 1, end) for start, end in ranges]
         self.rewound = [*kept, *((first, end) for first, end in new if first)]
-
-    def moved(self, summary: Summary) -> Summary:
-        """Return a summary with its range in ordinals; the range is empty if all its messages are lost."""
-        placed = list(enumerate(self._ordinals, 1))
-        first = next((position for position, ordinal in placed if ordinal >= summary.first), self.messages + 1)
-        last = next((position for position, ordinal in reversed(placed) if ordinal <= summary.last), 0)
-        return summary.model_copy(update={"first": first, "last": max(first - 1, last)})
 
 
 def _span(first: int, last: int) -> str:
@@ -238,28 +219,28 @@ class _Export:
             return None
         state = (await chat.state.get()).values
         file.write(begin_line(codec, info, state=state))
-        ordinals = _ArchiveOrdinals()
+        rewinds = _Rewinds()
         entry = last = 0  # entries without messages do not count: an import writes its own
         async for message in log_of(chat).read(end):
             entry, last = entry + (message.entry != last), message.entry
-            file.write(message_line(codec, message, ordinal=ordinals.add(message), entry=entry))
-        ordinals.rewind(await log_of(chat).rewound(end))
+            rewinds.add(message)
+            file.write(message_line(codec, message, entry=entry))
+        rewinds.rewind(await log_of(chat).rewound(end))
         async for item in log_of(chat).items():
-            file.write(item_line(codec, item, after=ordinals.through(item.after)))
+            file.write(item_line(codec, item, after=min(item.after, rewinds.messages)))
         variants = await log_of(chat).variant_changes(end) if end.rewind_entry else []
-        summaries = [ordinals.moved(summary) for summary in await chat.summaries()]
         file.write(
             end_line(
-                messages=ordinals.messages,
-                rewound=[] if variants else ordinals.rewound,
+                messages=rewinds.messages,
+                rewound=[] if variants else rewinds.rewound,
                 variants=variants,
-                undone=ordinals.undone,
+                undone=rewinds.undone,
                 sources_through=end.sources_through,
-                summaries=summaries,
+                summaries=await chat.summaries(),
                 is_ended=end.is_ended,
             )
         )
-        return ordinals.messages
+        return rewinds.messages
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
         bare = self._format == "fine-tuning"

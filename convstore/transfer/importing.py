@@ -294,10 +294,7 @@ class _ConversationImport:
         places = {id_: (place.entry, place.ordinal) for id_, place in stored.items() if place.entry <= end.entries}
         found = [message for message in self._messages if message.id in places]
         if new := len(self._messages) - len(found):
-            others = 0
-            if end.messages != len(found):  # some may be lost: the ordinals of a repaired log are not dense
-                ids = {message.id for message in self._messages}
-                others = sum([stored_message.message.id not in ids async for stored_message in self._log.read(end)])
+            others = end.messages - len(found)
             self._check_order(found, new, others=others)
         if any(left > right for left, right in pairwise(places[message.id] for message in found)):
             raise InvalidInputError("the conversation has these messages in another order; choose another scope")

@@ -108,6 +108,9 @@ class Finding(Value):
         conversation: The id of the conversation in the log; "" if it belongs to none.
         repairable: True if ``repair=True`` can repair it without guessing.
         repaired: True if it was repaired.
+        lost_ordinals: First and last of the ordinals before the document that no message has; None without any.
+        lost_source_ids: First and last of the source ids that were lost with them; None without any.
+        repaired_as: The new id of a conversation whose log was replaced by a copy of what is left of it, else "".
     """
 
     kind: str
@@ -117,6 +120,9 @@ class Finding(Value):
     conversation: str = ""
     repairable: bool = False
     repaired: bool = False
+    lost_ordinals: tuple[int, int] | None = None
+    lost_source_ids: tuple[int, int] | None = None
+    repaired_as: str = ""
 
 
 class VerifyReport(Value):

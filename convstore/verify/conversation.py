@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
 from convstore.log.entry import Entry
@@ -17,15 +18,16 @@ from convstore.mongo.annotations import state_in, values_in
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
 from convstore.mongo.drafts import draft_in
-from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS, LOG, application_state_id, state_id
+from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS, LOG, application_state_id, first_id, state_id
 from convstore.mongo.number_pools import UNRESERVED, lost_reservation
 from convstore.mongo.versions import is_newer
+from convstore.values.reports import Finding
 from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import check_head, read_head
 from convstore.verify.log import LogCheck
 from convstore.verify.repair import Repairer
-from convstore.verify.segments import check_segments
+from convstore.verify.segments import SearchIndex, check_segments
 from convstore.verify.state import StateCheck, record_entries
 
 _BREAKS = ("hole", "fork")
@@ -40,32 +42,67 @@ class ConversationCheck:
     head: Document
     subject: Subject
     repairer: Repairer
+    index: SearchIndex
     _state: Document | None = None
 
     async def run(self, findings: Findings) -> None:
         """Check everything, and repair it if asked to."""
-        subject = self.subject
-        if not subject.conversation:
+        if not self.subject.conversation:
             problem = read_head(self.head)[1] or "it does not name its conversation"
-            subject.report("head", HEADS, str(self.head["_id"]), problem)
+            self.subject.report("head", HEADS, str(self.head["_id"]), problem)
         else:
             check = await self._with_numbers(await self._checked_log())
+            subject = self.subject
             await check_head(subject, self.head, check)
             await StateCheck(subject, self._state).run(check)
             await _check_annotations(subject, check)
             await _check_draft(subject)
             scope: Scope = () if read_head(self.head)[1] else tuple(self.head["scope"].items())
-            await check_segments(subject, scope, self.repairer.index)
-        if not subject.findings or await self._still_exists():
-            findings.add(subject)
+            await check_segments(subject, scope, self.index)
+        if self.subject.findings and not await self._still_exists():
+            self.subject.findings = await self._replaced_findings()
+            if not self.subject.findings:
+                return
+        findings.add(self.subject)
+
+    async def _replaced_findings(self) -> list[Finding]:
+        """Return the breaks of a log that another repair replaced meanwhile; all else may come from that."""
+        now = await self.subject.inspection.head(str(self.head["_id"]))
+        is_replaced = now is not None and first_id(str(now.get("conversation"))) == first_id(self.subject.conversation)
+        return [finding for finding in self.subject.findings if finding.kind in _BREAKS] if is_replaced else []
 
     async def _checked_log(self) -> LogCheck:
-        check = await self._check_log()
-        if check.is_broken:
+        check = await self._check_log(self.subject.conversation)
+        is_repairable = check.sound_through is not None and check.is_readable
+        if is_repairable and self.subject.repair and await self._still_exists():
             check = await self._repaired_log(check)
+        elif is_repairable:
+            _mark_breaks(check, repairable=True)
         self.subject.findings += check.subject.findings
         self.subject.checked = check.subject.checked
         return check
+
+    async def _repaired_log(self, check: LogCheck) -> LogCheck:
+        """Replace the log by a copy of what is left of it, and return the check of the copy.
+
+        Nothing is replaced if that check finds a break, or if another repair was first.
+        """
+        made = await self.repairer.copy(self.head, self._state, sound_through=check.sound_through or 0)
+        if made is None:
+            _mark_breaks(check, repairable=True, problem="; another repair was faster")
+            return check
+        again = await self._check_log(made.target, keeps_chunks=True)
+        is_sound = again.sound_through is None and again.is_readable
+        if not (is_sound and await self.repairer.replace(self.head, made)):
+            await self.repairer.drop(made)
+            _mark_breaks(check, repairable=is_sound, problem="; another repair was faster" if is_sound else "")
+            return check
+        _mark_breaks(check, repairable=True, repaired=True, repaired_as=made.target)
+        breaks = [finding for finding in check.subject.findings if finding.kind in _BREAKS]
+        self.head = await self.subject.inspection.head(str(self.head["_id"])) or self.head
+        self.subject = replace(self.subject, conversation=made.target, findings=[*self.subject.findings, *breaks])
+        self._state = await self.subject.inspection.state(made.target)
+        return again
 
     async def _with_numbers(self, check: LogCheck) -> LogCheck:
         """Reserve numbers that children have and whose reservation the log lost; return the check of the log then.
@@ -73,50 +110,28 @@ class ConversationCheck:
         Without that the next source of the conversation would get the number of a child's source.
         """
         through = lost_reservation(self._state or {}, through=check.tail.sources_through)
-        is_whole = check.is_readable and not (check.is_damaged or check.is_broken)
+        is_whole = check.is_readable and not check.is_damaged
         if not (through and is_whole and self.subject.repair and await self._still_exists()):
             return check
-        entry = await self.repairer.reserve(check.tail, through)
+        entry = await self.repairer.reserve(self.subject.conversation, check.tail, through)
         if entry is None:
             return check
         await self._refresh_head(entry)
         key = state_id(self.subject.conversation)
         self.subject.report("state", LOG, key, UNRESERVED, repairable=True, repaired=True)
-        return await self._check_log(keeps_chunks=True)
+        return await self._check_log(self.subject.conversation, keeps_chunks=True)
 
-    async def _repaired_log(self, check: LogCheck) -> LogCheck:
-        """Repair entries that do not follow each other, if asked to, and check the log again."""
-        found = check.subject.findings
-        broken = [finding for finding in found if finding.kind in _BREAKS]
-        repairs = check.is_readable and self.subject.repair and await self._still_exists() and await self._repair_log()
-        if not repairs:
-            update = {"repairable": check.is_readable}
-            check.subject.findings = [item.model_copy(update=update) if item in broken else item for item in found]
-            return check
-        again = await self._check_log(keeps_chunks=True)
-        remaining = {(finding.kind, finding.document_id) for finding in again.subject.findings}
-        fixed = [finding for finding in broken if (finding.kind, finding.document_id) not in remaining]
-        outcome = {"repairable": True, "repaired": True}
-        self.subject.findings += [finding.model_copy(update=outcome) for finding in fixed]
-        return again
-
-    async def _check_log(self, *, keeps_chunks: bool = False) -> LogCheck:
+    async def _check_log(self, conversation: str, *, keeps_chunks: bool = False) -> LogCheck:
         head, _ = read_head(self.head)
         head_entries = head.entry.number if head else 0
-        self._state = await self.subject.inspection.state(self.subject.conversation)
-        wanted = frozenset({1, head_entries, *record_entries(self._state)})
-        subject = replace(self.subject, checked=Counter(), findings=[])
+        state = await self.subject.inspection.state(conversation)
+        if conversation == self.subject.conversation:
+            self._state = state
+        wanted = frozenset({1, head_entries, *record_entries(state)})
+        subject = replace(self.subject, conversation=conversation, checked=Counter(), findings=[])
         check = LogCheck(subject, head_entries, wanted, keeps_chunks=keeps_chunks)
         await check.run()
         return check
-
-    async def _repair_log(self) -> bool:
-        """Repair the log and refresh the head; return False if other writers took the number in every try."""
-        recount_entry = await self.repairer.run()
-        if recount_entry is None:
-            return False
-        await self._refresh_head(recount_entry)
-        return True
 
     async def _refresh_head(self, entry: Entry) -> None:
         """Name the new last entry in the head, unless a writer has refreshed it meanwhile."""
@@ -130,12 +145,21 @@ class ConversationCheck:
         return now is not None and now.get("conversation") == self.head.get("conversation")
 
 
+def _mark_breaks(check: LogCheck, *, problem: str = "", **outcome: Any) -> None:
+    """Say of the breaks in a log what became of them."""
+    found = check.subject.findings
+    for index, finding in enumerate(found):
+        if finding.kind in _BREAKS:
+            found[index] = finding.model_copy(update=outcome | {"problem": finding.problem + problem})
+
+
 async def _check_annotations(subject: Subject, check: LogCheck) -> None:
     """Check that annotations can be read and belong to a message.
 
     A repair removes those beyond the end of a log that is whole: the next message to get the ordinal would get them.
     """
-    last, is_whole = check.tail.messages, not (check.is_damaged or check.is_broken)
+    is_whole = check.sound_through is None and not check.is_damaged
+    last = check.tail.messages
     async with aclosing(
         subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation)
     ) as documents:

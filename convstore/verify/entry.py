@@ -235,21 +235,18 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
     """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
-    if entry.repair and entry.repair.until == entry.number:  # a repair recounts all
-        return replace(stored, entries=before.entries + 1, updated_at=before.updated_at)
     made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at, event=entry.event)
     through = max([before.sources_through, *(source.id for source in entry.sources)])
-    if not messages:  # source numbers were reserved, or belong to a lost entry
+    if not messages:  # source numbers were reserved
         through = max(through, stored.sources_through)
     is_for_child = not messages and stored.given_through == through > before.sources_through
     reserved = through if is_for_child else 0
     given = max([before.given_through, reserved, *(source.id for source in entry.sources if not source.kept)])
     made = replace(
         made,
-        messages=stored.messages if entry.lost else made.messages,
         counter=stored.counter,
         sources_through=through,
-        given_through=stored.given_through if entry.lost else given,
+        given_through=given,
         shown_at=entry.number if entry.sources else before.shown_at,
         link=stored.link,
     )

@@ -44,8 +44,8 @@ class Subject:
     checked: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
-    def report(self, kind: str, collection: str, document_id: str, problem: str, **outcome: bool) -> None:
-        """Add a finding; `outcome` is `repairable` and `repaired`, False if not given."""
+    def report(self, kind: str, collection: str, document_id: str, problem: str, **outcome: Any) -> None:
+        """Add a finding; `outcome` has its fields that say whether it can be repaired, and what is lost."""
         where: dict[str, Any] = {"collection": collection, "document_id": document_id, **outcome}
         self.findings.append(Finding(kind=kind, problem=problem, conversation=self.conversation, **where))
 

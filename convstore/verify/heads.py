@@ -12,7 +12,7 @@ from typing import Any
 from convstore.exceptions import CorruptDocumentError, StoreError
 from convstore.mongo.collection import Document
 from convstore.mongo.heads import Head, creation, head_from
-from convstore.mongo.keys import HEADS, head_id, parent_id
+from convstore.mongo.keys import HEADS, first_id, head_id, parent_id
 from convstore.runtime.head_refresh import REFRESH_AFTER
 from convstore.values.scope import parent_scope
 from convstore.verify.findings import Subject, problem_of
@@ -71,7 +71,7 @@ async def _check_parent(subject: Subject, document: Document, head: Head) -> Non
     if (outer := parent_scope(head.scope)) is None:
         return
     above = await subject.inspection.head(head_id(outer, parent_id(parent)))
-    if above and above.get("conversation") == parent and "has_children" not in above:
+    if above and first_id(str(above.get("conversation"))) == parent and "has_children" not in above:
         await _repair(subject, above, "head", "it does not know of the child below it", {"has_children": True})
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from typing import Any
 
 from bson import ObjectId
 from bson.errors import InvalidId
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.log.entry import Entry, PayloadRef, Repair, Totals
+from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.items import item_rows
 from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
@@ -42,7 +43,8 @@ class LogCheck:
         keeps_chunks: True to keep chunks without an entry: after a repair, a backup may need them.
         tail: The totals of the last entry that could be read.
         is_damaged: True if an entry is missing or unreadable, so that its references are unknown.
-        is_broken: True if entries are missing or do not follow each other, and no repair covers that yet.
+        sound_through: Number of the last entry before the first one that is missing, or does not follow it; None if all
+            entries follow each other.
         is_readable: True if all existing entries could be read.
         active: The active messages as of the last entry, and their sums.
     """
@@ -54,7 +56,7 @@ class LogCheck:
     kept: dict[int, Entry] = field(default_factory=dict)
     tail: Totals = field(default_factory=Totals)
     is_damaged: bool = False
-    is_broken: bool = False
+    sound_through: int | None = None
     is_readable: bool = True
     active: ActiveTotals = field(default_factory=ActiveTotals)
     _next: int = 1
@@ -62,19 +64,18 @@ class LogCheck:
     _link: int | None = 0
     _sources: RecentSources = field(default_factory=RecentSources)
     _tokens: set[str] = field(default_factory=set)
-    _was_lost: bool = False
-    _repair: Repair | None = None
+    _is_after_hole: bool = False
+    _missing: tuple[str, str] = ("", "")
     _candidates: tuple[Totals, ...] = (Totals(),)
     _branches: dict[tuple[str, str], Totals] = field(default_factory=dict)
     _questions: set[int] = field(default_factory=set)
 
-    def _report(self, kind: str, document_id: str, problem: str, **outcome: bool) -> None:
+    def _report(self, kind: str, document_id: str, problem: str, **outcome: Any) -> None:
         self.subject.report(kind, LOG, document_id, problem, **outcome)
 
     async def run(self) -> None:
         """Check all entries and chunks."""
         inspection, conversation = self.subject.inspection, self.subject.conversation
-        self._repair = await self._last_repair()
         async with aclosing(self.subject.documents(inspection.entries, conversation)) as documents:
             async for document in documents:
                 await self._entry(document)
@@ -84,16 +85,6 @@ class LogCheck:
         while keys := await inspection.chunk_keys(conversation, after=last):
             await self._orphans(keys, is_whole=is_whole)
             last = keys[-1]
-
-    async def _last_repair(self) -> Repair | None:
-        """Return the record of the last repair, stored with the last whole list; None if it cannot be read."""
-        inspection, conversation = self.subject.inspection, self.subject.conversation
-        last = await inspection.last_entry(conversation)
-        with suppress(CorruptDocumentError):
-            number = entry_from(last).totals.whole_list if last else 0
-            found = await inspection.entry(entry_id(conversation, number)) if number else None
-            return entry_from(found).repair if found else None
-        return None
 
     async def _entry(self, document: Document) -> None:
         key = str(document["_id"])
@@ -115,8 +106,7 @@ class LogCheck:
             self._check_content(entry, payloads)
         await self._check_items(entry, key)
         self.active.add(entry)
-        is_recounted = self._repair and self._repair.entry <= entry.number < self._repair.until
-        for problem in self.active.problems if not is_recounted else ():
+        for problem in self.active.problems:
             self._report("totals", key, problem)
         self.subject.checked["messages"] += len(entry.messages)
         self.tail = entry.totals
@@ -124,36 +114,40 @@ class LogCheck:
             self.kept[entry.number] = entry
 
     def _check_order(self, entry: Entry, key: str) -> None:
-        """Check that an entry follows the one before it, unless a repair covers that it does not."""
-        repair = self._repair
-        if self._link not in (None, entry.after):
-            if not repair or entry.number not in repair.joins:
-                self.is_broken = True
-                self._report("fork", key, "it does not follow the entry before it")
+        """Check that an entry follows the one before it."""
+        if self._is_after_hole:
+            self._report_break("hole", *self._missing, entry)
+        elif self._link not in (None, entry.after):
+            self._report_break("fork", key, "it does not follow the entry before it", entry)
             self._expect_any_totals()
-        if self._was_lost and not entry.lost:
-            self._expect_any_totals()
-        self._was_lost = entry.lost is not None
-        if entry.lost and entry.number > (repair.until if repair else 0):
-            self.is_broken = True
-            self._report("hole", key, "it replaces a lost entry, and the log was not recounted since")
-        counts_again = entry.repair and entry.repair.until == entry.number
-        if self._messages is not None and entry.first != self._messages + 1 and not counts_again:
+        elif self._messages is not None and entry.first != self._messages + 1:
             self._report("hole", key, f"ordinals continue with {entry.first}, not {self._messages + 1}")
+        self._is_after_hole = False
         self._link, self._messages = entry.totals.link, entry.last
+
+    def _report_break(self, kind: str, key: str, problem: str, entry: Entry) -> None:
+        """Report that entries before an entry are lost, with the ordinals and source ids that no entry has."""
+        if self.sound_through is None:
+            self.sound_through = self.tail.entries
+        ordinals = _between(self.tail.messages, entry.first)
+        numbers = [source.id for source in entry.sources]
+        sources = _between(self.tail.sources_through, min(numbers, default=entry.totals.sources_through + 1))
+        self._report(kind, key, problem, lost_ordinals=ordinals, lost_source_ids=sources)
 
     def _find_hole(self, key: str) -> None:
         number = number_in(key) or self._next
         if number > self._next:
-            name = entry_id(self.subject.conversation, self._next)
             lost = number - self._next
             are = "1 entry is" if lost == 1 else f"{lost:,} entries are"
-            self._report("hole", name, f"{are} missing before {key!r}")
-            self.is_broken = True
+            self._missing = (entry_id(self.subject.conversation, self._next), f"{are} missing before {key!r}")
+            self._is_after_hole = True
             self._expect_anything()
         self._next = number + 1
 
     def _unreadable(self, key: str, error: Exception) -> None:
+        if self._is_after_hole:
+            self._report("hole", *self._missing)
+            self._is_after_hole = False
         self._report("damaged", key, problem_of(error))
         self.is_readable = False
         self._expect_anything()
@@ -254,6 +248,11 @@ class LogCheck:
             when = "of unknown age" if age is None else f"{age.days} days old"
             problem = f"{len(found)} payload chunks that no entry refers to, {when}"
             self._report("orphan_chunks", found[0], problem, repairable=repairable, repaired=bool(removed))
+
+
+def _between(last: int, following: int) -> tuple[int, int] | None:
+    """Return the first and the last number between two numbers, None without any."""
+    return (last + 1, following - 1) if following > last + 1 else None
 
 
 def age_of(token: str, now: datetime) -> timedelta | None:

@@ -1,95 +1,270 @@
-"""Repairs a log whose tail was lost when a backup was restored under a running process; see ``log.repairs``.
+"""Repair a log that lost entries, as after a backup was restored under running processes: copy what is left of it.
 
-Missing entries are filled in ascending order, so that no process that has one of them cached can append after it. Then
-a recount entry at the end stores new totals. Concurrent appends by other writers are kept.
+The copy has an id of its own, and nobody finds it before the head names it. Until then it has a tombstone, by which a
+sweep removes it if the repair is killed. Then one update of the head replaces the log, unless a sweep gave the copy up
+or another repair began. The log stays for 30 days. Writers that have its id cached may append to it for a few seconds:
+their entries are moved at once and by the sweeps of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, Totals
-from convstore.log.repairs import LogRecount, Survey, lost_entries
+from convstore.log.state import State, forked
+from convstore.log.summary import SummaryRecord
+from convstore.messages.values import Codec
+from convstore.mongo.collection import Document
+from convstore.mongo.copies import Copies
 from convstore.mongo.documents import entry_from
+from convstore.mongo.heads import EntryRef
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.keys import entry_id, repaired_id
 from convstore.mongo.log import Log, SlotTaken
-from convstore.runtime.clock import Clock
+from convstore.mongo.number_pools import lost_reservation
+from convstore.mongo.state_documents import current_summary, state_from
+from convstore.mongo.states import States
+from convstore.mongo.summaries import Summaries
+from convstore.mongo.tombstones import Tombstones
+from convstore.mongo.versions import is_newer
+from convstore.runtime.background import SETTLE_SECONDS
+from convstore.runtime.cache import ConversationCache
+from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock, pause
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
-from convstore.verify.findings import Subject
-from convstore.verify.segments import SearchIndex
+from convstore.verify.copied import LogCopy, joined_pairs
 
+_SWEEP_AFTER = timedelta(hours=1)
+"""Time after which the copy of a repair that was killed is removed."""
+
+_MOVE_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
+"""Delay after which every append that a process with the old id began has ended."""
+
+_ROOM = 1_000
+"""Source ids that the copy leaves to late writers, who number their sources as the log says."""
+
+_CLOCKS_DIFFER = timedelta(hours=1)
+_EVER = datetime.min.replace(tzinfo=UTC)
 _TRIES = 100
+_LOGGER = logging.getLogger("convstore")
+
+Numbers = list[tuple[int, int]]
+"""First and last numbers of entries of a log that its copy has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A copy that no head names yet: its id, its content, and which entries it has."""
+
+    target: str
+    copy: LogCopy
+    copied: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Repairer:
-    """Repairs the log of one conversation; new entries get their times and link tokens from the clock."""
+    """Repairs logs; dates, links and tokens come from the clock."""
 
-    subject: Subject
+    inspection: Inspection
     log: Log
+    copies: Copies
+    states: States
+    summaries: Summaries
+    tombstones: Tombstones
+    cache: ConversationCache
     clock: Clock
-    index: SearchIndex
+    codec: Codec
 
-    async def run(self) -> Entry | None:
-        """Repair the log and return the recount entry; None if other writers took the number in every try."""
-        for _ in range(_TRIES):
-            survey = Survey()
-            async for entry in self._entries():
-                survey.add(entry)
-            if survey.tail is None:
-                break
-            # Segments of lost entries may name the same links as the entries that replace these.
-            breaks = [*survey.new_joins, *survey.new_lost, *(before.number + 1 for before, _ in survey.holes)]
-            await self.index.drop_from(self.subject.conversation, min(breaks, default=1) - 1)
-            if survey.holes:
-                await self._fill(*survey.holes[0])
-            elif recount_entry := await self._append_recount(survey, survey.tail):
-                return recount_entry
-        return None
+    async def copy(self, head: Document, state: Document | None, *, sound_through: int) -> Repaired | None:
+        """Copy what is left of the log of a head; None if it has another log now.
 
-    async def reserve(self, tail: Totals, through: int) -> Entry | None:
-        """Reserve the source numbers up to one that children have, in a new entry; None if another writer was first."""
-        at = self.clock.now()
-        totals = replace(
-            tail,
-            entries=tail.entries + 1,
-            sources_through=through,
-            given_through=through,
-            updated_at=at,
-            link=self.clock.link(),
-        )
-        made = Entry(tail.messages + 1, at, (), totals, after=tail.link)
-        return made if await self._insert(made) else None
+        Up to `sound_through` the entries follow each other, and are copied as they are.
+        """
+        source, target = head["conversation"], repaired_id(head["conversation"], secrets.token_hex(12))
+        if not await self.tombstones.begin_repair(head, target, sweep_after=_SWEEP_AFTER):
+            return None
+        copy = LogCopy(self.codec)
+        async for entry in self._entries(source, "", entry_id(source, sound_through)):
+            copy.add(entry)
+            copy.match(entry)
+        if sound_through:
+            await self._copy_state(source, target, copy, state)
+            await self.copies.entries(source, target, through=sound_through)
+        copied, link, last = [(1, sound_through)], copy.tail.link, None
+        reserved = lost_reservation(state or {}, through=copy.tail.sources_through)
+        through = max(reserved, copy.tail.sources_through)
+        async with aclosing(self._entries(source, entry_id(source, sound_through))) as entries:
+            async for entry in entries:
+                through = max(through, entry.totals.sources_through)
+                if entry.after != link:
+                    await self._reserve(target, copy, entry, _before_sources(entry))
+                await self._append(source, target, copy, entry)
+                copied, link, last = _with_number(copied, entry.number), entry.totals.link, entry
+        if last and through:
+            await self._reserve(target, copy, last, through + _ROOM)
+        await self.copies.move_annotations(source, target, copy.places, since=_EVER)
+        return Repaired(target, copy, copied)
 
-    async def _entries(self) -> AsyncGenerator[Entry, None]:
-        async with aclosing(
-            self.subject.documents(self.subject.inspection.entries, self.subject.conversation)
-        ) as documents:
-            async for document in documents:
-                yield entry_from(document)
-
-    async def _fill(self, before: Entry, after_hole: Entry) -> None:
-        for entry in lost_entries(before, after_hole, at=self.clock.now(), link=self.clock.link):
-            if not await self._insert(entry):
-                return
-
-    async def _insert(self, entry: Entry) -> bool:
-        try:
-            await self.log.insert(self.subject.conversation, entry, (), token="")
-        except SlotTaken:
+    async def replace(self, head: Document, made: Repaired) -> bool:
+        """Let a head name the copy of its log, and move what came late; False if another repair or an end was first."""
+        source, target, tail = head["conversation"], made.target, made.copy.tail
+        if not await self.tombstones.keep_copy(target, sweep_after=_SWEEP_AFTER):
             return False
+        is_replaced = await self.tombstones.replace_log(
+            head,
+            target,
+            entry=EntryRef(tail.entries, tail.link),
+            copied=made.copied,
+            at=self.clock.undated(),
+            sweep_after=_MOVE_AFTER,
+        )
+        if not is_replaced:
+            return False
+        await self.tombstones.end_copy(target)
+        await self.states.remove(source)  # so that loads that have the id cached look for the head
+        self.cache.end_conversation(source)
+        if late := await self._late(source, made.copied):
+            moved = await self._move(source, target, made.copy, late, made.copied)
+            await self.tombstones.moved(source, moved)
         return True
 
-    async def _append_recount(self, survey: Survey, tail: Entry) -> Entry | None:
-        """Insert the recount entry after the last entry; return None if another writer took its number."""
-        recount = LogRecount(survey, tail, self.subject.codec)
-        async with aclosing(self._entries()) as entries:
-            async for entry in entries:
-                if entry.number <= tail.number:
-                    await run_in_thread_if_long(
-                        partial(recount.add, entry), characters=characters_of(entry.messages, {})
-                    )
-        made = recount.entry(at=self.clock.now(), link=self.clock.link())
-        return made if await self._insert(made) else None
+    async def reserve(self, conversation: str, tail: Totals, through: int) -> Entry | None:
+        """Reserve the source ids up to one that children have; None if another writer appended first."""
+        copy = LogCopy(self.codec, tail)
+        made = copy.reserved(self.clock.now(), through, link=self.clock.link())
+        try:
+            await self.log.insert(conversation, made, (), token="")
+        except SlotTaken:
+            return None
+        return made
+
+    async def drop(self, made: Repaired) -> None:
+        """Remove a copy that does not replace its log."""
+        if await self.tombstones.is_ended(made.target):
+            await self.tombstones.clear(made.target)
+
+    async def move_late(self, tombstone: Document) -> None:
+        """Move what came late to a replaced log to the one that the conversation has now."""
+        source, target = tombstone["conversation"], await self.tombstones.current(tombstone)
+        if not target:
+            return
+        await self.states.remove(source)
+        copied: Numbers = [(first, last) for first, last in tombstone["copied"]]
+        since = tombstone["at"].replace(tzinfo=UTC) - _CLOCKS_DIFFER
+        late = await self._late(source, copied)
+        if not late and not await self.copies.has_annotations(source, since=since):
+            return
+        copy = LogCopy(self.codec)
+        await self._catch_up(target, copy)
+        async for entry in self._entries(source, ""):
+            if any(first <= entry.number <= last for first, last in copied):
+                copy.match(entry)
+        await self.tombstones.moved(source, await self._move(source, target, copy, late, copied))
+        await self.copies.move_annotations(source, target, copy.places, since=since)
+
+    async def _late(self, source: str, copied: Numbers) -> list[Entry]:
+        """Return the entries of a log that its copy lacks."""
+        late = list[Entry]()
+        starts = [0, *(last for _, last in copied)]
+        ends = [*(first for first, _ in copied), None]
+        for start, end in zip(starts, ends, strict=True):
+            through = "" if end is None else entry_id(source, end - 1)
+            if end is None or end - 1 > start:
+                late += [entry async for entry in self._entries(source, entry_id(source, start), through)]
+        return late
+
+    async def _move(self, source: str, target: str, copy: LogCopy, late: Sequence[Entry], copied: Numbers) -> Numbers:
+        """Append late entries to the copy; return the numbers of all that it has then."""
+        for entry in late:
+            await self._append(source, target, copy, entry)
+            copied = _with_number(copied, entry.number)
+        return copied
+
+    async def _append(self, source: str, target: str, copy: LogCopy, entry: Entry) -> None:
+        """Append to the copy what it lacks of an entry of the log."""
+        payloads = await self._payloads(source, entry)
+        for tries in range(_TRIES):
+            work = partial(copy.follow, entry, payloads)
+            made = await run_in_thread_if_long(work, characters=characters_of(entry.messages, payloads))
+            if made is None:
+                break
+            await self.copies.chunks(source, target, made)
+            try:
+                await self.log.insert(target, made, (), token="")
+                copy.add(made)
+                break
+            except SlotTaken:
+                if not await self._catch_up(target, copy):
+                    line = "entry %s of %s came late, and its source ids are taken in %s: it was not moved"
+                    _LOGGER.warning(line, entry.number, source, target)
+                    break
+                await pause(tries)
+        copy.match(entry)
+
+    async def _payloads(self, source: str, entry: Entry) -> dict[str, str]:
+        """Return the payloads of an entry's messages by id, without those that are damaged, which was reported."""
+        found = dict[str, str]()
+        for message in entry.messages:
+            if ref := message.payload:
+                with suppress(CorruptDocumentError):
+                    [found[message.id]] = await self.log.payload_ranges(source, [(ref, 0, ref.ends[-1])])
+        return found
+
+    async def _catch_up(self, target: str, copy: LogCopy) -> bool:
+        """Add what others appended to the copy; False if they appended nothing."""
+        before = copy.tail.entries
+        async for entry in self._entries(target, entry_id(target, before)):
+            copy.add(entry)
+        return copy.tail.entries > before
+
+    async def _reserve(self, target: str, copy: LogCopy, entry: Entry, through: int) -> None:
+        """Append a reservation of source ids up to one, unless they are in use."""
+        if through > copy.tail.sources_through:
+            made = copy.reserved(entry.at, through, link=self.clock.link())
+            await self.log.insert(target, made, (), token="")
+            copy.add(made)
+
+    async def _copy_state(self, source: str, target: str, copy: LogCopy, document: Document | None) -> None:
+        """Insert the state of the copy, with the summaries that cover no message after its last one.
+
+        It has no summaries if they or the state are damaged.
+        """
+        state, kept = State(target, self.clock.now()), list[SummaryRecord]()
+        with suppress(CorruptDocumentError):
+            if document and not is_newer(document, "state"):
+                records = await self.summaries.all(source)
+                summary = records.get(current_summary(document)[0])
+                before = state_from(document, summary)
+                state, kept = forked(target, before, records, tail=copy.tail, gaps=copy.active.gaps)
+        copy.summaries = frozenset(record.token for record in kept)
+        for record in kept:
+            await self.summaries.insert(target, record)
+        await self.states.insert(state)
+
+    async def _entries(self, conversation: str, after: str, through: str = "") -> AsyncGenerator[Entry, None]:
+        """Yield the entries after a key and through another, also those that are appended meanwhile."""
+        while page := await self.inspection.entries(conversation, after=after, through=through):
+            for document in page:
+                yield entry_from(document)
+            after = str(page[-1]["_id"])
+
+
+def _before_sources(entry: Entry) -> int:
+    """Return the highest source id that was in use before an entry."""
+    numbers = [source.id for source in entry.sources]
+    return min(numbers) - 1 if numbers else entry.totals.sources_through
+
+
+def _with_number(numbers: Numbers, number: int) -> Numbers:
+    """Add a number to ranges.
+
+    >>> _with_number([(1, 5), (11, 11)], 6)
+    [(1, 6), (11, 11)]
+    """
+    return joined_pairs([*numbers, (number, number)])

@@ -7,16 +7,14 @@ head refers to.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 from convstore.exceptions import SchemaVersionError
-from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import HEADS, LOG, OF_CONVERSATIONS, state_id
-from convstore.mongo.log import Log
 from convstore.runtime.background import in_parallel
 from convstore.runtime.clock import Clock
 from convstore.values.reports import VerifyReport
@@ -35,19 +33,16 @@ _HEADS, _PARALLEL = 100, 4
 class Verifier:
     """Checks a database, or the conversations of a part of a scope.
 
-    `index` is the store's search index; `check_schema` raises an error in a process that a migration excludes.
+    `repairer` replaces logs that lost entries. `index` is the store's search index; `check_schema` raises an error in a
+    process that a migration excludes.
     """
 
     inspection: Inspection
-    log: Log
+    repairer: Repairer
     schema: SchemaCheck
     clock: Clock
     index: SearchIndex
     check_schema: Callable[[], Awaitable[None]]
-    codec: Codec = field(default_factory=Codec)
-
-    def __post_init__(self) -> None:
-        self.codec.keep_unknown()
 
     async def verify(
         self, partial_scope: Scope, *, repair: bool, progress: Callable[[VerifyReport], None] | None
@@ -69,9 +64,9 @@ class Verifier:
     async def _check(self, now: datetime, findings: Findings, head: Document) -> None:
         name = head.get("conversation")
         conversation = name if isinstance(name, str) else ""
-        subject = Subject(conversation, self.inspection, self.codec, now, findings.repair)
+        subject = Subject(conversation, self.inspection, self.repairer.codec, now, findings.repair)
         try:
-            await ConversationCheck(head, subject, Repairer(subject, self.log, self.clock, self.index)).run(findings)
+            await ConversationCheck(head, subject, self.repairer, self.index).run(findings)
         except SchemaVersionError as error:
             findings.report("newer", HEADS, str(head["_id"]), str(error), conversation=conversation)
 

@@ -98,7 +98,7 @@ class Load(ActiveRows):
             CorruptDocumentError: An entry in between is missing.
         """
         held = self.held
-        check_links(self.cached, [*held.entries[-1:], *new])
+        check_links(self.cached.conversation, [*held.entries[-1:], *new])
         self.entries, rows = [*held.entries, *new], list[Row]()
         if held.rows and held.key == self.depends_on:
             self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)
@@ -112,7 +112,7 @@ class Load(ActiveRows):
         Raises:
             CorruptDocumentError: An entry in between is missing.
         """
-        check_dense(self.cached, entries, last=self.before - 1)
+        check_dense(self.cached.conversation, entries, last=self.before - 1)
         if entries[-1].number + 1 < self.entries[0].number:  # there are rewound entries in between
             self.kept_from = max(self.kept_from, self.entries[0].number)
         self.entries, self.earlier_results = entries + self.entries, None

@@ -9,6 +9,7 @@ from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
+from convstore.mongo.keys import all_ids
 from convstore.types import ErasureReceipt
 
 
@@ -114,8 +115,8 @@ async def test_a_conversation_is_looked_up_by_id_once(client: Client, database_n
             await store.erase(conversation)
         looks = [sent for name, sent in commands.own if (name, sent[name]) == ("find", "heads")]
         assert [look["filter"] for look in looks if "conversation" in look["filter"]] == [
-            {"conversation": conversation, "sweep_at": {"$exists": False}}
+            {"conversation": all_ids(conversation), "sweep_at": {"$exists": False}}
         ]
-    plan = await client[database_name]["heads"].find({"conversation": "0" * 24}).explain()
+    plan = await client[database_name]["heads"].find({"conversation": all_ids("0" * 24)}).explain()
     assert "IXSCAN" in str(plan["queryPlanner"]["winningPlan"])
     await store.close()

@@ -92,7 +92,6 @@ KNOW_REWINDS = {
     "log.branch",
     "log.entry",
     "log.items",
-    "log.repairs",
     "log.rewind",
     "mongo.documents",
     "mongo.rewound",
@@ -102,6 +101,7 @@ KNOW_REWINDS = {
     "turns.variants",
     "values.models",
     "verify.active_totals",
+    "verify.copied",
 }
 """The modules that may know of rewinds; all others read active messages."""
 

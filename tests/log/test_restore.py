@@ -19,7 +19,7 @@ from convstore.runtime import log_reader as reader
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing import rag_turn
-from convstore.testing.restoring import conversation_of, restore, saved, talk, texts
+from convstore.testing.restoring import restore, saved, talk, texts
 from convstore.values.policy import CompactionRule
 
 Client = AsyncMongoClient[dict[str, Any]]
@@ -229,14 +229,14 @@ async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledg
     with pytest.raises(BrokenLogError):
         await fresh.load_history()
     await repaired(fresh)
+    seconds[0] += 11
     expected = ["q0", "q1", "q2", "q3", "q4", "q30", "q20", "q21", "q22"]
     for chat in (ahead, behind, fresh):
         assert await texts(chat) == expected
         assert [message.text async for message in chat.messages() if message.type == "human"] == expected
     assert (await fresh.info()).message_count == 2 * 9 + answers - 1
-    last = (await behind.append(turn())).first
+    assert (await behind.append(turn())).first == 2 * 9 + answers
     await talk(ahead, range(40, 41))
-    assert last > 26
     assert await texts(fresh) == [*expected, "q", "q40"]
     assert (await fresh.store.verify(user_id=scope["user_id"])).counts.get("totals") is None
 
@@ -252,16 +252,12 @@ async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, d
     await restore(database, backup)
     await chat.append(turn())
     fresh = ConversationStore(database).conversation(**chat.scope)
+    report = await fresh.store.verify(**chat.scope)
+    assert [finding.lost_source_ids for finding in report.findings if finding.kind == "hole"] == [(first, last)]
     await repaired(fresh)
-    [entry] = (
-        await database["log"]
-        .find({"lost": {"$exists": True}, "count": {"$gt": 0}, "conversation": conversation_of(backup)})
-        .to_list(None)
-    )
-    assert entry["lost"][2:] == [first, last]
     again = rag_turn("And orcas?")
     given = (await fresh.append(again)).source_ids or (0, 0)
-    assert given[0] == last + 1
+    assert given[0] > last
     assert {source.earlier_id for source in (await fresh.get_sources(range(given[0], given[1] + 1))).sources} == {None}
     assert (await fresh.get_sources([first])).not_found == [first]
 

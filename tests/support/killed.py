@@ -1,4 +1,4 @@
-"""Ends, forks or seals conversations in processes that are killed: ``python killed.py URI DATABASE < lines``.
+"""Ends, forks, repairs or seals conversations in processes that are killed: ``python killed.py URI DATABASE < lines``.
 
 Each line names a call, its user and a number: SIGKILL comes when so many commands that write were sent or answered.
 """
@@ -44,13 +44,15 @@ class Killer(monitoring.CommandListener):
 
 
 async def run(uri: str, database: str, call: str, user: str, die_at: int) -> None:
-    """End all conversations of a user, fork one for him, or seal the one of thread "t" with all segments before it."""
+    """End all conversations of a user, fork one for him, or repair or seal that of thread "t", with all segments."""
     async with AsyncMongoClient[dict[str, Any]](uri, event_listeners=[Killer(die_at)]) as client:
         store = ConversationStore(client[database])
         if call == "erase":
             await store.erase(user_id=user)
         elif call == "prune":
             await store.prune(older_than=timedelta(days=90), user_id=user)
+        elif call == "repair":
+            await store.verify(repair=True, user_id=user, thread_id="t")
         elif call == "fork":
             chat = store.conversation(user_id="parent", thread_id="t")
             await chat.fork(key="r", new_scope={"user_id": user, "thread_id": "t"})

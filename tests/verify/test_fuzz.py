@@ -47,7 +47,7 @@ NOT_DERIVED = {
     # whole conversations (the id that a scope has), dates that only grow
     "heads": {"conversation", "updated_at", "written_at"},
     # deleted conversations
-    "tombstones": {"conversation", "head", "marks", "pruned", "sweep_at", "swept"},
+    "tombstones": {"conversation", "head", "marks", "pruned", "sweep_at", "sweeps", "successor", "swept"},
     "log": set(),
     # dates, leases, and when a summary was made current or failed
     "state": {"at", "changes", "failures", "wait_until", "lease", "revision"},

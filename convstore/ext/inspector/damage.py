@@ -82,7 +82,7 @@ async def _exists(chat: Conversation, ordinal: int) -> bool:
 
 async def _row(chat: Conversation, ordinal: int) -> _Row:
     """Read one message, from either side: a read takes entries next to it along, which may be the damaged ones."""
-    problem = "a repair gave it up"
+    problem = "it is missing"
     spans: tuple[dict[str, Any], ...] = ({"after": ordinal - 1}, {"before": ordinal + 1})
     for span in spans:
         try:

@@ -255,7 +255,7 @@ async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     rows += [(item.after, _Stored("item", item.id, [item.data])) for item in others]
     rows.sort(key=itemgetter(0))  # stable: items follow their message
     stored = list[_Stored]()
-    for is_other, run in groupby((row for _, row in rows), lambda row: isinstance(row, BaseMessage)):
+    for is_twin, run in groupby((row for _, row in rows), lambda row: isinstance(row, BaseMessage)):
         group: list[Any] = [*run]
-        stored += [_Stored("other", str(group[-1].id), converted(group))] if is_other else group
+        stored += [_Stored("other", str(group[-1].id), converted(group))] if is_twin else group
     return stored

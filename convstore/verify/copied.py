@@ -1,0 +1,415 @@
+"""Continue a log in a copy of it from which entries are missing.
+
+The copy numbers entries and messages without gaps. Everything that refers to a number or an ordinal of the log refers
+to the same entry or message in the copy: rewinds, variants, items and cuts. Message ids, source ids, dates, links and
+bodies stay as they are. Pure; `repair` reads and writes.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.assignment import is_written_by_model, saw_of
+from convstore.log.branch import Branch, branch_of
+from convstore.log.entry import Entry, EntryItem, EntryMessage, RewoundRange, Totals
+from convstore.log.rewind import COUNTS, NO_REWINDS, Rewinds, changed, continued, counts_of
+from convstore.log.stored_message import read_message, stamp_of
+from convstore.log.totals import RunningTotals
+from convstore.log.turn_event import TurnEvent
+from convstore.messages.encoding import decode_message
+from convstore.messages.tool_calls import calls_of
+from convstore.messages.values import Codec
+from convstore.values.stamps import ViewStamp, write_stamp
+
+Pairs = list[tuple[int, int]]
+"""First and last ordinals of ranges, in order."""
+
+
+class _Span(NamedTuple):
+    """An entry of the copy that has messages."""
+
+    first: int
+    last: int
+    number: int
+
+
+@dataclass(slots=True)
+class LogCopy:
+    """A copy of a log, with all that is needed to add the next entry: some 500 bytes for each message.
+
+    Attributes:
+        codec: Decodes messages.
+        tail: The totals of its last entry.
+        active: Its active messages.
+        places: Ordinals of messages in the log, and in the copy.
+        log_active: The active messages of the log, as far as its entries were seen.
+        summaries: Tokens of its summaries.
+    """
+
+    codec: Codec
+    tail: Totals = field(default_factory=Totals)
+    active: Rewinds = NO_REWINDS
+    places: dict[int, int] = field(default_factory=dict)
+    log_active: Rewinds = NO_REWINDS
+    summaries: frozenset[str] = frozenset()
+    _ids: dict[str, int] = field(default_factory=dict)
+    _counts: list[tuple[int, ...]] = field(default_factory=list)
+    _spans: list[_Span] = field(default_factory=list)
+    _numbers: dict[int, int] = field(default_factory=dict)
+    _links: dict[int, int] = field(default_factory=dict)
+    _items: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
+    _variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        """Note an entry of the copy, which follows the last one."""
+        self.tail = entry.totals
+        self._links.setdefault(entry.totals.link, entry.number)
+        if entry.is_rewind:
+            self.active = self.active.after(entry)
+        if entry.messages:
+            self._spans.append(_Span(entry.first, entry.last, entry.number))
+        for message in entry.messages:
+            self._ids[message.id] = message.ordinal
+        self._counts += _counts_in(entry.messages)
+        for index, item in enumerate(entry.items):
+            if item.id:
+                self._items[item.id] = (entry.number, index)
+        if entry.event and entry.event.variant and entry.is_of(entry.event.variant):
+            self._add_to_variant(entry, entry.event)
+
+    def _add_to_variant(self, entry: Entry, event: TurnEvent) -> None:
+        key = (event.first_turn, event.variant)
+        if event.kind == "begin":
+            self._variants[key] = branch_of([entry], self.active)
+        elif key in self._variants:
+            self._variants[key] = self._variants[key].after(entry)
+
+    def match(self, entry: Entry) -> None:
+        """Note where the copy has an entry of the log, which was copied: its messages, its items and its number."""
+        for message in entry.messages:
+            if place := self._ids.get(message.id):
+                self.places[message.ordinal] = place
+        for index, item in enumerate(entry.items):
+            if place_of_item := self._items.get(item.id):
+                self._item_places.append(((entry.number, index), place_of_item))
+        self._numbers[entry.number] = self._links.get(entry.totals.link, 0)
+        if rewinds := _after(self.log_active, entry):
+            self.log_active = rewinds
+
+    def follow(self, entry: Entry, payloads: Mapping[str, str]) -> Entry | None:
+        """Return the entry that adds an entry of the log, without messages and items that the copy has.
+
+        None if the copy has all of it. `payloads` are those of its messages that can be read, by message id.
+        """
+        kept = [message for message in entry.messages if message.id not in self._ids]
+        for message in entry.messages:
+            self.places[message.ordinal] = self._ids.get(message.id, 0)
+        if entry.messages and not kept:
+            return None
+        for ordinal, message in enumerate(kept, self.tail.messages + 1):
+            self.places[message.ordinal] = ordinal
+        event = self._event(entry.event)
+        branch = self._branch(entry, event)
+        made = self._made(entry, kept, payloads, event, branch)
+        if branch is not None:
+            made = branch.entry_of(made, self.tail, self.active)
+        elif event is not None and event.kind == "begin":
+            made = replace(made, branch=self._point(entry, made, event))
+        else:
+            made = self._with_rewinds(made, entry)
+        reserves = made.totals.sources_through > self.tail.sources_through
+        is_new = made.messages or made.items or made.event or made.claims or made.is_rewind or reserves
+        return made if is_new else None
+
+    def _made(
+        self,
+        entry: Entry,
+        kept: Iterable[EntryMessage],
+        payloads: Mapping[str, str],
+        event: TurnEvent | None,
+        branch: Branch | None,
+    ) -> Entry:
+        """Return an entry with some of its messages, as an append to the copy would have written it."""
+        before = branch.tail(self.tail) if branch else self.tail
+        running = RunningTotals(before, before.sources_through)
+        messages = list[EntryMessage]()
+        for message in kept:
+            appended = self._appended(message, payloads.get(message.id))
+            moved = self._moved_message(message, appended)
+            call, _ = running.follow(appended, calls_of(appended), moved.ordinal, turn=moved.turn)
+            if moved.type == "tool":
+                moved.answers, moved.arguments = call.result, call.arguments
+            running.add_size(moved)
+            messages.append(moved)
+        ids = {message.id for message in messages}
+        sources = tuple(source for source in entry.sources if source.message_id in ids)
+        numbers = [source.id for source in sources]
+        given = [source.id for source in sources if not source.kept]
+        reserved = entry.totals.sources_through
+        if not messages and reserved > before.sources_through:
+            numbers.append(reserved)
+            if entry.totals.given_through == reserved:
+                given.append(reserved)
+        totals = replace(
+            running.totals(entry.at, shown_now=bool(sources), event=event),
+            counter=_counter(before, entry),
+            sources_through=max([before.sources_through, *numbers]),
+            given_through=max([before.given_through, *given]),
+            link=before.link if entry.has_only_items and before.link else entry.totals.link,
+        )
+        return replace(
+            entry,
+            first=before.messages + 1,
+            messages=tuple(messages),
+            totals=totals,
+            after=before.link,
+            sources=sources,
+            rewound=(),
+            restored=(),
+            undo=0,
+            event=event,
+            branch=None,
+            items=tuple(self._moved_items(entry.items)),
+        )
+
+    def _moved_message(self, message: EntryMessage, appended: BaseMessage) -> EntryMessage:
+        """Return a message with the ordinals that it has in the copy."""
+        ordinal = self.places[message.ordinal]
+        stamp = self._moved_stamp(message)
+        return replace(
+            message,
+            ordinal=ordinal,
+            entry="",
+            turn=self.places.get(message.turn, 0),
+            saw=saw_of(ordinal, stamp) if is_written_by_model(appended) else 0,
+            stamp=write_stamp(stamp) if stamp else "",
+        )
+
+    def _moved_stamp(self, message: EntryMessage) -> ViewStamp | None:
+        """Return the stamp of a message, without a summary that the copy lacks; None without one, or if it is damaged.
+
+        If messages that its view showed are lost, that is found when the view is built again.
+        """
+        try:
+            stamp = stamp_of("", message)
+        except CorruptDocumentError:
+            return None
+        if stamp is None:
+            return None
+        marks = stamp.marks
+        changes = {
+            "entry": self._numbers.get(stamp.entry, 0),
+            "ordinal": self._place_before(stamp.ordinal),
+            "summary": stamp.summary if stamp.summary in self.summaries else "",
+            "marks": marks._replace(
+                start=self._place_before(marks.start),
+                short_through=self._place_before(marks.short_through),
+                stubs_through=self._place_before(marks.stubs_through),
+            ),
+        }
+        return stamp.model_copy(update=changes)
+
+    def _moved_totals(self, totals: Totals) -> Totals:
+        """Return totals whose turns are those of the copy."""
+        calls = tuple(call._replace(turn=self.places.get(call.turn, 0)) for call in totals.calls)
+        return replace(totals, calls=calls, turn=self.places.get(totals.turn, 0))
+
+    def _appended(self, message: EntryMessage, payload: str | None) -> BaseMessage:
+        """Return a message as it was appended, or what its body has of it if its payload is damaged."""
+        with suppress(CorruptDocumentError):
+            return read_message(self.codec, message, payload)
+        return decode_message(self.codec, message.body)
+
+    def reserved(self, at: datetime, through: int, *, link: int) -> Entry:
+        """Return an entry without messages after which no source gets a number up to `through`."""
+        before = self.tail
+        totals = replace(
+            before,
+            entries=before.entries + 1,
+            sources_through=through,
+            given_through=through,
+            updated_at=at,
+            link=link,
+        )
+        return Entry(before.messages + 1, at, (), totals, after=before.link)
+
+    def _with_rewinds(self, made: Entry, entry: Entry) -> Entry:
+        """Return an entry that rewinds and restores in the copy what an entry did in the log."""
+        rewinds = _after(self.log_active, entry)
+        if rewinds is None:
+            return made
+        before, after = _pairs(self.log_active), _pairs(rewinds)
+        gone = self._moved(_without(after, before))
+        back = self._moved(_without(before, after))
+        pairs = _without(joined_pairs([*_pairs(self.active), *gone]), back)
+        ends = self.tail if entry.branch else self._moved_totals(entry.totals)
+        counts = self._counts_after(made, pairs)
+        point = replace(continued(made.totals, ends), **counts, counter=made.totals.counter)
+        undo = made.number if entry.undo == entry.number else self._numbers.get(entry.undo, 0)
+        return changed(made, self.active, self._ranges(made, pairs), point=point, undo=undo)
+
+    def _ranges(self, made: Entry, pairs: Pairs) -> tuple[RewoundRange, ...]:
+        """Return the ranges that are rewound after an entry; those that were rewound before stay as they are."""
+        spans = [*self._spans]
+        if made.messages:
+            spans.append(_Span(made.first, made.last, made.number))
+        known = {range_[:2]: range_ for range_ in self.active.ranges}
+        return tuple(known.get(pair) or _range_of(*pair, spans, until=made.number) for pair in pairs)
+
+    def _counts_after(self, made: Entry, pairs: Pairs) -> dict[str, Any]:
+        """Return the counts of the active messages if an entry rewinds some ranges and no others."""
+        now = _pairs(self.active)
+        own = _counts_in(made.messages)
+        more = self._sum(_without(now, pairs), own, made.first)
+        less = self._sum(_without(pairs, now), own, made.first)
+        return {name: getattr(made.totals, name) + more[name] - less[name] for name in COUNTS}
+
+    def _sum(self, ranges: Pairs, own: Sequence[tuple[int, ...]], first: int) -> dict[str, Any]:
+        """Return the counts of the messages in some ranges of the copy, of which `own` begin with an ordinal."""
+        found = dict.fromkeys(COUNTS, 0)
+        for start, end in ranges:
+            for ordinal in range(start, end + 1):
+                counts = own[ordinal - first] if ordinal >= first else self._counts[ordinal - 1]
+                for name, number in zip(COUNTS, counts, strict=True):
+                    found[name] += number
+        return found
+
+    def _moved(self, ranges: Pairs) -> Pairs:
+        """Return where the copy has the messages in some ranges of the log."""
+        places = (self.places.get(ordinal, 0) for first, last in ranges for ordinal in range(first, last + 1))
+        return joined_pairs((place, place) for place in places if place)
+
+    def _place_before(self, ordinal: int) -> int:
+        """Return where the copy has the last message of the log up to an ordinal that it has, 0 for none."""
+        while ordinal and not self.places.get(ordinal):
+            ordinal -= 1
+        return self.places[ordinal] if ordinal else 0
+
+    def _event(self, event: TurnEvent | None) -> TurnEvent | None:
+        """Return an event as the copy records it; one of a variant whose beginning is lost, without the variant."""
+        if event is None:
+            return None
+        event = event._replace(question=self.places.get(event.question, 0))
+        if not event.variant:
+            return event
+        if event.kind == "begin":
+            place = self._place_before(json.loads(event.values)[0])
+            return event._replace(values=json.dumps([place, self._entry_after(place)]))
+        is_first = event.kind in ("activate", "undo") and event.variant == event.turn
+        if is_first or (event.first_turn, event.variant) in self._variants:
+            return event
+        return event._replace(first_turn="", variant="") if event.kind in ("wait", "decide", "finish", "stop") else None
+
+    def _entry_after(self, ordinal: int) -> int:
+        """Return the number of the first entry of the copy that has only messages after an ordinal."""
+        index = bisect_right(self._spans, ordinal, key=lambda span: span.first) - 1
+        if index < 0:
+            return 1
+        span = self._spans[index]
+        return span.number if span.last > ordinal else span.number + 1
+
+    def _branch(self, entry: Entry, event: TurnEvent | None) -> Branch | None:
+        """Return the variant that an entry continues or finishes, None for any other entry."""
+        if event is None or not event.variant or event.kind == "begin" or not entry.is_of(event.variant):
+            return None
+        known = self._variants.get((event.first_turn, event.variant))
+        return known._replace(is_ending=entry.branch is None) if known else None
+
+    def _point(self, entry: Entry, made: Entry, event: TurnEvent) -> Totals:
+        """Return the totals of the place where a variant begins, with the counts of what is active before it."""
+        place = json.loads(event.values)[0]
+        counts = self._sum(_without([(1, place)], _pairs(self.active)), (), self.tail.messages + 1)
+        there = self._moved_totals(entry.branch or entry.totals)
+        return replace(continued(made.totals, there), **counts, counter=made.totals.counter)
+
+    def _moved_items(self, items: Iterable[EntryItem]) -> Iterable[EntryItem]:
+        """Yield the items and cuts of an entry with their positions in the copy, without items that it has."""
+        for item in items:
+            after = self._place_before(item.after)
+            if item.cut:
+                cut = item.cut
+                if places := [place for old, place in self._item_places if old >= cut]:
+                    yield replace(item, after=after, cut=min(places))
+            elif item.id not in self._items:
+                yield replace(item, after=after)
+
+
+def joined_pairs(pairs: Iterable[tuple[int, int]]) -> Pairs:
+    """Sort ranges and merge those that touch or overlap; empty ones are dropped.
+
+    >>> joined_pairs([(5, 6), (1, 2), (3, 4), (9, 8)])
+    [(1, 6)]
+    """
+    joined: Pairs = []
+    for first, last in sorted(pair for pair in pairs if pair[1] >= pair[0]):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _without(ranges: Pairs, others: Pairs) -> Pairs:
+    """Subtract other ranges, which must be sorted, from ranges.
+
+    >>> _without([(1, 10)], [(3, 4), (10, 12)])
+    [(1, 2), (5, 9)]
+    """
+    rest = []
+    for first, last in ranges:
+        start = first
+        for low, high in others:
+            if low <= last and high >= start:
+                rest.append((start, low - 1))
+                start = high + 1
+        rest.append((start, last))
+    return [pair for pair in rest if pair[1] >= pair[0]]
+
+
+def _pairs(rewinds: Rewinds) -> Pairs:
+    return joined_pairs((range_.first, range_.last) for range_ in rewinds.ranges)
+
+
+def _after(rewinds: Rewinds, entry: Entry) -> Rewinds | None:
+    """Return the active messages after a rewind entry; None for any other, or if the list it continues is lost."""
+    if not entry.is_rewind:
+        return None
+    try:
+        return rewinds.after(entry)
+    except ValueError:
+        return None
+
+
+def _counts_in(messages: Iterable[EntryMessage]) -> list[tuple[int, ...]]:
+    counted = [counts_of([message]) for message in messages]
+    return [tuple(counts[name] for name in COUNTS) for counts in counted]
+
+
+def _counter(before: Totals, entry: Entry) -> str:
+    """Return the name of the counter of all sizes up to an entry, "" if several made them: they are counted again."""
+    if not entry.messages:
+        return before.counter
+    is_same = not before.messages or before.counter == entry.totals.counter
+    return entry.totals.counter if is_same else ""
+
+
+def _range_of(first: int, last: int, spans: Sequence[_Span], *, until: int) -> RewoundRange:
+    """Return a range of ordinals with the entries that contain no others, of a log with entries up to a number."""
+    begin = bisect_right(spans, first, key=lambda span: span.first) - 1
+    end = bisect_right(spans, last, key=lambda span: span.first) - 1
+    entry = spans[begin].number if spans[begin].first == first else spans[begin].number + 1
+    if spans[end].last > last:
+        until = spans[end].number - 1
+    elif end + 1 < len(spans):
+        until = spans[end + 1].number - 1
+    return RewoundRange(first, last, entry, until)

@@ -1,0 +1,374 @@
+"""A log that lost entries is replaced by a copy of what is left: which everybody finds, and nothing is lost again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import uuid
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from programs import killed
+
+from convstore import Conversation, ConversationDeletedError, ConversationStore
+from convstore.integration import host_of
+from convstore.log.entry import Entry, RewoundRange
+from convstore.messages.values import Codec
+from convstore.mongo.documents import entry_from
+from convstore.runtime.clock import Clock
+from convstore.summarization import HeadTailSummarizer
+from convstore.testing import rag_turn
+from convstore.testing.fixtures import ahead
+from convstore.testing.restoring import talk, texts
+from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
+from convstore.types import LogItem, VerifyReport
+from convstore.values.stamps import read_stamp
+from convstore.verify.copied import LogCopy
+
+pytestmark = pytest.mark.slow
+
+
+async def filled(database: Any) -> Conversation:
+    """A conversation with all that entries can hold: variants, decisions, items and cuts besides."""
+    store = ConversationStore(database, summarizer=HeadTailSummarizer(SUMMARY_RULE))
+    await store.setup()
+    chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
+    await fill_with_everything(chat)
+    await chat.append([_item("a"), HumanMessage("Which?", id="q1")])
+    async with await chat.turn("q1") as turn:
+        await turn.append(AIMessage("This."))
+    async with await chat.turn("q1", regenerate="again") as turn:
+        call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call"}])
+        await turn.append(call)
+        await chat.append(_item("b"))
+        await turn.append(rag_turn("x")[2].model_copy(update={"tool_call_id": "call"}))
+        await turn.append(AIMessage("That."))
+    async with await chat.turn("q2", human="What else?", instead_of="q1") as turn:
+        await turn.append(AIMessage("Something."))
+    await chat.append(HumanMessage("Seen?", id="q9"))
+    stamp = (await chat.load_history()).stamp
+    await chat.append(AIMessage("Seen.", id="a9"), stamp=stamp)
+    first, *_ = await chat.variants("q2")
+    await chat.activate(first)
+    await chat.append([HumanMessage("And now?", id="q3"), AIMessage("Later.", id="a3"), _item("c")])
+    await chat.append(AIMessage("Later still.", id="a4"))
+    await chat.rewind(before="c")
+    await chat.rewind(before="q3")
+    await chat.undo_rewind()
+    return chat
+
+
+def _item(id_: str) -> LogItem:
+    return LogItem(kind="note", data={"x": 1}, id=id_)
+
+
+async def entries_of(database: Any, chat: Conversation) -> list[Entry]:
+    """Return the entries of a conversation in order."""
+    head = await database["heads"].find_one({"scope": dict(chat.scope)})
+    query = {"conversation": head["conversation"], "first": {"$exists": True}}
+    return [entry_from(document) for document in await database["log"].find(query).sort("_id", 1).to_list(None)]
+
+
+def bare(entry: Entry) -> Entry:
+    """Return an entry without the entries in rewound ranges.
+
+    A range may end at an entry with messages, or at the empty ones beside it.
+    """
+    rewound, restored = (
+        tuple(RewoundRange(first, last, 0, 0) for first, last, *_ in ranges)
+        for ranges in (entry.rewound, entry.restored)
+    )
+    return replace(entry, rewound=rewound, restored=restored)
+
+
+async def test_a_copy_without_a_loss_is_the_log(database: Any) -> None:
+    """Whichever entry is the first to be followed: it and all later ones are made again as they are."""
+    chat = await filled(database)
+    entries = await entries_of(database, chat)
+    services = await host_of(chat).services()
+    cached = await services.reader.find(tuple(chat.scope.items()))
+    assert cached
+    payloads = await services.reader.payloads_of(cached, [message for entry in entries for message in entry.messages])
+    stamps = [message.stamp for entry in entries for message in entry.messages if message.stamp]
+    summaries = frozenset(read_stamp(stamp, "").summary for stamp in stamps)
+    assert "" not in summaries
+    for sound in range(len(entries)):
+        copy = LogCopy(Codec(), summaries=summaries)
+        for entry in entries[:sound]:
+            copy.add(entry)
+            copy.match(entry)
+        for entry in entries[sound:]:
+            made = copy.follow(entry, payloads)
+            assert made is not None
+            assert bare(made) == bare(entry), (sound, entry.number)
+            copy.add(made)
+            copy.match(entry)
+
+
+async def id_of(database: Any, chat: Conversation) -> str:
+    """Return the id that a conversation has now."""
+    head = await database["heads"].find_one({"scope": dict(chat.scope)})
+    return str(head["conversation"])
+
+
+async def broken(database: Any, chat: Conversation, number: int = 3) -> str:
+    """Remove an entry of a conversation's log, and return the id of the conversation."""
+    conversation = await id_of(database, chat)
+    await database["log"].delete_one({"_id": f"{conversation}:{number:012d}"})
+    return conversation
+
+
+async def repair(database: Any, chat: Conversation) -> VerifyReport:
+    """Repair a conversation, and check that nothing is wrong then."""
+    doctor = ConversationStore(database)
+    scope = {key: chat.scope[key] for key in doctor.scope_keys}
+    report = await doctor.verify(repair=True, **scope)
+    assert [finding.problem for finding in (await doctor.verify(**scope)).findings] == []
+    return report
+
+
+async def sweep(database: Any, seconds: float) -> None:
+    """Do the sweeps that are due after a time."""
+    services = await host_of(ConversationStore(database, clock=ahead(seconds))).services()
+    await services.retention.sweep()
+
+
+async def messages_of(chat: Conversation) -> list[str]:
+    """Return the ids of all messages of a log."""
+    return [str(message.id) async for message in chat.messages()]
+
+
+@pytest.fixture
+async def own(own_database: Any) -> Any:
+    """A database for one test, which is set up."""
+    await ConversationStore(own_database).setup()
+    return own_database
+
+
+async def test_whichever_entry_is_lost_the_rest_is_whole(own: Any) -> None:
+    """All other messages stay, in order, with what else is stored of them; an active one stays active.
+
+    The loss of an entry that rewinds may show again what it had rewound.
+    """
+    chat = await filled(own)
+    entries = await entries_of(own, chat)
+    everything = {name: await own[name].find({}).to_list(None) for name in ("heads", "log", "annotations", "summaries")}
+    shown = [str(message.message.id) for message in await chat.list_messages(limit=200)]
+    state = (await chat.state.get()).values
+    for lost in entries[:-1]:
+        for name, documents in everything.items():
+            await own[name].delete_many({})
+            await own[name].insert_many(documents)
+        conversation = await broken(own, chat, lost.number)
+        report = await repair(own, chat)
+        assert {finding.kind for finding in report.findings} == {"hole"}, lost.number
+        assert report.ok
+        gone = {message.id for message in lost.messages}
+        fresh = ConversationStore(own).conversation(**chat.scope)
+        left = [message.id for entry in entries for message in entry.messages if message.id not in gone]
+        assert await messages_of(fresh) == left
+        ordinals = [message.ordinal for message in await fresh.list_messages(limit=200)]
+        assert ordinals == sorted(set(ordinals))
+        now = [str(message.message.id) for message in await fresh.list_messages(limit=200)]
+        if not lost.is_rewind and not lost.event:
+            assert now == [id_ for id_ in shown if id_ not in gone], lost.number
+        assert (await fresh.info()).title == "Seals"
+        assert (await fresh.state.get()).values == state
+        rated = [id_ for id_ in left if id_ in shown][:5]
+        assert len(await fresh.annotations(rated)) == len({*rated} & {*shown[1:3]} - gone)
+        assert (await fresh.load_history()).messages
+        [numbers] = {(finding.lost_ordinals, finding.repaired_as) for finding in report.findings}
+        assert numbers == ((lost.first, lost.last) if lost.messages else None, await id_of(own, chat))
+        assert (await own["heads"].find_one({"_id": f"deleted:{conversation}"}))["successor"] == numbers[1]
+        await fresh.append(HumanMessage("Then?", id="then"))
+        assert (await ConversationStore(own).verify()).findings == ()
+
+
+async def test_what_late_writers_append_is_moved(own: Any) -> None:
+    """A process that has the old id cached loses nothing, whether the sweep is first or its next append."""
+    store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    await chat.append(rag_turn("What about seals?"))
+    old = await broken(own, chat)
+    await repair(own, chat)
+    late = rag_turn("And whales?", words=900)
+    receipt = await chat.append([*late[:-1], LogItem(kind="note", data=1, id="i"), late[-1]])
+    assert await own["log"].count_documents({"conversation": old, "messages.id": late[0].id}) == 1
+    await chat.annotate(str(late[0].id), rating=1)
+    await chat.state.update({"step": 2})
+    other = ConversationStore(own).conversation(**chat.scope)
+    between = rag_turn("And orcas?")
+    await other.append(between)
+    with pytest.raises(ConversationDeletedError):  # it was written
+        await chat.rewind(before=str(late[-1].id))
+    for _ in range(2):
+        await sweep(own, 90)
+        assert (await ConversationStore(own).verify()).findings == ()
+    ids = await messages_of(other)
+    assert ids[-len(late) :] == [str(message.id) for message in late]
+    assert len(ids) == len({*ids}) == 8 + 3 * len(late)
+    assert [message.id async for message in other.messages()][-1] == late[-1].id
+    assert [message.message.id for message in await other.list_messages(limit=50)][-1] == late[-2].id
+    found = (await other.get_sources(range(*(receipt.source_ids or (0, 0))))).sources
+    assert {source.tool_message_id for source in found} == {str(late[2].id)}
+    assert await other.annotations([str(late[0].id)]) == {str(late[0].id): {"rating": 1}}
+    assert (await other.state.get()).values == {"step": 2}
+    assert [item.id async for item in other.items()] == ["i"]
+    await chat.store.close()
+
+
+async def test_a_cached_id_is_used_for_ten_seconds_at_most(own: Any) -> None:
+    """A load notices at once, an append after ten seconds; both go on in the copy."""
+    seconds = [100.0]
+    stores = [ConversationStore(own, clock=Clock(monotonic=lambda: seconds[0])) for _ in range(2)]
+    reader, writer = (store.conversation(user_id="u", thread_id="t") for store in stores)
+    await talk(writer, range(5))
+    assert len(await texts(reader)) == 5
+    await broken(own, reader)
+    await repair(own, reader)
+    assert await texts(reader) == ["q0", "q1", "q3", "q4"]
+    seconds[0] += 11
+    assert (await writer.append(HumanMessage("q", id="q"))).first == 9
+    assert await texts(reader) == ["q0", "q1", "q3", "q4", "q"]
+
+
+async def test_a_repair_that_is_killed_changes_nothing_or_all(own: Any, server_uri: str) -> None:
+    """Wherever it dies, the log is as it was or replaced; the next repair and the sweeps leave no rest."""
+    store = ConversationStore(own)
+    points = range(1, 50)
+    for point in points:
+        chat = store.conversation(user_id=f"u{point}", thread_id="t")
+        await talk(chat, range(2))
+        await chat.append(rag_turn("What about seals?", words=900))
+        await talk(chat, range(2, 4))
+        await chat.annotate((await messages_of(chat))[0], rating=1)
+        await broken(own, chat, 2)
+    codes = await killed(server_uri, own, *(f"repair u{point} {point}" for point in points))
+    assert codes[0] == -signal.SIGKILL
+    assert codes[-1] == 0
+    replaced = 0
+    for point in points:
+        chat = ConversationStore(own).conversation(user_id=f"u{point}", thread_id="t")
+        is_replaced = "@" in await id_of(own, chat)
+        replaced += is_replaced
+        report = await repair(own, chat)
+        assert [finding.repaired for finding in report.findings] == [True] * (not is_replaced), point
+        assert await texts(chat) == ["q0", "What about seals?", "q2", "q3"]
+        assert len(await chat.annotations((await messages_of(chat))[:1])) == 1
+    assert 5 < replaced < 45
+    await sweep(own, 3_700)
+    known = await own["heads"].distinct("conversation", {"scope": {"$exists": True}})
+    stored = set(await own["log"].distinct("conversation"))
+    assert stored == {*known, *(conversation.partition("@")[0] for conversation in known)}
+    for days in (2, 32):
+        await sweep(own, days * 24 * 3_600)
+    for name in ("log", "annotations"):
+        assert sorted(await own[name].distinct("conversation")) == sorted(known), name
+    assert await own["heads"].count_documents({"sweep_at": {"$exists": True}}) == 0
+    assert (await store.verify()).ok
+
+
+async def test_of_two_repairs_at_once_one_wins(own: Any) -> None:
+    """The other one reports what it found, not repaired; a third finds nothing."""
+    store = ConversationStore(own)
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(9))
+    for _ in range(5):
+        await broken(own, chat, 2)
+        doctors = [ConversationStore(own) for _ in range(3)]
+        reports = await asyncio.gather(*(doctor.verify(repair=True) for doctor in doctors))
+        repaired = [[finding.repaired for finding in report.findings] for report in reports]
+        assert repaired.count([True]) == 1
+        assert all(found in ([True], [False], []) for found in repaired)  # none if it began when all was done
+        assert (await store.verify()).findings == ()
+    await sweep(own, 3_700)
+    conversations = await own["log"].distinct("conversation", {"first": {"$exists": True}})
+    tombs = await own["heads"].distinct("conversation", {"successor": {"$gt": ""}})
+    assert sorted(conversations) == sorted([*tombs, await id_of(own, chat)])
+
+
+@pytest.mark.parametrize("by", ["delete", "erase", "old id", "prune"])
+async def test_who_deletes_a_conversation_deletes_what_its_repair_left(own: Any, by: str) -> None:
+    """No document of it is left, under no id."""
+    store = ConversationStore(own)
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(6))
+    await chat.child("agent").append(rag_turn("What about seals?"))
+    old = await broken(own, chat)
+    await repair(own, chat)
+    if by == "delete":
+        await ConversationStore(own).conversation(**chat.scope).delete()
+    elif by == "erase":
+        await store.erase(user_id="u")
+    elif by == "old id":
+        await store.erase(old)
+    else:
+        later = ConversationStore(own, clock=ahead(40 * 24 * 3_600))
+        await later.prune(older_than=timedelta(days=1))
+    assert await own["log"].count_documents({}) == 0
+    for days in (50, 90, 130):
+        await sweep(own, days * 24 * 3_600)
+    assert await own["heads"].count_documents({}) == 0
+
+
+async def test_pruning_keeps_a_replaced_log_for_its_time(own: Any) -> None:
+    """The conversation is in use, and the log that it had before stays for 30 days."""
+    store = ConversationStore(own)
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(6))
+    old = await broken(own, chat)
+    await repair(own, chat)
+    for days, is_there in ((1.1, True), (3, True), (29, True), (32, False)):
+        later = ConversationStore(own, clock=ahead(days * 24 * 3_600))
+        await later.conversation(**chat.scope).append(HumanMessage("still here", id=uuid.uuid4().hex))
+        await later.prune(older_than=timedelta(hours=1))
+        assert bool(await own["log"].count_documents({"conversation": old})) == is_there, days
+    assert (await store.verify()).ok
+
+
+async def test_conversations_of_sub_agents_stay_where_they_are(own: Any) -> None:
+    """They are found below the copy, begin below it, and number their sources with it; theirs are repaired likewise."""
+    store = ConversationStore(own)
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(3))
+    child = chat.child("agent")
+    given = [(await child.append(rag_turn(f"What about {word}?"))).source_ids for word in ("seals", "whales", "orcas")]
+    await broken(own, chat, 2)
+    await repair(own, chat)
+    fresh = ConversationStore(own).conversation(**chat.scope)
+    below = fresh.child("agent")
+    assert len(await messages_of(below)) == 3 * len(rag_turn("x"))
+    assert [info.scope for info in await fresh.children()] == [below.scope]
+    last = (await fresh.append(rag_turn("And sharks?"))).source_ids or (0, 0)
+    assert last[0] > max(pair[1] for pair in given if pair)
+    assert (await fresh.child("other").append(rag_turn("And eels?"))).source_ids != last
+    report = await repair(own, below) if await broken(own, below, 2) else None
+    assert report
+    assert report.ok
+    assert len(await messages_of(ConversationStore(own).conversation(**below.scope))) == 2 * len(rag_turn("x"))
+    again = ConversationStore(own).conversation(**chat.scope)
+    assert len(await again.children()) == 2
+    first = given[0] or (0, 0)
+    assert [source.source_id for source in (await again.get_sources([first[0]])).sources] == [first[0]]
+    assert (await again.child("agent").append(rag_turn("More?"))).source_ids
+    assert (await ConversationStore(own).verify()).ok
+    await again.delete()
+    assert await own["log"].count_documents({"first": {"$exists": True}}) == 0
+
+
+async def test_an_answer_to_a_view_of_the_old_log_is_stored(own: Any) -> None:
+    """Its stamp names a log that nobody reads any more, and is left out."""
+    store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    await chat.append(HumanMessage("q", id="q"))
+    stamp = (await chat.load_history()).stamp
+    await broken(own, chat)
+    await repair(own, chat)
+    fresh = ConversationStore(own).conversation(**chat.scope)
+    await fresh.append(AIMessage("a", id="a"), stamp=stamp)
+    assert (await messages_of(fresh))[-2:] == ["q", "a"]
