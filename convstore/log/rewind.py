@@ -140,6 +140,14 @@ class Rewinds:
         index = bisect_right(self.ranges, number, key=_entry)
         return self.ranges[index - 1] if index and self.ranges[index - 1].until >= number else None
 
+    def event_of(self, entry: Entry) -> TurnEvent | None:
+        """Return what an entry records of a turn that is shown; an end of a turn counts until it is rewound."""
+        event = None if entry.branch else entry.event
+        if event is None or not event.over:
+            return event
+        is_active = self.has(entry.last) if entry.first <= entry.last else self._with_entry(entry.number) is None
+        return event if is_active else None
+
     def gaps(self, last: int) -> tuple[tuple[int, int], ...]:
         """Return first and last ordinals of the rewound ranges up to an ordinal.
 

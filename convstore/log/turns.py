@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.turn_event import Over, TurnEvent
-from convstore.values.turns import Decision, Pause
-
-OverBy = Over | Literal["superseded"]
-"""Why a turn is over: it was answered, finished, stopped, or a later question was asked; "" if it is in progress."""
+from convstore.values.turns import Decision, OverBy, Pause
 
 
 class LoggedCall(NamedTuple):
@@ -159,6 +156,14 @@ class LoggedTurn:
     def _is_refused(self, call: LoggedCall) -> bool:
         decision = self.decisions.get(call.result_id)
         return decision is not None and not decision.runs
+
+
+def turns_before(entry: Entry) -> set[int]:
+    """Return the turns that an entry says something of and that are not the newest one where it stands."""
+    found = {message.turn for message in entry.messages}
+    if entry.event is not None:
+        found.add(entry.event.question)
+    return found - {0, entry.branch.turn if entry.branch else entry.totals.turn}
 
 
 def unread_results(messages: Sequence[EntryMessage], *, before: int | None = None) -> set[int]:

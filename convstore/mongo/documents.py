@@ -10,14 +10,14 @@ The documents of ``log``, whose order of keys `keys` explains::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from sys import intern
 from typing import Any, get_args
 
-from convstore.exceptions import CorruptDocumentError
+from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
 from convstore.log.entry import (
     NO_USAGE,
     RULES,
@@ -33,9 +33,11 @@ from convstore.log.entry import (
 from convstore.log.rows import is_named
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.turn_event import Over, TurnEvent
+from convstore.log.turns import turns_before
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
 from convstore.messages.sizes import bytes_of
 from convstore.mongo.bson_values import (
+    encoded,
     from_stored,
     sealed,
     stored_bytes,
@@ -53,6 +55,9 @@ from convstore.mongo.keys import entry_id
 from convstore.mongo.rewound import rewound_data, rewound_from
 from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
 from convstore.mongo.versions import check_version, stamped
+
+ENTRY_BYTES = 1_000_000
+"""Maximum size of the document of an entry, without payloads."""
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
 def lookup_of(entry: Entry) -> list[str | int]:
     """Return the values by which an index finds an entry: calls, turns, variants, blocks of source ids, items."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
-    turns = dict.fromkeys(map(messages_of_turn, _earlier_turns(entry)))
+    turns = map(messages_of_turn, sorted(turns_before(entry)))
     variants = [variants_at(entry.event.first_turn)] if entry.event and entry.event.first_turn else []
     places = dict.fromkeys(_items_after(item.after) for item in entry.items)
     items = [*places, *(_item_name(item.id) for item in entry.items if item.id)]
@@ -109,15 +114,6 @@ def lookup_of(entry: Entry) -> list[str | int]:
 def messages_of_turn(question: int) -> str:
     """Return the value by which entries are found that have messages of a turn after a later question."""
     return f"turn {question}"
-
-
-def _earlier_turns(entry: Entry) -> Iterator[int]:
-    """Yield the turns of an entry that are not the newest one where they stand."""
-    newest = entry.branch.turn if entry.branch else entry.totals.turn
-    event = [entry.event.question] if entry.event else []
-    for turn in (*(message.turn for message in entry.messages), *event):
-        if turn and turn != newest:
-            yield turn
 
 
 def variants_at(first_turn: str) -> str:
@@ -397,7 +393,18 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
     return PayloadRef(token, chunk, ends, own, digest, size, body, shown, part, bool(document.get("edged", 0)), alone)
 
 
-def way_out_of_size(entry: Entry, limit: int) -> str:
+def entry_bytes(conversation: str, entry: Entry) -> bytes:
+    """Return the document of an entry in BSON; raise a BatchTooLargeError for one that is too large."""
+    data = encoded(entry_document(conversation, entry))
+    if len(data) > ENTRY_BYTES:
+        raise BatchTooLargeError(
+            f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is {ENTRY_BYTES:,}; "
+            + _way_out_of_size(entry, ENTRY_BYTES)
+        )
+    return data
+
+
+def _way_out_of_size(entry: Entry, limit: int) -> str:
     """Return what to do about an entry whose document exceeds a limit of bytes."""
     sizes = {message.id: bytes_of(message.body) for message in entry.messages}
     largest = max(sizes, key=sizes.__getitem__, default="")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -22,20 +21,27 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError
 
-from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
+from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
 from convstore.log.totals import SHOWN_ENTRIES
-from convstore.messages.compression import Chunk, decompress
+from convstore.messages.compression import Chunk
 from convstore.messages.encoding import DIGEST_BYTES
-from convstore.mongo.bson_values import encoded, reading, utc
+from convstore.mongo.bson_values import from_stored, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import entry_document, entry_from, item_filter, variants_at, way_out_of_size
+from convstore.mongo.documents import (
+    ENTRY_BYTES,
+    entry_bytes,
+    entry_from,
+    item_filter,
+    messages_of_turn,
+    variants_at,
+)
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, is_twin, log_ranges, root_id
+from convstore.mongo.payload_parts import chunks_of, decompressed, piece_of
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
-_ENTRY_BYTES = 1_000_000
 _COMMAND_BYTES = 32_000_000
 _IN_ORDER, _NEWEST_FIRST, _LATEST_FIRST = (("_id", 1),), (("_id", -1),), (("first", -1), ("_id", -1))
 _MOST_OF_CALLS, _MAX_BEGUN = 200, 20
@@ -113,7 +119,7 @@ class Log:
 
     def check_size(self, entry: Entry) -> None:
         """Raise a BatchTooLargeError as `insert` would, before the entry's conversation is created. No command."""
-        _encoded("0" * 24, entry)
+        entry_bytes("0" * 24, entry)
 
     async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> None:
         """Write chunks and then the entry, which makes them visible; with the first entry, also the state.
@@ -124,7 +130,7 @@ class Log:
             SlotTaken: Another writer took the number or an id; the chunks are written nevertheless.
             BatchTooLargeError: The entry is above 1 MB; nothing was sent.
         """
-        document = self._document(_encoded(conversation, entry))
+        document = self._document(entry_bytes(conversation, entry))
         after = [new_state(conversation, entry)] if entry.number == 1 else []
         payloads = [
             {"_id": chunk_id(conversation, token, chunk.number), "conversation": conversation, "data": chunk.data}
@@ -177,6 +183,15 @@ class Log:
         found = await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
         return [entry for entry in found if entry.event and entry.event.first_turn in first_turns]
 
+    async def entries_of_turns(
+        self, conversation: str, questions: Iterable[int], *, known: Iterable[int] = ()
+    ) -> list[Entry]:
+        """Return the entries with messages of turns after a later question, but for `known` ones. One command."""
+        query: dict[str, Any] = {"conversation": conversation, "lookup": {"$in": [*map(messages_of_turn, questions)]}}
+        if numbers := [*known]:
+            query["totals.entries"] = {"$nin": numbers}
+        return await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
+
     async def entries_with_items(
         self, conversation: str, ids: Iterable[str] | None = None, *, after: int = 0, before: int = 2**53
     ) -> list[Entry]:
@@ -190,6 +205,21 @@ class Log:
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
         documents = await self._log.find(query, order=_LATEST_FIRST, limit=1)
         return next((row for row in rows_of(documents).values() if row.message.ordinal == ordinal), None)
+
+    async def ids_at(self, conversation: str, ordinals: Iterable[int]) -> dict[int, str]:
+        """Return the ids of the messages with some ordinals. A command for each, in parallel."""
+        gate, ids = asyncio.Semaphore(_PARALLEL), dict[int, str]()
+
+        async def read(ordinal: int) -> None:
+            query = {"conversation": conversation, "first": {"$lte": ordinal}}
+            async with gate:
+                found = await self._log.find(query, {"first": 1, "messages.id": 1}, order=_LATEST_FIRST, limit=1)
+            for document in found:
+                with reading(document):
+                    ids[ordinal] = from_stored(document["messages"][ordinal - document["first"]]["id"])
+
+        await asyncio.gather(*map(read, ordinals))
+        return ids
 
     async def sources_by_id(
         self, conversation: str, numbers: Iterable[int]
@@ -317,7 +347,7 @@ class Log:
         for place, (ref, start, end) in enumerate(wanted):
             bounds = dict(enumerate(pairwise([0, *ref.ends]), ref.chunk))
             group = ref.child or conversation, runs[place] if runs else ref.token
-            for number in _chunks_of(ref, start, end):
+            for number in chunks_of(ref, start, end):
                 first, last = bounds[number]
                 groups.setdefault(group, {})[ref.token, number] = last - first
         gate, chunks = asyncio.Semaphore(_PARALLEL), dict[tuple[str, int], str]()
@@ -331,7 +361,7 @@ class Log:
             await reads[0]
         else:
             await asyncio.gather(*reads)
-        return [_piece(ref, start, end, chunks) for ref, start, end in wanted]
+        return [piece_of(ref, start, end, chunks) for ref, start, end in wanted]
 
     async def _chunks(self, conversation: str, sizes: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], str]:
         """Return chunks of appends by token and number; `sizes` has the characters of each. One command."""
@@ -347,8 +377,8 @@ class Log:
             if key not in documents:
                 raise CorruptDocumentError(key, "a chunk of a payload is missing")
             frames.append((key, documents[key].get("data"), sizes[place]))
-        heavy = sum(size for *_, size in frames) > _ENTRY_BYTES
-        texts = await asyncio.to_thread(_decompress, frames) if heavy else _decompress(frames)
+        heavy = sum(size for *_, size in frames) > ENTRY_BYTES
+        texts = await asyncio.to_thread(decompressed, frames) if heavy else decompressed(frames)
         return dict(zip(keys, texts, strict=True))
 
     async def delete(self, conversation: str) -> tuple[int, int]:
@@ -399,49 +429,14 @@ def rows_of(documents: Iterable[Document]) -> dict[str, StoredMessageRow]:
     return rows
 
 
-def _encoded(conversation: str, entry: Entry) -> bytes:
-    """Return the document of an entry in BSON; refuse one that is too large."""
-    data = encoded(entry_document(conversation, entry))
-    if len(data) > _ENTRY_BYTES:
-        raise BatchTooLargeError(
-            f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is {_ENTRY_BYTES:,}; "
-            + way_out_of_size(entry, _ENTRY_BYTES)
-        )
-    return data
-
-
 def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Split payload chunks into commands of at most 32 MB; the last one has room for an entry."""
     commands: list[list[dict[str, Any]]] = [[]]
-    size = _ENTRY_BYTES
+    size = ENTRY_BYTES
     for payload in payloads:
         size += len(payload["data"]) + 200
         if size > _COMMAND_BYTES:
             commands.append([])
-            size = _ENTRY_BYTES + len(payload["data"])
+            size = ENTRY_BYTES + len(payload["data"])
         commands[-1].append(payload)
     return commands
-
-
-def _chunks_of(ref: PayloadRef, start: int, end: int) -> range:
-    """Return the numbers of the chunks that contain a range of a payload."""
-    first, last = bisect_right(ref.ends, start), min(bisect_left(ref.ends, end), len(ref.ends) - 1)
-    return range(ref.chunk + min(first, last), ref.chunk + last + 1) if start < end else range(0)
-
-
-def _piece(ref: PayloadRef, start: int, end: int, chunks: Mapping[tuple[str, int], str]) -> str:
-    numbers = _chunks_of(ref, start, end)
-    if not numbers:
-        return ""
-    before = ref.ends[numbers.start - ref.chunk - 1] if numbers.start > ref.chunk else 0
-    return "".join(chunks[ref.token, number] for number in numbers)[start - before : end - before]
-
-
-def _decompress(frames: Sequence[tuple[str, Any, int]]) -> list[str]:
-    texts = []
-    for key, frame, characters in frames:
-        try:
-            texts.append(decompress(frame, characters=characters))
-        except (TypeError, ValueError) as error:
-            raise CorruptDocumentError(key, str(error)) from error
-    return texts

@@ -72,7 +72,7 @@ class Listing:
             f"{in_one_line(message.id)}, {entry.at:%Y-%m-%d}: {self._question(message)}"
             for entry in snapshot.active.of(entries)
             for message in reversed(entry.messages)
-            if message.type == "human" and message.ordinal < first
+            if message.begins_turn and message.ordinal < first
         ]
 
     def _question(self, message: EntryMessage) -> str:

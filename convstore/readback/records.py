@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
-from convstore.log.entry import EntrySource
+from convstore.log.entry import EntryMessage, EntrySource
 from convstore.log.rows import Row
 from convstore.log.stored_message import read_message, stamp_of
-from convstore.messages.filing import Filing, is_question
 from convstore.messages.unvalidated import new_model
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
 from convstore.readback.source_values import make_source
-from convstore.runtime.active_log import about, newest_first, read_page
+from convstore.readback.stored_turns import turn_shown
+from convstore.runtime.active_log import read_page
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
@@ -26,8 +26,7 @@ from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_number
 
 _MAX_PAGE = 1_000
-_FAR = 200
-"""Number of messages before a page among which its question is looked for: a turn may have thousands."""
+_UNKNOWN = dict[int, str]()
 
 
 class Records:
@@ -83,26 +82,25 @@ class Records:
             return []
         async with self.reader.reading(cached):
             rows, log = await self._rows(cached, given, limit, everything=rewound)
-            question = await self._question_before(Snapshot(cached, log.tail) if rewound else log, rows)
-            return await self.listed(log, rows, full=full, question=question)
+            return await self.listed(log, rows, full=full)
 
     async def listed(
-        self, log: Snapshot, rows: Sequence[Row], *, full: bool, question: str = ""
+        self, log: Snapshot, rows: Sequence[Row], *, full: bool, questions: Mapping[int, str] = _UNKNOWN
     ) -> list[StoredMessage]:
         """Return messages as listings show them, in full or as views show them.
 
-        `question` is the id of the question before the first one, if it is known.
+        `questions` are the ids of questions by their ordinals, as far as they are known.
         """
         stored, cached = [row.message for row in rows], log.cached
         messages = await self.reader.decode_all(cached, stored, whole=full)
         annotations = await self._annotator.of(cached, [message.ordinal for message in stored])
-        filing = Filing(question or None)
+        ids = await self._question_ids(log, stored, questions)
         return [
             StoredMessage(
                 ordinal=item.ordinal,
                 created_at=row.entry.at,
                 message=message,
-                turn_id=filing.owner(message) or "",
+                turn_id=ids.get(turn_shown(item, log), ""),
                 annotations=annotations.get(item.ordinal, {}),
                 stamp=stamp_of(cached.conversation, item),
                 tokens=item.tokens,
@@ -111,22 +109,16 @@ class Records:
             for row, item, message in zip(rows, stored, messages, strict=True)
         ]
 
-    async def _question_before(self, log: Snapshot, rows: Sequence[Row]) -> str:
-        """Return the id of the question before some rows; "" if they begin with one, or if it is far or damaged."""
-        if not rows or rows[0].place == 1 or self._is_question(rows[0]):
-            return ""
-        first, at_once = rows[0].message.ordinal, about(1, log.tail.turns, log.tail.entries)
+    async def _question_ids(
+        self, log: Snapshot, messages: Sequence[EntryMessage], known: Mapping[int, str]
+    ) -> Mapping[int, str]:
+        """Return the ids of the questions of messages, by their ordinals; one round trip for those not among them."""
+        ids = {message.ordinal: message.id for message in messages if message.begins_turn}
+        wanted = {turn_shown(message, log) for message in messages}
+        missing = wanted - ids.keys() - known.keys() - {0}
         with suppress(CorruptDocumentError):  # the rest of the log stays readable
-            async with aclosing(newest_first(self.reader, log, before=first, at_once=at_once)) as earlier:
-                async for row in earlier:
-                    if self._is_question(row):
-                        return row.message.id
-                    if row.message.ordinal <= first - _FAR:
-                        break
-        return ""
-
-    def _is_question(self, row: Row) -> bool:
-        return row.message.type == "human" and is_question(self.reader.stubbed(row.message))
+            ids |= await self.reader.log.ids_at(log.cached.conversation, missing)
+        return {**known, **ids}
 
     async def _rows(
         self, cached: CachedConversation, given: dict[str, int], limit: int, *, everything: bool

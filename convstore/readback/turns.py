@@ -1,24 +1,25 @@
 """Reads whole turns, in order or newest first, from any position; each message in full.
 
-The turn of a message and its number follow from its entry alone, but for messages of concurrent runs, which name their
-questions. So reading starts at the requested position, and its cost depends only on the turns returned, and on up to
-1,000 messages after a turn without an answer.
+The turn of a message is stored with it. So reading starts at the requested position, and its cost depends only on the
+turns returned: their ranges, and one look-up for what stands of them after later questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from convstore.exceptions import InvalidInputError
-from convstore.log.rows import Row, begins_turn
+from convstore.log.entry import Entry
 from convstore.log.stored_message import stamp_of
+from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
-from convstore.readback.filing import AHEAD, Filer, Stray, is_over
-from convstore.runtime.active_log import about, in_order, newest_first
+from convstore.readback.stored_turns import StoredTurn, split
+from convstore.runtime.active_log import about
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import LogReader, Snapshot, grown
 from convstore.values.models import Turn
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope, check_number
@@ -27,10 +28,6 @@ from convstore.values.stamps import TurnOutline
 _MAX_NUMBER = 2**53
 _MAX_ENTRIES, _MAX_OUTLINE = 100, 1_000
 _TEXT_CHARACTERS = 120
-
-
-_StoredTurn = list[Row]
-"""The messages of a turn."""
 
 
 class Turns:
@@ -94,7 +91,7 @@ class Turns:
 
     async def _turns_between(
         self, scope: Scope, after: int | None, before: int | None, limit: int | None, *, newest_first: bool
-    ) -> AsyncGenerator[tuple[Snapshot, _StoredTurn], None]:
+    ) -> AsyncGenerator[tuple[Snapshot, StoredTurn], None]:
         """Yield up to `limit` turns that begin in a range of ordinals, each with the log."""
         cached = await self._reader.find(scope)
         remaining = _MAX_NUMBER if limit is None else limit
@@ -111,10 +108,8 @@ class Turns:
 
     async def _forward(
         self, log: Snapshot, after: int, before: int, *, at_once: int, start: int = 0
-    ) -> AsyncGenerator[_StoredTurn, None]:
+    ) -> AsyncGenerator[StoredTurn, None]:
         """Yield the turns that begin after one ordinal and before another, in order.
-
-        A turn that is not over waits for messages of it that follow a later question.
 
         Args:
             log: The log.
@@ -123,114 +118,145 @@ class Turns:
             at_once: Number of entries to read first.
             start: Number of the entry to begin with; 0 to look it up.
         """
-        filer, held = Filer(self._reader, log), list[_StoredTurn]()
-        async with aclosing(self._segments(log, after, at_once=at_once, start=start)) as segments:
-            async for segment, end in segments:
-                own, strays = await filer.split(segment)
-                if own and own[0].message.ordinal < before:
-                    held.append(own)
-                for stray in strays:
-                    for turn in held:
-                        if filer.takes(turn, stray):
-                            turn.append(stray.row)
-                far = segment[-1].message.ordinal - AHEAD
-                while held and (is_over(held[0]) or held[0][-1].message.ordinal < far):
-                    yield held.pop(0)
-                if end >= before and not held:
+        held = list[StoredTurn]()
+        start = start or await self._entry_with(log, after + 1)
+        async with aclosing(self._reader.batches(log, start=start, at_once=at_once)) as batches:
+            async for entries in batches:
+                rest, turns = split(entries)
+                if held:
+                    held[-1].extend(rest)
+                held += [turn for turn in turns if turn.first.ordinal > after]
+                for turn in await self._judged(log, held[:-1], before):
+                    yield turn
+                held = held[-1:]
+                if held and held[0].first.ordinal >= before:
                     return
-        for turn in held:
+        for turn in await self._judged(log, held, before):
             yield turn
-
-    async def _segments(
-        self, log: Snapshot, after: int, *, at_once: int, start: int = 0
-    ) -> AsyncGenerator[tuple[_StoredTurn, int], None]:
-        """Yield what stands from one human message to the next, from the first after an ordinal on, with its end."""
-        turn: _StoredTurn = []
-        async with aclosing(in_order(self._reader, log, after=after, at_once=at_once, start=start)) as messages:
-            async for row in messages:
-                if begins_turn(row):
-                    if turn:
-                        yield turn, row.message.ordinal
-                    turn = [row]
-                elif turn:  # else the rest of a turn that began before
-                    turn.append(row)
-        if turn:
-            yield turn, log.tail.messages + 1
 
     async def _backward(
         self, log: Snapshot, after: int, before: int, *, at_once: int
-    ) -> AsyncGenerator[_StoredTurn, None]:
-        """Yield the same turns, newest first."""
-        filer, strays, is_first = Filer(self._reader, log), list[Stray](), True
-        end, turn = await self._next_turn(log, before, at_once), list[Row]()
-        async with aclosing(newest_first(self._reader, log, before=end, at_once=at_once)) as messages:
-            async for row in messages:
-                turn.append(row)
-                if begins_turn(row):
-                    if row.message.ordinal <= after:
-                        return
-                    own, new = await filer.split(turn[::-1])
-                    if is_first and not is_over(own) and end < _MAX_NUMBER:
-                        strays = await self._strays(filer, log, end)
-                    strays, is_first, turn = [*new, *strays], False, []
-                    for stray in strays if own else ():
-                        if filer.takes(own, stray):
-                            own.append(stray.row)
-                    if own:
-                        yield own
+    ) -> AsyncGenerator[StoredTurn, None]:
+        """Yield the same turns, newest first. From the end of the log on, nothing has to be looked up."""
+        after_range = StoredTurn()
+        seen = defaultdict[int, list[Entry]](list)
+        end = await self._end_of_turn(log, before, at_once)
+        async with aclosing(self._newest_first(log, end, at_once)) as batches:
+            async for entries in batches:
+                rest, turns = split(entries)
+                (turns[-1] if turns else rest).extend(after_range)
+                after_range = rest
+                _add_by_turn(seen, entries)
+                wanted = [turn for turn in turns if turn.first.ordinal > after]
+                later = seen if end > log.tail.entries else None
+                for turn in reversed(await self._judged(log, wanted, before, later=later)):
+                    yield turn
+                if len(wanted) < len(turns):
+                    return
 
-    async def _strays(self, filer: Filer, log: Snapshot, first: int) -> list[Stray]:
-        """Return the messages of earlier turns among the next ones from a question on."""
-        found = list[Stray]()
-        async with aclosing(self._segments(log, first - 1, at_once=_entries_with(log, 1))) as segments:
-            async for segment, end in segments:
-                found += (await filer.split(segment))[1]
-                if end > first + AHEAD:
-                    break
-        return found
+    async def _newest_first(self, log: Snapshot, end: int, at_once: int) -> AsyncGenerator[Sequence[Entry], None]:
+        """Yield the entries before a number with their active messages, newest first; each batch is in order."""
+        while (end := log.active.end_before(end)) > 1:
+            start = max(1, end - at_once)
+            async with self._reader.reading(log.cached):
+                entries = await self._reader.entries(log.cached, start=start, before=end)
+            yield log.active.of(entries)
+            end, at_once = start, grown(at_once)
 
-    async def _next_turn(self, log: Snapshot, before: int, at_once: int) -> int:
-        """Return the ordinal of the first turn that begins at or after an ordinal; `_MAX_NUMBER` for none."""
-        after = max(before - 1, 0)
-        if after < log.tail.messages:
-            async with aclosing(in_order(self._reader, log, after=after, at_once=at_once)) as messages:
-                async for row in messages:
-                    if begins_turn(row):
-                        return row.message.ordinal
-        return _MAX_NUMBER
+    async def _entry_with(self, log: Snapshot, ordinal: int) -> int:
+        """Return the number of the entry of a message, 1 if there is none."""
+        if ordinal <= 1:
+            return 1
+        found = await self._reader.log.entries_around(log.cached.conversation, before=ordinal + 1, limit=1)
+        return found[0].number if found else 1
 
-    async def _whole(self, log: Snapshot, turn: _StoredTurn) -> Turn:
+    async def _end_of_turn(self, log: Snapshot, before: int, at_once: int) -> int:
+        """Return the number after the last entry with messages of the last turn that begins before an ordinal."""
+        if before <= log.tail.messages:
+            start = await self._entry_with(log, before)
+            async with aclosing(self._reader.batches(log, start=start, at_once=at_once)) as batches:
+                async for entries in batches:
+                    for entry in entries:
+                        if any(message.begins_turn and message.ordinal >= before for message in entry.messages):
+                            return entry.number + 1
+        return log.tail.entries + 1
+
+    async def _judged(
+        self,
+        log: Snapshot,
+        turns: Sequence[StoredTurn],
+        before: int,
+        *,
+        later: Mapping[int, Sequence[Entry]] | None = None,
+    ) -> list[StoredTurn]:
+        """Return those of some turns that begin before an ordinal, whole.
+
+        `later` are the entries with messages of them after later questions, by turn; without it, one command looks
+        them up.
+        """
+        turns = [turn for turn in turns if turn.first.ordinal < before]
+        if later is None:
+            found = defaultdict[int, list[Entry]](list)
+            _add_by_turn(found, await self._later(log, turns))
+            later = found
+        for turn in turns:
+            turn.judge(log, later.get(turn.question, ()))
+        return turns
+
+    async def _later(self, log: Snapshot, turns: Sequence[StoredTurn]) -> Sequence[Entry]:
+        """Return the entries with messages of turns after later questions. One command, none for the newest turn."""
+        questions = {turn.question for turn in turns} - {0, log.tail.turn}
+        if not questions:
+            return ()
+        near = {number: entry for turn in turns for number, entry in turn.entries.items()}
+        known = {number: entry for number, entry in near.items() if turns_before(entry) & questions}
         async with self._reader.reading(log.cached):
-            messages = await self._reader.decode_all(log.cached, [row.message for row in turn])
-        return Turn(**_facts(log, turn), messages=messages)
+            found = await self._reader.log.entries_of_turns(log.cached.conversation, questions, known=known)
+        shown = log.active.of([entry for entry in found if entry.number <= log.tail.entries])
+        return [*known.values(), *shown]
 
-    def _outline(self, log: Snapshot, turn: _StoredTurn) -> TurnOutline:
-        answers = [row for row in turn if row.message.type == "ai"]
-        answer = next((row for row in reversed(answers) if row.message.stamp), answers[-1] if answers else None)
-        end, later = (answer or turn[-1]).entry, answer.message.ordinal if answer else turn[-1].message.ordinal + 1
+    async def _whole(self, log: Snapshot, turn: StoredTurn) -> Turn:
+        async with self._reader.reading(log.cached):
+            messages = await self._reader.decode_all(log.cached, turn.messages)
+        return Turn(**_facts(turn), messages=messages)
+
+    def _outline(self, log: Snapshot, turn: StoredTurn) -> TurnOutline:
+        answers = [message for message in turn.logged.messages if message.type == "ai"]
+        stamped = [message for message in answers if message.stamp]
+        answer = next(reversed(stamped or answers), None)
+        end = turn.entry_of((answer or turn.messages[-1]).ordinal)
+        counted = [message for message in end.messages if not answer or message.ordinal < answer.ordinal]
+        before = end.totals.tokens - sum(message.tokens for message in end.messages)
         return TurnOutline(
-            **_facts(log, turn),
-            text=" ".join(self._reader.stubbed(turn[0].message).text[:_TEXT_CHARACTERS].split()),
-            tokens=sum(row.message.tokens for row in turn),
-            tokens_before=end.totals.tokens - sum(row.tokens for row in end.messages if row.ordinal >= later),
-            answer=answer.message.ordinal if answer else None,
-            stamp=stamp_of(log.cached.conversation, answer.message) if answer else None,
+            **_facts(turn),
+            text=" ".join(self._reader.stubbed(turn.first).text[:_TEXT_CHARACTERS].split()),
+            tokens=sum(message.tokens for message in turn.messages),
+            tokens_before=before + sum(message.tokens for message in counted),
+            answer=answer.ordinal if answer else None,
+            stamp=stamp_of(log.cached.conversation, answer) if answer else None,
         )
+
+
+def _add_by_turn(found: dict[int, list[Entry]], entries: Iterable[Entry]) -> None:
+    """Add entries to the turns that they say something of after a later question."""
+    for entry in entries:
+        for question in turns_before(entry):
+            found[question].append(entry)
 
 
 def _entries_with(log: Snapshot, limit: int) -> int:
     return min(about(limit, log.tail.turns, log.tail.entries), _MAX_ENTRIES)
 
 
-def _facts(log: Snapshot, turn: _StoredTurn) -> dict[str, Any]:
+def _facts(turn: StoredTurn) -> dict[str, Any]:
     """Return what `Turn` and `TurnOutline` both say of a turn."""
-    first, last = turn[0].message, turn[-1].message
-    begun = max(row.turn for row in turn if row is turn[0] or row.message.type == "human")  # a tool may have added some
+    first, over = turn.first, turn.logged.over
     return {
         "turn_id": first.id,
-        "number": turn[0].turn,
+        "number": turn.number,
         "first": first.ordinal,
-        "last": last.ordinal,
-        "created_at": turn[0].entry.at,
-        "is_finished": begun < log.tail.turns or log.tail.is_ended or last.is_answer,
+        "last": turn.messages[-1].ordinal,
+        "created_at": turn.entry_of(first.ordinal).at,
+        "is_finished": bool(over),
+        "over": over,
     }

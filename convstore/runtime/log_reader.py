@@ -30,7 +30,6 @@ from convstore.log.rewind import NO_REWINDS, Rewinds, difference
 from convstore.log.stored_message import payload_needed, payload_runs, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.log.turn_event import TurnEvent
-from convstore.messages.filing import LINK, is_question
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads
@@ -331,10 +330,6 @@ class LogReader:
     def stubbed(self, message: EntryMessage) -> BaseMessage:
         """Return a tool result as views show it once its turn is finished."""
         return shorten(self.codec, message, {})
-
-    def begins_turn(self, message: EntryMessage) -> bool:
-        """Return True for a question; only a human message that may have a mark is decoded."""
-        return message.type == "human" and (LINK not in message.body or is_question(self.stubbed(message)))
 
     async def batches(
         self,

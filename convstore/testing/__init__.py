@@ -44,6 +44,7 @@ from convstore.testing.searching_across import SearchAcrossContract
 from convstore.testing.sources import SourcesContract
 from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
+from convstore.testing.turn_messages import TurnMessageContract
 from convstore.testing.turn_results import TurnResultContract
 from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turn_streams import TurnStreamContract
@@ -77,6 +78,7 @@ class StoreContract(
     TurnContract,
     TurnSessionContract,
     DecisionContract,
+    TurnMessageContract,
     TurnResultContract,
     TurnWriteContract,
     TurnStreamContract,

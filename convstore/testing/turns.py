@@ -19,7 +19,6 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.messages.filing import linked
-from convstore.messages.tool_calls import result_id
 from convstore.store import ConversationStore
 from convstore.testing.samples import passages, rag_turn, same_messages
 from convstore.values.models import Turn
@@ -36,19 +35,6 @@ def _answer(text: str = "They do.") -> list[BaseMessage]:
 
 async def _texts(chat: Conversation) -> list[str]:
     return [message.text async for message in chat.messages()]
-
-
-def _called(id_: str, turn_id: str) -> BaseMessage:
-    call = {"name": "search", "args": {}, "id": "call_1"}
-    return linked(AIMessage("", id=id_, tool_calls=[call]), turn_id)
-
-
-def _result(of: str) -> BaseMessage:
-    return ToolMessage(f"for {of}", tool_call_id="call_1", id=result_id(of, "call_1"))
-
-
-def _ids(messages: list[BaseMessage]) -> list[str | None]:
-    return [message.id for message in messages]
 
 
 async def _turns(chat: Conversation, **asked: Any) -> list[Turn]:
@@ -391,45 +377,6 @@ class TurnContract:
         """The error is typed and comes before anything is read."""
         with pytest.raises(InvalidInputError):
             await _turns(chat, **asked)
-
-    async def test_an_answer_is_filed_under_the_question_that_it_names(self, chat: Conversation) -> None:
-        """Two agents work at once: turns, outlines and sessions have each message where it belongs, not by its place.
-
-        A call id repeats, a late result comes first, a tool adds an image, and a name of no question is not heeded.
-        """
-        image = linked(HumanMessage("A picture.", id="i1"), "q1", result="any")
-        log: list[list[BaseMessage]] = [
-            [HumanMessage("One?", id="q1"), _called("x1", "q1"), image],
-            [HumanMessage("Two?", id="q2")],
-            [_result("x1"), linked(AIMessage("Hm.", id="n2"), "\ud800"), _called("x2", "q2")],
-            [_result("x2"), linked(AIMessage("First.", id="a1"), "q1")],
-        ]
-        for batch in log:
-            await chat.append(batch)
-        first, second = ["q1", "x1", "i1", _result("x1").id, "a1"], ["q2", "n2", "x2", _result("x2").id]
-        for newest_first in (False, True):
-            read = await _turns(chat, newest_first=newest_first)
-            assert {turn.turn_id: _ids(turn.messages) for turn in read} == {"q1": first, "q2": second}
-        assert [(outlined.turn_id, outlined.answer) for outlined in await chat.outline()] == [("q1", 9), ("q2", 7)]
-        assert [turn.is_finished for turn in await _turns(chat)] == [True, False]
-        assert [_ids(turn.messages) for turn in await _turns(chat, before=3)] == [first]
-        assert [_ids(turn.messages) for turn in await _turns(chat, before=3, newest_first=True)] == [first]
-        assert (turn := await chat.get_turn("q1"))
-        assert _ids(turn.messages) == first
-        assert await chat.get_turn("i1") is None
-        with pytest.raises(InvalidInputError):
-            await chat.stop("i1")
-        async with await chat.turn("q1") as session:
-            assert session.answer
-            assert session.answer.id == "a1"
-        async with await chat.turn("q2") as session:
-            assert (session.is_finished, _ids(session.messages)) == (False, second)
-            await session.append(AIMessage("Second."))
-        assert [turn.messages[-1].text for turn in await _turns(chat)] == ["First.", "Second."]
-        async for update in chat.watch():
-            assert update.turn
-            assert (update.turn.turn_id, update.turn.status) == ("q2", "finished")
-            break
 
     async def test_a_conflict_of_turns_is_a_conflict(self, chat: Conversation) -> None:
         """A backend catches one class for all that another request did first."""

@@ -38,7 +38,7 @@ class TurnRecordReader:
         if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
         row, log = rows[turn_id], await self._reader.snapshot(cached)
-        is_asked = self._reader.begins_turn(row.message)
+        is_asked = row.message.begins_turn
         if not is_asked and (row.message.type != "human" or await self._turns.get(scope, turn_id) is None):
             raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
         if not log.active.has(row.message.ordinal):

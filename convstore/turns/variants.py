@@ -107,7 +107,7 @@ class Variants:
         rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
         if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        if not self._reader.begins_turn(rows[turn_id].message):
+        if not rows[turn_id].message.begins_turn:
             raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
         event = rows[turn_id].entry.event
         first = (event and event.first_turn) or turn_id

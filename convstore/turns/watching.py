@@ -173,8 +173,7 @@ class Watcher:
             aclosing(self._reader.batches(log, start=await self._start(log, told))) as batches,
         ):
             async for entries in batches:
-                question = told.record.turn_id if told.record else ""
-                stored = await self._records.listed(log, rows_of(entries), full=full, question=question)
+                stored = await self._records.listed(log, rows_of(entries), full=full)
                 told.fold(entries, stored, await self._named(log, told, stored))
                 if new := [message for message in stored if message.ordinal > told.last]:
                     yield new

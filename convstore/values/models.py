@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import SerializeAsAny
 
 from convstore.values.stamps import ViewReason, ViewStamp
-from convstore.values.turns import TurnCall
+from convstore.values.turns import OverBy, TurnCall
 from convstore.values.value import Value
 
 Status = Literal["running", "waiting", "finished", "stopped", "interrupted"]
@@ -223,9 +223,8 @@ class StoredMessage(Value):
         ordinal: Its position in the log: 1, 2, 3 …
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
-        turn_id: Its own id if it is a question, else that of the question it answers: the one that it names, that of
-            its call if the page has the call, or the one before it; "" if that is more than 200 messages before the
-            page, missing or damaged.
+        turn_id: Its own id if it is a question, else that of the question that it belongs to; "" for a message of no
+            turn, such as a greeting, a note after an answer or a reminder.
         annotations: Values set with `annotate`.
         stamp: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.
@@ -292,9 +291,10 @@ class MessagePreview(Value):
 
 
 class Turn(Value):
-    """A human message and all messages up to the next one; messages that name another question are in its turn.
+    """A question and the messages that belong to it, wherever they stand in the log.
 
-    Messages before the first human message are a turn too, with the number 0.
+    A message of no turn, such as a reminder after the answer, is listed with the turn that it follows; it changes
+    nothing about that turn. Messages before the first question are listed as a turn with the number 0.
 
     Attributes:
         turn_id: Id of its first message.
@@ -303,8 +303,10 @@ class Turn(Value):
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
         messages: Equal to the appended messages.
-        is_finished: True if its last message is an AI message without tool calls that its provider did not pause, it
-            was finished or stopped by `TurnSession`, or another turn follows.
+        is_finished: True if it is over.
+        over: Why it is over: its last AI message has no tool calls and was not paused by its provider ("answered"), a
+            `TurnSession` ended it ("finished", "stopped"), or a later question was asked ("superseded"). "" if it is in
+            progress.
         draft: From `get_turn`, the beginning of a reply that is being streamed, or was when its worker was killed; not
             in the log.
         pending: From `get_turn`, another answer, or a question in place of this one, that views do not show yet: a
@@ -318,6 +320,7 @@ class Turn(Value):
     created_at: datetime
     messages: list[SerializeAsAny[BaseMessage]]
     is_finished: bool
+    over: OverBy = ""
     draft: str = ""
     pending: TurnState | None = None
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.policy import HistoryPolicy
+from convstore.values.turns import OverBy
 from convstore.values.value import Value
 
 VIEW_FORMAT = 1
@@ -158,6 +159,7 @@ class TurnOutline(Value):
         tokens: Size of its messages in full.
         tokens_before: Size of the whole log before `answer`, in full; without an answer, up to the turn's end.
         is_finished: As in `Turn`.
+        over: As in `Turn`.
         answer: Ordinal of its last AI message, the last one with a stamp if there is one; None without any.
         stamp: The stamp of the view that this message answers.
     """
@@ -171,6 +173,7 @@ class TurnOutline(Value):
     tokens: int = 0
     tokens_before: int = 0
     is_finished: bool = True
+    over: OverBy = "superseded"
     answer: int | None = None
     stamp: ViewStamp | None = None
 

@@ -30,6 +30,7 @@ from convstore.testing.retention import RetentionContract
 from convstore.testing.samples import new_id
 from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
+from convstore.testing.turn_messages import TurnMessageContract
 from convstore.testing.turn_results import TurnResultContract
 from convstore.testing.turn_sessions import TurnSessionContract
 from convstore.testing.turn_streams import TurnStreamContract
@@ -132,6 +133,7 @@ class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
 class TestRefusingServer(
     TurnContract,
     TurnSessionContract,
+    TurnMessageContract,
     TurnResultContract,
     TurnWriteContract,
     TurnStreamContract,

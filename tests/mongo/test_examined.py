@@ -8,6 +8,7 @@ from typing import Any
 
 from every_call import CALLS, NOT_TRIED, prepared, summarizing
 from fixture_types import Client
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.mongo.keys import HEADS, OF_CONVERSATIONS
@@ -47,10 +48,10 @@ async def copied(database: Any, conversation: str) -> int:
 
 
 @asynccontextmanager
-async def examining_much(database: Any) -> AsyncIterator[list[str]]:
-    """Collect the commands on a database that examine more documents or keys than `MOST`, until the block ends."""
+async def examining_much(database: Any, most: int = MOST) -> AsyncIterator[list[str]]:
+    """Collect the commands on a database that examine more documents or keys than `most`, until the block ends."""
     found = list[str]()
-    much = {"$or": [{"docsExamined": {"$gt": MOST}}, {"keysExamined": {"$gt": MOST}}]}
+    much = {"$or": [{"docsExamined": {"$gt": most}}, {"keysExamined": {"$gt": most}}]}
     await database.command("profile", 1, filter=much)
     try:
         yield found
@@ -77,3 +78,22 @@ async def test_no_call_examines_the_documents_of_others(emptied_database: Any, c
         await store.stats()
     assert any("'aggregate': 'log'" in command for command in found)  # the server counts
     await store.close()
+
+
+async def test_a_turn_is_read_by_its_range_and_one_look_up(emptied_database: Any, client: Client) -> None:
+    """However many entries stand between a question and the result that comes late."""
+    database = client[emptied_database.name]
+    store = ConversationStore(database)
+    chat = store.conversation(user_id="ada", thread_id="t")
+    call = {"name": "look", "args": {}, "id": "c1"}
+    await chat.append([HumanMessage("?", id="q1"), AIMessage("", tool_calls=[call])])
+    for number in range(MOST):
+        await chat.append(HumanMessage(f"{number}?"))
+    await chat.append(ToolMessage("5", tool_call_id="c1", id="late"))
+    async with examining_much(database, MOST // 2) as problems:
+        turn = await chat.get_turn("q1")
+        [stored] = await chat.list_messages(limit=1)
+    await store.close()
+    assert not problems
+    assert turn
+    assert (turn.messages[-1].id, stored.turn_id) == ("late", "q1")

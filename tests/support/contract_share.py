@@ -40,6 +40,7 @@ LONG = {
     "test_a_hole_is_repaired",
     "test_a_killed_worker_leaves_the_old_answer",
     "test_a_late_head_is_brought_to_its_place",
+    "test_a_late_result_belongs_to_its_turn",
     "test_a_load_stores_leading_system_messages_of_any_text",
     "test_a_log_is_repaired_twice",
     "test_a_log_of_another_process_that_is_deleted_while_it_is_read_says_so",
@@ -198,6 +199,7 @@ COSTLY = {
 """Tests with many cases: the first one runs each time."""
 
 IN_SHORT = {
+    "test_a_message_of_no_turn_is_listed_and_changes_nothing",
     "test_a_decision_after_an_unseen_question_is_refused",
     "test_a_batch_above_one_megabyte_is_refused",
     "test_a_cancelled_append_can_be_repeated",

@@ -71,3 +71,25 @@ async def test_what_follows_a_paused_answer_is_in_its_turn_after_a_later_questio
         for newest_first in (False, True):
             read = [turn async for turn in chat.turns(newest_first=newest_first)]
             assert {turn.turn_id: [item.id for item in turn.messages] for turn in read} == whole
+
+
+@pytest.mark.slow
+async def test_a_result_may_come_thousands_of_messages_later() -> None:
+    """It is in its turn, in any reader."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="far")
+        question, asked, result, _ = _script("q1")
+        await chat.append([question, asked])
+        for _ in range(2):
+            await chat.append([message for _ in range(600) for message in (HumanMessage("?"), AIMessage("!"))])
+        await chat.append(result)
+        whole = ["q1", "q1-ai", result.id]
+        turn = await chat.get_turn("q1")
+        assert turn
+        assert [message.id for message in turn.messages] == whole
+        for newest_first in (False, True):
+            [read] = [turn async for turn in chat.turns(before=2, newest_first=newest_first)]
+            assert [message.id for message in read.messages] == whole
+        [stored] = await chat.list_messages(limit=1)
+        assert stored.turn_id == "q1"
