@@ -150,9 +150,8 @@ class Compactor:
         """Return True if the last entry alone shows that a finished log is within the limit of the rule."""
         if not entries or not entries[-1].messages:
             return False
-        last, totals, name = entries[-1].messages[-1], entries[-1].totals, self._counter.name
-        is_finished = totals.is_ended or last.is_answer
-        if not is_finished or totals.counter != name or (earlier and earlier.counter != name):
+        totals, name = entries[-1].totals, self._counter.name
+        if not totals.over or totals.counter != name or (earlier and earlier.counter != name):
             return False
         return totals.view_tokens - (earlier.view_tokens if earlier else 0) <= rule.trigger
 
@@ -302,7 +301,7 @@ class Compactor:
         text = result.text
         if result.messages:
             return text[-_MAX_CHARACTERS:]  # views show the messages
-        is_inside_turn = plan.cut < len(plan.rows) and plan.rows[plan.cut].message.type != "human"
+        is_inside_turn = plan.cut < len(plan.rows) and not plan.rows[plan.cut].message.begins_turn
         if is_inside_turn and (last_question := await self._question(plan)):
             [question] = await self._whole(plan.log.cached, [last_question])
             words = question.text[: _MAX_CHARACTERS // 10]

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from convstore.log.rows import Row, is_finished, weigh
+from convstore.log.rows import Row, is_finished, turn_begins, unread_results, weigh
 from convstore.values.policy import CompactionRule
 
 _MAX_OPEN_ROUNDS = 8
@@ -50,7 +50,7 @@ def replacement_cuts(rows: Sequence[Row]) -> list[int]:
     The payload stays in the log, and the question is shown whole while its turn continues.
     """
     cuts = [cut for cut, _ in _clean_cuts(rows)]
-    last_question = max((index for index, row in enumerate(rows) if row.message.type == "human"), default=0)
+    last_question = turn_begins(rows)[-1] if rows else 0
     is_kept = bool(rows) and not is_finished(rows) and rows[last_question].message.payload is not None
     return [cut for cut in cuts if cut <= last_question] if is_kept else cuts
 
@@ -63,8 +63,9 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     is treated as abandoned.
     """
     cuts, calls, answered, rounds = list[tuple[int, bool]](), 0, set[str](), 0
-    for index, message in enumerate(row.message for row in rows):
-        if message.type == "human":
+    begins, end = set(turn_begins(rows)), _first_unread(rows)
+    for index, message in enumerate(row.message for row in rows[:end]):
+        if index in begins:
             cuts += [(index, True)] if index else []
             calls, answered, rounds = 0, set(), 0
         elif message.type == "tool":
@@ -75,12 +76,19 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
                 calls, answered, rounds = 0, set(), 0
                 cuts += [(index, False)] if index else []
             calls += len(message.calls)
-    return [*cuts, (len(rows), True)] if rows and is_finished(rows) else cuts
+    is_whole = bool(rows) and end == len(rows) and is_finished(rows)
+    return [*cuts, (len(rows), True)] if is_whole else cuts
+
+
+def _first_unread(rows: Sequence[Row]) -> int:
+    """Return the index of the first result that no model has read; the number of rows if there is none."""
+    ordinals = unread_results(rows)
+    return next((at for at, row in enumerate(rows) if row.message.ordinal in ordinals), len(rows))
 
 
 def _summary_cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
     """Return where a running summary may end, in order, each with the number of turns that remain after it."""
-    begins = [index for index, row in enumerate(rows) if row.message.type == "human"]
+    begins = turn_begins(rows)
     last = len(rows) if is_finished(rows) else begins[-1] if begins else 0
     return [
         (cut, len(begins) - bisect_left(begins, cut)) if is_begin else (cut, 0)

@@ -5,12 +5,15 @@ The view, the compaction plan and the readers of turns all work on these rows.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.entry import Entry, EntryMessage
 from convstore.log.summary import SummaryRecord
+from convstore.log.turn_event import Over
+from convstore.log.turns import unread
 from convstore.values.policy import HistoryPolicy
 
 _LONG_TOKENS = 1_000
@@ -26,7 +29,8 @@ class Row(NamedTuple):
         before: View tokens of the log before it, by the counter of the rows.
         turn: Number of the newest question; 0 before the first one.
         result: Number of tool results in the log before it.
-        ends: An event after it ended the log's last turn.
+        over: For the last row of a log, why the newest turn is over; "" if it is in progress.
+        ended: Ordinal of the question of a turn that an event ended after the row; 0 for most rows.
     """
 
     message: EntryMessage
@@ -35,7 +39,8 @@ class Row(NamedTuple):
     before: int
     turn: int
     result: int
-    ends: bool = False
+    over: Over = ""
+    ended: int = 0
 
 
 def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, through: int | None = None) -> list[Row]:
@@ -72,12 +77,25 @@ def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, t
         Row(message, entry, place, before, turn, result)
         for (message, entry, place, turn, result), before in zip(rows, befores, strict=False)
     ]
-    return marked(made, entries[-1].totals) if entries else made
+    return marked(made, entries)
 
 
-def marked(rows: list[Row], totals: Totals) -> list[Row]:
-    """Return the rows of a log with these totals; the last one says so if an event ended its turn."""
-    return [*rows[:-1], rows[-1]._replace(ends=True)] if rows and totals.is_ended else rows
+def marked(rows: list[Row], entries: Sequence[Entry]) -> list[Row]:
+    """Return the rows of a log that ends with some entries, marked with the ends of turns that these tell of."""
+    if not rows or not entries:
+        return rows
+    for entry in entries:
+        event = entry.event
+        if event and event.ends and event.question and not entry.branch:
+            before = bisect_right(rows, entry.number, key=_number) - 1
+            if before >= 0:
+                rows[before] = rows[before]._replace(ended=event.question)
+    rows[-1] = rows[-1]._replace(over=entries[-1].totals.over)
+    return rows
+
+
+def _number(row: Row) -> int:
+    return row.entry.number
 
 
 def leading_system(rows: Sequence[Row]) -> list[Row]:
@@ -87,13 +105,15 @@ def leading_system(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_finished(rows: Sequence[Row]) -> bool:
-    """Return True if the last turn is finished: it has its answer, or an event ended it."""
-    return not rows or rows[-1].ends or has_answer(rows)
+    """Return True if the newest turn is over: it has its answer, or an event ended it."""
+    return not rows or bool(rows[-1].over)
 
 
 def has_answer(rows: Sequence[Row]) -> bool:
-    """Return True if the last message is an answer."""
-    return rows[-1].message.is_answer
+    """Return True if the last AI message of a model is an answer."""
+    said = (row.message for row in reversed(rows) if row.message.type == "ai" and not row.message.is_added)
+    last = next(said, None)
+    return last is not None and last.is_answer
 
 
 def is_named(type_: str, view_tokens: int) -> bool:
@@ -146,9 +166,40 @@ def named_in(entries: Sequence[Entry]) -> list[EntryMessage]:
     return [message for entry in entries for message in reversed(entry.messages) if message.is_named]
 
 
+def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int]:
+    """Return the ordinals of the results that no model has read, but for those of turns that an event ended.
+
+    With `before` only messages before that ordinal count.
+    """
+    found = unread([row.message for row in rows], before=before)
+    if not found:
+        return found
+    ended = {row.ended for row in rows if row.ended}
+    if not rows[-1].over:
+        ended -= {row.message.turn for row in rows if row.message.begins_turn and row.turn == rows[-1].turn}
+    results = (row.message for row in rows if row.message.type == "tool" and row.message.ordinal in found)
+    return {message.ordinal for message in results if message.turn not in ended}
+
+
+def turn_begins(rows: Sequence[Row], begin: int = 0) -> list[int]:
+    """Return where turns begin among the rows from one on, which begins a turn or follows a summary.
+
+    Turns that interleave are one: a question does not begin a turn if a model goes on with an earlier turn after it.
+    """
+    begins = [begin] if begin < len(rows) else []
+    for index in range(begin + 1, len(rows)):
+        message = rows[index].message
+        if message.turn == message.ordinal:
+            begins.append(index)
+        elif message.type == "ai" and message.turn:
+            while len(begins) > 1 and rows[begins[-1]].message.ordinal > message.turn:
+                begins.pop()
+    return begins
+
+
 def begins_turn(row: Row) -> bool:
-    """Return True if a message begins a turn: a human message, or the first active message of the log."""
-    return row.message.type == "human" or row.place == 1
+    """Return True if a message begins a turn: a question, or the first active message of the log."""
+    return row.message.begins_turn or row.place == 1
 
 
 def weigh(rows: Sequence[Row]) -> list[int]:

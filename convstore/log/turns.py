@@ -166,10 +166,10 @@ def turns_before(entry: Entry) -> set[int]:
     return found - {0, entry.branch.turn if entry.branch else entry.totals.turn}
 
 
-def unread_results(messages: Sequence[EntryMessage], *, before: int | None = None) -> set[int]:
-    """Return the ordinals of the results at the end of a log that no model has read.
+def unread(messages: Sequence[EntryMessage], *, before: int | None = None) -> set[int]:
+    """Return the ordinals of the human messages and results at the end of a log that no model has read.
 
-    A result is read by an AI message of its own turn, or of a later one, whose model was shown it.
+    A message is read by an AI message of its own turn, or of a later one, whose model was shown it.
 
     Args:
         messages: Active messages up to the end of the log, in order.
@@ -184,7 +184,7 @@ def unread_results(messages: Sequence[EntryMessage], *, before: int | None = Non
             break  # all earlier messages are of earlier turns
         if late:
             newest = max([newest, *(turn for saw, turn in late if saw >= message.ordinal)])
-        if message.type == "tool" and message.turn > newest:
+        if message.type in ("tool", "human") and message.turn > newest:
             found.add(message.ordinal)
         elif message.type == "ai" and not message.is_added and message.turn > newest:
             if message.saw == message.ordinal - 1:

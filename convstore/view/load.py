@@ -103,7 +103,7 @@ class Load(ActiveRows):
         if held.rows and held.key == self.depends_on:
             self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)
             is_continued = not added or added[0].before == last.before + last.message.view_tokens
-            rows = marked([*held.rows, *added], self.entries[-1].totals) if is_continued else []
+            rows = marked([*held.rows, *added], new or self.entries[-1:]) if is_continued else []
         self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:
@@ -147,7 +147,7 @@ class Load(ActiveRows):
         if record.start <= max(1, self._covered):
             return True
         row = next((row for row in self.rows if row.message.ordinal == record.start), None)
-        return row is not None and row.message.type == "human" and row.entry.totals.link == record.link
+        return row is not None and row.message.begins_turn and row.entry.totals.link == record.link
 
     @property
     def _covered(self) -> int:

@@ -23,7 +23,10 @@ from convstore.log.rows import (
     is_hidden,
     kept_result,
     results_before,
+    turn_begins,
+    unread_results,
 )
+from convstore.log.turns import unread
 from convstore.sources.shortening import SHORTENED
 from convstore.values.policy import HistoryPolicy
 
@@ -95,6 +98,8 @@ class SizedLog:
         end = len(rows)
         self.now = Turn(end, end) if is_finished(rows) or not turns else turns.pop()
         self.turns = turns
+        self._unread = unread([row.message for row in rows]) if self.now.begin < end else set[int]()
+        self._left_unread = unread_results(rows, before=self._newest_question)
         self._whole = [row.message.tokens for row in rows]
         self._measure(sizers)
         self._final_sums = [0, *accumulate(self._final)]
@@ -115,10 +120,37 @@ class SizedLog:
                 self._settled[index] = self._whole[index]
         self._final = final
         if policy.view == "full":
+            self._keep_unread()
+        if policy.view == "full":
             self._add_missing(sizers)
         else:
             for index in (index for index, row in enumerate(rows) if is_hidden(row.message, policy)):
                 self._whole[index] = final[index] = self._settled[index] = 0
+
+    @property
+    def _newest_question(self) -> int | None:
+        """Ordinal of the question of the turn in progress, or of its first row; None if the newest turn is over."""
+        if self.now.begin == self.now.end:
+            return None
+        rows = self.rows[self.now.begin : self.now.end]
+        asked = (row.message.ordinal for row in reversed(rows) if row.message.begins_turn)
+        return next(asked, rows[0].message.ordinal)
+
+    def _keep_unread(self) -> None:
+        """Keep results whole that no model had read when this turn began: the newest ones, in a quarter of the budget."""
+        room = self._quarter if self.policy.max_tokens else None
+        for index in reversed(range(self.now.begin)):
+            message = self.rows[index].message
+            is_short = message.type == "tool" and self._finished[index] is FINISHED
+            if not is_short or message.ordinal not in self._left_unread:
+                continue
+            if room is not None:
+                room -= self._whole[index]
+                if room < 0:
+                    break
+            self._finished[index] = WHOLE
+            self._final[index] = self._settled[index] = self._whole[index]
+            self._settled_whole.add(index)
 
     def _add_missing(self, sizers: Sizers) -> None:
         """Add what a view makes up: results of unanswered calls, and the text around results without their call."""
@@ -170,16 +202,23 @@ class SizedLog:
 
     @property
     def before_last_step(self) -> int:
-        """Ordinal of the last message before the last step of the turn in progress, 0 if it has one step at most."""
-        steps = steps_of(self.rows, self.now)
-        return self.rows[steps[-1].start - 1].message.ordinal if len(steps) > 1 else 0
+        """Ordinal of the last message of the turn in progress that may be settled, 0 if it has one step at most."""
+        read = self._read(steps_of(self.rows, self.now))
+        return self.rows[read[-1].stop - 1].message.ordinal if read else 0
 
     @property
     def unseen(self) -> int:
         """Size of what the model has not read yet: question and last step, with leading system messages and summary."""
         steps = steps_of(self.rows, self.now)
-        parts = [_head(self.now, steps), *steps[-1:]]
+        parts = [_head(self.now, steps), *steps[len(self._read(steps)) :]]
         return self.fixed + sum(self._whole[index] for part in parts for index in part)
+
+    def _read(self, steps: Sequence[range]) -> Sequence[range]:
+        """Return the steps of the turn in progress before the last one, and before any message that is unread."""
+        for number, step in enumerate(steps[:-1]):
+            if any(self.rows[at].message.ordinal in self._unread for at in step):
+                return steps[:number]
+        return steps[:-1]
 
     def plain_sizes(self) -> list[int]:
         """Return the size of each finished turn, whole but for stubs."""
@@ -215,7 +254,7 @@ class SizedLog:
     def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
         steps = steps_of(self.rows, turn)
         # The model has not read the last step of the turn in progress, also if a rewind removed what followed it.
-        read = steps[:-1] if turn is self.now else steps
+        read = self._read(steps) if turn is self.now else steps
         done = [step for step in read if self.rows[step.stop - 1].message.ordinal <= stubs]
         form = self._answered if turn is self.now else self._in_finished
         settled, body = self._settle(done, gap, form, counts_whole=gap != self._quarter), _head(turn, steps).stop
@@ -303,10 +342,7 @@ def leaving(sizes: Sequence[int], gap: int, portion: int) -> int:
 
 def _turns(rows: Sequence[Row], begin: int) -> list[Turn]:
     """Split the rows from `begin` on, which begin a turn or follow a summary, into turns."""
-    begins = [index for index in range(begin, len(rows)) if rows[index].message.type == "human"]
-    if begin < len(rows) and begins[:1] != [begin]:
-        begins.insert(0, begin)
-    return [Turn(start, end) for start, end in pairwise([*begins, len(rows)])]
+    return [Turn(start, end) for start, end in pairwise([*turn_begins(rows, begin), len(rows)])]
 
 
 def _head(turn: Turn, steps: Sequence[range]) -> range:
@@ -315,6 +351,7 @@ def _head(turn: Turn, steps: Sequence[range]) -> range:
 
 
 def steps_of(rows: Sequence[Row], turn: Turn) -> list[range]:
-    """Return the steps of a turn as ranges of rows; each begins with an AI message."""
-    begins = [at for at in range(turn.begin, turn.end) if rows[at].message.type == "ai"]
+    """Return the steps of a turn as ranges of rows; each begins with an AI message of a model."""
+    messages = [row.message for row in rows[turn.begin : turn.end]]
+    begins = [at for at, message in enumerate(messages, turn.begin) if message.type == "ai" and not message.is_added]
     return [range(begin, end) for begin, end in pairwise([*begins, turn.end])]

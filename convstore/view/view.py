@@ -89,7 +89,7 @@ class ActiveRows:
         """The row at which the first whole turn begins."""
         if self.is_complete:
             return 0 if self.summary else len(leading_system(self.rows))
-        return next((index for index, row in enumerate(self.rows) if row.message.type == "human"), len(self.rows))
+        return next((index for index, row in enumerate(self.rows) if row.message.begins_turn), len(self.rows))
 
     def note(self, index: int, left: Sequence[range], counter: TokenCounter) -> Shown | None:
         """Return the note of a view that begins with a row and leaves out some later steps, None if it needs none."""

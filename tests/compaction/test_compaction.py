@@ -93,7 +93,8 @@ def rows_from(script: str, *, size: int = 10) -> list[Row]:
             index, str(index), type_, "", b"", size, size, turn=question, saw=saw, calls=made, call=call
         )
         rows.append(Row(message, ENTRY, index, (index - 1) * size, turn, 0))
-    return rows
+    is_over = bool(rows) and script.rsplit(maxsplit=1)[-1] == "a"
+    return [*rows[:-1], rows[-1]._replace(over="answered")] if is_over else rows
 
 
 def rule_of(trigger: int, *, keep: int = 1, summary: int = 1) -> CompactionRule:

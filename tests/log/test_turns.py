@@ -13,7 +13,7 @@ from convstore.append.batch import prepare
 from convstore.append.compose import compose
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.turn_event import TurnEvent
-from convstore.log.turns import LoggedTurn, unread_results
+from convstore.log.turns import LoggedTurn, unread
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.tool_calls import result_id
 from convstore.messages.values import Codec
@@ -140,13 +140,12 @@ def test_a_refused_call_is_not_open() -> None:
 
 
 def read_by_definition(messages: Sequence[EntryMessage]) -> set[int]:
-    """The results that a model of their turn, or of a later one, was shown."""
+    """What a model of the same turn, or of a later one, was shown."""
     said = [message for message in messages if message.type == "ai" and not message.is_added]
-    results = [message for message in messages if message.type == "tool"]
-    return {r.ordinal for r in results if any(ai.turn >= r.turn and ai.saw >= r.ordinal for ai in said)}
+    return {m.ordinal for m in messages if any(ai.turn >= m.turn and ai.saw >= m.ordinal for ai in said)}
 
 
-def test_a_result_is_unread_until_a_model_was_shown_it() -> None:
+def test_a_message_is_unread_until_a_model_was_shown_it() -> None:
     """As in the definition, over random logs of interleaved turns and views that ended early."""
     dice = random.Random(5)
     for _ in range(300):
@@ -159,6 +158,6 @@ def test_a_result_is_unread_until_a_model_was_shown_it() -> None:
             messages.append(EntryMessage(ordinal, str(ordinal), type_, "", b"", 1, 1, turn=turn, saw=saw))
         start, end = dice.choice([0, len(messages) // 2]), dice.randint(1, len(messages) + 1)
         shown = messages[start:]
-        results = {message.ordinal for message in shown if message.type == "tool" and message.ordinal < end}
-        expected = results - read_by_definition(messages[: end - 1])
-        assert unread_results(shown, before=end) == expected, [(m.type, m.turn, m.saw) for m in messages]
+        asked = {message.ordinal for message in shown if message.type != "ai" and message.ordinal < end}
+        expected = asked - read_by_definition(messages[: end - 1])
+        assert unread(shown, before=end) == expected, [(m.type, m.turn, m.saw) for m in messages]

@@ -125,7 +125,7 @@ class Turn:
     Attributes:
         question: What precedes its first AI message.
         steps: Each AI message with the results that follow it.
-        is_finished: As the log says: it ends with an AI message without calls, or a later question exists.
+        is_finished: As the log says: its last AI message has no calls, or a later question exists.
     """
 
     question: list[Line]
@@ -150,7 +150,7 @@ class Turn:
     @property
     def answer(self) -> list[Line]:
         """The last step if it is an answer, else an empty list."""
-        return self.steps[-1] if self.steps and _is_answer(self.steps[-1][-1].message) else []
+        return self.steps[-1] if self.steps and _is_answer(self.steps[-1][0].message) else []
 
 
 class Record(NamedTuple):
@@ -353,6 +353,22 @@ class Oracle:
         """The tokens that the model has not read yet, with leading system messages and summary."""
         return sum(self._size(Shown(line, "whole")) for line in self.unseen_lines) + self.log.summary_size
 
+    @cached_property
+    def left_unread(self) -> set[int]:
+        """Results of finished turns that no model had read when the turn in progress began, the newest in B/4."""
+        lines = [line for turn in self.finished for line in turn.lines]
+        last_read = max((line.ordinal for line in lines if line.message.type == "ai"), default=0)
+        unread = [line for line in lines if line.message.type == "tool" and line.ordinal > last_read]
+        found, room = set[int](), self.budget // 4
+        for line in reversed(unread):
+            if self._is_exempt(line) or _stub(line, self.policy.stub_min_tokens) is None:
+                continue
+            room -= self._size(Shown(line, "whole"))
+            if room < 0:
+                break
+            found.add(line.ordinal)
+        return found
+
     # forms of messages
 
     def _size(self, shown: Shown) -> int:
@@ -378,7 +394,8 @@ class Oracle:
     def _stubbed(self, line: Line, limit: int | None = None) -> Shown:
         """A line of a finished turn or settled step: results are stubs, texts keep at most `limit`."""
         if line.message.type == "tool":
-            is_stub = not self._is_exempt(line) and _stub(line, self.policy.stub_min_tokens) is not None
+            is_whole = self._is_exempt(line) or line.ordinal in self.left_unread
+            is_stub = not is_whole and _stub(line, self.policy.stub_min_tokens) is not None
             return Shown(line, "stub" if is_stub else "whole")
         shown = Shown(line, "shortened", limit)
         is_text = line.message.type in ("human", "ai")
@@ -622,7 +639,7 @@ def _turn(lines: list[Line], *, is_last: bool) -> Turn:
         if line.message.type == "ai":
             steps.append([])
         steps[-1].append(line)
-    ends = bool(steps) and _is_answer(steps[-1][-1].message)
+    ends = bool(steps) and _is_answer(steps[-1][0].message)
     return Turn(question, steps, is_finished=ends or not is_last)
 
 

@@ -1,0 +1,121 @@
+"""What the model has not read is whole in its next call, whoever wrote in between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.messages.filing import linked
+from convstore.summarization import HeadTailSummarizer
+from convstore.values.policy import CompactionRule
+
+LONG = "fact " * 800
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+
+
+@pytest.fixture
+async def chat() -> AsyncIterator[Conversation]:
+    """A conversation in memory."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        yield store.conversation(user_id="ada", thread_id="t")
+
+
+def calling(id_: str, *calls: str) -> AIMessage:
+    """An AI message with calls."""
+    return AIMessage("", id=id_, tool_calls=[{"name": "look", "args": {}, "id": call} for call in calls])
+
+
+def result(call: str, *, text: str = LONG) -> ToolMessage:
+    """A long result."""
+    return ToolMessage(text, tool_call_id=call, name="look")
+
+
+async def results(chat: Conversation, policy: HistoryPolicy | None = None) -> list[bool]:
+    """For each result in the view, if it is whole."""
+    shown = (await chat.load_history(policy)).messages
+    return [message.text == LONG for message in shown if message.type == "tool"]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [SystemMessage("The user is in a hurry.")],
+        [HumanMessage(IMAGE)],
+        [
+            linked(HumanMessage("A picture of the page."), "q1", result="r"),
+            linked(AIMessage("Noted."), "q1", result="r"),
+        ],
+    ],
+    ids=["a note", "an image", "messages of the tool"],
+)
+async def test_messages_after_a_result_do_not_make_it_a_stub(chat: Conversation, between: list[BaseMessage]) -> None:
+    """Until the model has answered."""
+    await chat.append([HumanMessage("Page 3?", id="q1"), calling("c1", "a")])
+    await chat.append([result("a"), *between])
+    assert await results(chat) == [True]
+    await chat.append(AIMessage("It says facts."))
+    assert await results(chat) == [False]
+
+
+async def test_the_answer_of_another_run_reads_nothing_of_a_later_turn(chat: Conversation) -> None:
+    """Two runs at once: the older one answers while the newer one waits for its model."""
+    await chat.append([HumanMessage("First?", id="q1")])
+    await chat.append([HumanMessage("Second?", id="q2"), calling("c2", "a")])
+    await chat.append(result("a"))
+    await chat.append(linked(AIMessage("First answer."), "q1"))
+    assert await results(chat) == [True]
+
+
+async def test_a_reply_reads_only_what_its_view_showed(chat: Conversation) -> None:
+    """A result that came while the model was asked stays whole."""
+    await chat.append([HumanMessage("Both?", id="q1"), calling("c1", "a", "b"), result("a")])
+    stamp = (await chat.load_history()).stamp
+    await chat.append(result("b"))
+    await chat.append(calling("c2", "c"), stamp=stamp)
+    await chat.append(result("c"))
+    policy = HistoryPolicy(max_tokens=1_000)
+    assert await results(chat, policy) == [True, True, True]
+
+
+async def test_what_a_dead_agent_left_is_whole_once_up_to_a_quarter(chat: Conversation) -> None:
+    """The newest results first, as decided when the next turn began; then all are stubs."""
+    calls = [f"call-{number}" for number in range(40)]
+    await chat.append([HumanMessage("Read all.", id="q1"), calling("c1", *calls)])
+    await chat.append([result(call) for call in calls])
+    await chat.append(HumanMessage("Are you there?", id="q2"))
+    began = await results(chat)
+    assert began == sorted(began)
+    assert 2 <= sum(began) <= 8_000 // 1_000
+    await chat.append([calling("c2", "z"), result("z")])
+    assert await results(chat) == [*began, True]
+    await chat.append(AIMessage("Yes."))
+    assert not any(await results(chat))
+
+
+async def test_what_a_person_ended_counts_as_read(chat: Conversation) -> None:
+    """A turn that ends with the result of its tool."""
+    async with await chat.turn("q1", human="Book it.") as turn:
+        await turn.append(calling("c1", "a"))
+        await turn.add_result(turn.open_calls[0], LONG)
+        assert await results(chat) == [True]
+        await turn.finish()
+    assert await results(chat) == [False]
+    await chat.append(HumanMessage("Thanks!"))
+    assert await results(chat) == [False]
+
+
+async def test_a_summary_covers_nothing_unread() -> None:
+    """The next turn sees what an agent that died has found."""
+    rule = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=200, keep_last_turns=0)
+    async with await ConversationStore.connect("memory://", summarizer=HeadTailSummarizer(rule)) as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        await chat.append([HumanMessage("Orcas? " * 800), AIMessage("Yes. " * 800)])
+        await chat.append([HumanMessage("Read it."), calling("c1", "a"), result("a")])
+        await chat.append(HumanMessage("Are you there?"))
+        await chat.compact(force=True)
+        assert await results(chat) == [True]
