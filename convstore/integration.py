@@ -25,6 +25,7 @@ from convstore.conversation.operations import Operation
 from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
+from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import pairs_of
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.collection import closing
@@ -83,6 +84,7 @@ __all__ = [
     "driver_errors",
     "each_conversation",
     "estimated_count",
+    "finish_in_turn",
     "fit_for",
     "from_langchain",
     "held_by_caller",
@@ -240,6 +242,16 @@ async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, P
         await services.turn_keeper.pause(held, pauses)
     else:
         await services.decisions.pause(tuple(chat.scope.items()), turn_id, pauses)
+
+
+async def finish_in_turn(chat: Conversation, turn_id: str) -> None:
+    """Record that an agent's run ended its turn without an answer, with the result of a tool; safe to repeat."""
+    services = await host_of(chat).services()
+    held = held_by_caller(chat, turn_id)
+    if held is None:
+        await services.decisions.finish(tuple(chat.scope.items()), turn_id)
+    elif not (held.record.is_finished or held.record.open_calls or held.record.undecided):
+        await services.turn_keeper.append(held, Addition.of_event(TurnEvent("finish", turn_id)))
 
 
 async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:

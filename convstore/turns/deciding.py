@@ -39,6 +39,17 @@ class Decisions:
 
         await self._in_order(scope, write)
 
+    async def finish(self, scope: Scope, turn_id: str) -> None:
+        """Record that a turn ends without an answer, unless it is over, or has calls that are open or wait."""
+
+        async def write() -> None:
+            record, tail = await self._records.read(scope, turn_id)
+            if not (record.is_finished or record.open_calls or record.undecided):
+                event = TurnEvent("finish", turn_id)
+                await self._variants.writer.append(scope, (), condition=Condition(tail), event=event)
+
+        await self._in_order(scope, write)
+
     async def _in_order(self, scope: Scope, write: Callable[[], Awaitable[None]]) -> None:
         """Write after the end of the log, one call of this process after the other.
 

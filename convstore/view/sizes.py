@@ -137,7 +137,7 @@ class SizedLog:
         return next(asked, rows[0].message.ordinal)
 
     def _keep_unread(self) -> None:
-        """Keep results whole that no model had read when this turn began: the newest ones, in a quarter of the budget."""
+        """Keep whole what no model had read when this turn began: the newest results, in a quarter of the budget."""
         room = self._quarter if self.policy.max_tokens else None
         for index in reversed(range(self.now.begin)):
             message = self.rows[index].message

@@ -58,8 +58,8 @@ class History(Value):
             return None
         stamp = self._stamp(messages)
         changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
-        if entry or len(messages) != len(self.messages):
-            changes["ordinal"] = 0  # the model saw messages that were appended since the load
+        if entry or adapted or len(messages) != len(self.messages):
+            changes["ordinal"] = 0  # the model may have seen messages that were appended since the load
         return stamp.model_copy(update=changes)
 
     def to_openai(self, *, api: Literal["chat", "responses"] = "chat", model: str | None = None) -> OpenAIMessages:

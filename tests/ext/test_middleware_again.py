@@ -297,17 +297,19 @@ async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore
     assert ran == []
 
 
-async def test_a_turn_that_broke_off_is_shown_as_finished_to_the_next_question(
+async def test_what_a_turn_that_broke_off_left_unread_is_whole_once(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """The next question sees a turn that broke off as finished: its results are stubs, as in every later view."""
+    """The next question sees the results of a turn that broke off; after its answer they are stubs."""
     agent, model, _ = make_agent(store, [calls("search", query="long " * 500), BrokenOffError(), AIMessage("Fine.")])
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
     await ask(agent, scope, "Well?", "q2")
     history = await store.conversation(**scope).load_history()
-    assert model.shown[-1][1:] == history.messages[:-1]
-    assert '"tool_message_id"' in model.shown[-1][3].text
+    shown = model.shown[-1][1:]
+    assert shown[2].text.startswith("found long")
+    assert '"tool_message_id"' in history.messages[2].text
+    assert [*shown[:2], *shown[3:]] == [*history.messages[:2], *history.messages[3:-1]]
 
 
 @pytest.mark.slow
@@ -501,10 +503,10 @@ async def test_what_hooks_add_at_the_end_is_logged_once(
     assert len(await log_of(store.conversation(**scope))) == 6
 
 
-async def test_a_turn_that_ends_with_a_result_is_finished_with_the_next_question(
+async def test_a_turn_that_ends_with_the_result_of_a_tool_is_finished(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """Until then it counts as in progress, and asked again it is given without the model and without the tool."""
+    """The end of its run finishes it; asked again it is given without the model and without the tool."""
     ran: list[str] = []
 
     @tool(return_direct=True)
@@ -519,8 +521,7 @@ async def test_a_turn_that_ends_with_a_result_is_finished_with_the_next_question
     first = await ask(agent, scope)
     assert (await ask(agent, scope))["messages"] == first["messages"] == await log_of(chat)
     assert (len(model.shown), ran) == (1, ["It"])
-    assert not (await chat.get_turn("q1")).is_finished
-    assert (await chat.load_history()).messages[-1] == first["messages"][-1]
+    assert (await chat.get_turn("q1")).is_finished
     await ask(agent, scope, "Sure?", "q2")
     assert (await chat.get_turn("q1")).is_finished
     assert '"tool_message_id"' in model.shown[-1][3].text

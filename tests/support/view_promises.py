@@ -49,12 +49,15 @@ def _belongs_to(message: BaseMessage, unseen: set[str | None]) -> bool:
 
 
 def unseen_in(active: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return what the model has not read: leading system messages, the open question, and the last step."""
+    """Return what the model has not read: leading system messages, the open question, and the last step.
+
+    A question that was answered is not open; an AI message that follows belongs to no turn.
+    """
     leading = next((at for at, message in enumerate(active) if message.type != "system"), len(active))
-    if active[-1].type == "ai" and not has_calls(active[-1]):
-        return [*active[:leading]]
     begin = max([leading, *(at for at, message in enumerate(active) if message.type == "human")])
     said = [at for at in range(begin, len(active)) if active[at].type == "ai"]
+    if not all(has_calls(active[at]) for at in said):
+        return [*active[:leading]]
     head = active[begin : said[0] if said else len(active)]
     return [*active[:leading], *head, *(active[said[-1] :] if said else [])]
 

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
@@ -35,7 +35,7 @@ from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentSt
 from convstore.ext.langchain.turn import LoggedTurn, ids_in_log, read_turn
 from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
-from convstore.integration import Trust, append_in_turn, fit_for, host_of, made_for, sendable_message
+from convstore.integration import Trust, append_in_turn, finish_in_turn, fit_for, host_of, made_for, sendable_message
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, is_answer, last_question, last_turn_of, pending_results
 from convstore.messages.provenance import is_made_up
@@ -247,6 +247,8 @@ async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequenc
     if run.is_answered:
         return [removal(message) for message in run.missing(messages[last_question(messages) or 0 :])]
     await catch_up(chat, rules, run, messages)
+    if run.turn_id and messages and isinstance(messages[-1], ToolMessage):  # of a tool with `return_direct`
+        await finish_in_turn(chat, run.turn_id)
     await _summarise(chat, rules, run, messages)
     return []
 
