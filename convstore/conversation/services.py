@@ -152,17 +152,8 @@ class Services:
 
         codec = Codec()
         codec.keep_unknown()
-        return Repairer(
-            Inspection(self.driver),
-            self.reader.log,
-            Copies(self.driver),
-            self._ends.states,
-            self._ends.summaries,
-            self.retention.tombstones,
-            self.reader.cache,
-            self._clock,
-            codec,
-        )
+        inspection, copies = Inspection(self.driver), Copies(self.driver)
+        return Repairer(self._ends, inspection, copies, self.retention.tombstones, codec)
 
     async def _move_late(self, tombstone: Mapping[str, Any]) -> None:
         await self.repairer.move_late(tombstone)

@@ -96,9 +96,13 @@ def is_twin(id_: str, conversation: str) -> bool:
     return id_ != conversation and first_id(id_) == first_id(conversation)
 
 
-def all_ids(conversation: str) -> dict[str, str]:
-    """Return the filter for all ids that a conversation has had, without those of its children."""
-    return {"$gte": first_id(conversation), "$lt": f"{first_id(conversation)}~"}
+def all_ids(conversation: str) -> dict[str, str] | str:
+    """Return the filter for all ids that a conversation has had, without those of its children.
+
+    A text that is no id matches itself alone: the beginning of an id would match the conversations of others.
+    """
+    first = first_id(conversation)
+    return {"$gte": first, "$lt": f"{first}~"} if is_conversation_id(conversation) else conversation
 
 
 def family(conversation: str) -> dict[str, str]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.log.entry import RULES, Entry, RewoundRange, Totals
-from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, continued, counts_of, difference
+from convstore.log.entry import RULES, Entry, Totals
+from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, continued, counts_of
 from convstore.log.totals import totals_after
 
 
 @dataclass(slots=True)
 class ActiveTotals:
-    """The totals of the active messages of one conversation, counted entry by entry; it keeps 56 bytes of each message.
+    """The totals of the active messages of one conversation, counted entry by entry; it keeps 48 bytes of each message.
 
     Attributes:
         messages: The active messages as of the last rewind entry that could be read.
@@ -26,15 +25,13 @@ class ActiveTotals:
 
     messages: Rewinds = NO_REWINDS
     problems: list[str] = field(default_factory=list)
-    _active: Counter[str] | None = field(default_factory=Counter)
+    _is_known: bool = True
     _counters: set[str] = field(default_factory=set)
-    _entries: array[int] = field(default_factory=lambda: array("q"))
-    _ordinals: array[int] = field(default_factory=lambda: array("q"))
-    _counts: dict[str, array[int]] = field(default_factory=lambda: {name: array("q") for name in COUNTS})
+    _sums: dict[str, array[int]] = field(default_factory=lambda: {name: array("q", [0]) for name in COUNTS})
 
     def lose(self) -> None:
-        """Mark the totals as unknown, because an entry cannot be read."""
-        self._active = None
+        """Mark the totals as unknown, because an entry is missing or cannot be read."""
+        self._is_known = False
 
     def add(self, entry: Entry) -> None:
         """Count an entry; if it is a rewind entry, compare its totals."""
@@ -44,31 +41,33 @@ class ActiveTotals:
                 self.messages = before.after(entry)
             except ValueError as error:
                 self.problems = [str(error)]
-        if self._active is None:
+        if not self._is_known:
             return
-        self._active.update(counts_of(entry.messages))
-        for message in entry.messages:
+        self.count(entry)
+        if entry.messages:
             self._counters.add(entry.totals.counter)
-            self._entries.append(entry.number)
-            self._ordinals.append(message.ordinal)
-            for name, number in counts_of([message]).items():
-                self._counts[name].append(number)
         if self.messages is not before:
-            rewound, restored = difference(before.ranges, self.messages.ranges)
-            for range_ in restored:
-                self._active.update(self._counts_in(range_))
-            for range_ in rewound:
-                self._active.subtract(self._counts_in(range_))
+            counts = self.counts(entry.last, [range_[:2] for range_ in self.messages.ranges])
             # Sizes made by different token counters cannot be added.
             names = COUNTS if len(self._counters) <= 1 else COUNTS[:3]
-            if wrong := [name for name in names if getattr(entry.totals, name) != self._active[name]]:
+            if wrong := [name for name in names if getattr(entry.totals, name) != counts[name]]:
                 self.problems = [f"the totals of active messages are wrong: {', '.join(wrong)}"]
 
-    def _counts_in(self, range_: RewoundRange) -> Counter[str]:
-        """Return the counts of a rewound range, which may begin in the middle of the entry before its first one."""
-        start, end = bisect_left(self._entries, range_.entry - 1), bisect_right(self._entries, range_.until + 1)
-        found = [at for at in range(start, end) if range_.first <= self._ordinals[at] <= range_.last]
-        return Counter({name: sum(numbers[at] for at in found) for name, numbers in self._counts.items()})
+    def count(self, entry: Entry) -> None:
+        """Count the messages of an entry, in place of those that were counted with their ordinals."""
+        for sums in self._sums.values():
+            del sums[entry.first :]
+        for message in entry.messages:
+            for name, number in counts_of([message]).items():
+                self._sums[name].append(self._sums[name][-1] + number)
+
+    def counts(self, through: int, rewound: Iterable[tuple[int, int]]) -> dict[str, Any]:
+        """Return the counts of the messages up to an ordinal that are not in rewound ranges."""
+        found = {name: sums[through] for name, sums in self._sums.items()}
+        for first, last in rewound:
+            for name, sums in self._sums.items() if first <= through else ():
+                found[name] -= sums[min(last, through)] - sums[first - 1]
+        return found
 
 
 def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:

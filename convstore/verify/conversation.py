@@ -91,7 +91,7 @@ class ConversationCheck:
         if made is None:
             _mark_breaks(check, repairable=True, problem="; another repair was faster")
             return check
-        again = await self._check_log(made.target, keeps_chunks=True)
+        again = await self._check_log(made.target)
         is_sound = again.sound_through is None and again.is_readable
         if not (is_sound and await self.repairer.replace(self.head, made)):
             await self.repairer.drop(made)
@@ -119,9 +119,12 @@ class ConversationCheck:
         await self._refresh_head(entry)
         key = state_id(self.subject.conversation)
         self.subject.report("state", LOG, key, UNRESERVED, repairable=True, repaired=True)
-        return await self._check_log(self.subject.conversation, keeps_chunks=True)
+        self._state = await self.subject.inspection.state(self.subject.conversation)
+        check.tail = entry.totals
+        check.kept[entry.number] = entry
+        return check
 
-    async def _check_log(self, conversation: str, *, keeps_chunks: bool = False) -> LogCheck:
+    async def _check_log(self, conversation: str) -> LogCheck:
         head, _ = read_head(self.head)
         head_entries = head.entry.number if head else 0
         state = await self.subject.inspection.state(conversation)
@@ -129,7 +132,7 @@ class ConversationCheck:
             self._state = state
         wanted = frozenset({1, head_entries, *record_entries(state)})
         subject = replace(self.subject, conversation=conversation, checked=Counter(), findings=[])
-        check = LogCheck(subject, head_entries, wanted, keeps_chunks=keeps_chunks)
+        check = LogCheck(subject, head_entries, wanted)
         await check.run()
         return check
 

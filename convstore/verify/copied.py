@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.assignment import is_written_by_model, saw_of
 from convstore.log.branch import Branch, branch_of
-from convstore.log.entry import Entry, EntryItem, EntryMessage, RewoundRange, Totals
-from convstore.log.rewind import COUNTS, NO_REWINDS, Rewinds, changed, continued, counts_of
+from convstore.log.entry import Entry, EntryItem, EntryMessage, EntrySource, RewoundRange, Totals
+from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals
 from convstore.log.turn_event import TurnEvent
@@ -29,6 +29,7 @@ from convstore.messages.encoding import decode_message
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
 from convstore.values.stamps import ViewStamp, write_stamp
+from convstore.verify.active_totals import ActiveTotals
 
 Pairs = list[tuple[int, int]]
 """First and last ordinals of ranges, in order."""
@@ -44,12 +45,11 @@ class _Span(NamedTuple):
 
 @dataclass(slots=True)
 class LogCopy:
-    """A copy of a log, with all that is needed to add the next entry: some 500 bytes for each message.
+    """A copy of a log, with all that is needed to add the next entry: some 400 bytes for each message.
 
     Attributes:
         codec: Decodes messages.
         tail: The totals of its last entry.
-        active: Its active messages.
         places: Ordinals of messages in the log, and in the copy.
         log_active: The active messages of the log, as far as its entries were seen.
         summaries: Tokens of its summaries.
@@ -57,12 +57,11 @@ class LogCopy:
 
     codec: Codec
     tail: Totals = field(default_factory=Totals)
-    active: Rewinds = NO_REWINDS
     places: dict[int, int] = field(default_factory=dict)
     log_active: Rewinds = NO_REWINDS
     summaries: frozenset[str] = frozenset()
     _ids: dict[str, int] = field(default_factory=dict)
-    _counts: list[tuple[int, ...]] = field(default_factory=list)
+    _totals: ActiveTotals = field(default_factory=ActiveTotals)
     _spans: list[_Span] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
     _links: dict[int, int] = field(default_factory=dict)
@@ -70,17 +69,20 @@ class LogCopy:
     _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     _variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
 
+    @property
+    def active(self) -> Rewinds:
+        """The active messages of the copy."""
+        return self._totals.messages
+
     def add(self, entry: Entry) -> None:
         """Note an entry of the copy, which follows the last one."""
         self.tail = entry.totals
         self._links.setdefault(entry.totals.link, entry.number)
-        if entry.is_rewind:
-            self.active = self.active.after(entry)
+        self._totals.add(entry)
         if entry.messages:
             self._spans.append(_Span(entry.first, entry.last, entry.number))
         for message in entry.messages:
             self._ids[message.id] = message.ordinal
-        self._counts += _counts_in(entry.messages)
         for index, item in enumerate(entry.items):
             if item.id:
                 self._items[item.id] = (entry.number, index)
@@ -111,13 +113,9 @@ class LogCopy:
 
         None if the copy has all of it. `payloads` are those of its messages that can be read, by message id.
         """
-        kept = [message for message in entry.messages if message.id not in self._ids]
-        for message in entry.messages:
-            self.places[message.ordinal] = self._ids.get(message.id, 0)
+        kept = self._place(entry)
         if entry.messages and not kept:
             return None
-        for ordinal, message in enumerate(kept, self.tail.messages + 1):
-            self.places[message.ordinal] = ordinal
         event = self._event(entry.event)
         branch = self._branch(entry, event)
         made = self._made(entry, kept, payloads, event, branch)
@@ -128,8 +126,17 @@ class LogCopy:
         else:
             made = self._with_rewinds(made, entry)
         reserves = made.totals.sources_through > self.tail.sources_through
-        is_new = made.messages or made.items or made.event or made.claims or made.is_rewind or reserves
-        return made if is_new else None
+        parts = (made.messages, made.items, made.event, made.claims, made.is_rewind, reserves)
+        return made if any(parts) else None
+
+    def _place(self, entry: Entry) -> list[EntryMessage]:
+        """Give the messages of an entry their ordinals in the copy; return those that it lacks."""
+        kept = [message for message in entry.messages if message.id not in self._ids]
+        for message in entry.messages:
+            self.places[message.ordinal] = self._ids.get(message.id, 0)
+        for ordinal, message in enumerate(kept, self.tail.messages + 1):
+            self.places[message.ordinal] = ordinal
+        return kept
 
     def _made(
         self,
@@ -153,18 +160,12 @@ class LogCopy:
             messages.append(moved)
         ids = {message.id for message in messages}
         sources = tuple(source for source in entry.sources if source.message_id in ids)
-        numbers = [source.id for source in sources]
-        given = [source.id for source in sources if not source.kept]
-        reserved = entry.totals.sources_through
-        if not messages and reserved > before.sources_through:
-            numbers.append(reserved)
-            if entry.totals.given_through == reserved:
-                given.append(reserved)
+        through, given = _numbers_after(before, entry, sources)
         totals = replace(
             running.totals(entry.at, shown_now=bool(sources), event=event),
             counter=_counter(before, entry),
-            sources_through=max([before.sources_through, *numbers]),
-            given_through=max([before.given_through, *given]),
+            sources_through=through,
+            given_through=given,
             link=before.link if entry.has_only_items and before.link else entry.totals.link,
         )
         return replace(
@@ -253,7 +254,8 @@ class LogCopy:
         back = self._moved(_without(before, after))
         pairs = _without(joined_pairs([*_pairs(self.active), *gone]), back)
         ends = self.tail if entry.branch else self._moved_totals(entry.totals)
-        counts = self._counts_after(made, pairs)
+        self._totals.count(made)
+        counts = self._totals.counts(made.last, pairs)
         point = replace(continued(made.totals, ends), **counts, counter=made.totals.counter)
         undo = made.number if entry.undo == entry.number else self._numbers.get(entry.undo, 0)
         return changed(made, self.active, self._ranges(made, pairs), point=point, undo=undo)
@@ -265,24 +267,6 @@ class LogCopy:
             spans.append(_Span(made.first, made.last, made.number))
         known = {range_[:2]: range_ for range_ in self.active.ranges}
         return tuple(known.get(pair) or _range_of(*pair, spans, until=made.number) for pair in pairs)
-
-    def _counts_after(self, made: Entry, pairs: Pairs) -> dict[str, Any]:
-        """Return the counts of the active messages if an entry rewinds some ranges and no others."""
-        now = _pairs(self.active)
-        own = _counts_in(made.messages)
-        more = self._sum(_without(now, pairs), own, made.first)
-        less = self._sum(_without(pairs, now), own, made.first)
-        return {name: getattr(made.totals, name) + more[name] - less[name] for name in COUNTS}
-
-    def _sum(self, ranges: Pairs, own: Sequence[tuple[int, ...]], first: int) -> dict[str, Any]:
-        """Return the counts of the messages in some ranges of the copy, of which `own` begin with an ordinal."""
-        found = dict.fromkeys(COUNTS, 0)
-        for start, end in ranges:
-            for ordinal in range(start, end + 1):
-                counts = own[ordinal - first] if ordinal >= first else self._counts[ordinal - 1]
-                for name, number in zip(COUNTS, counts, strict=True):
-                    found[name] += number
-        return found
 
     def _moved(self, ranges: Pairs) -> Pairs:
         """Return where the copy has the messages in some ranges of the log."""
@@ -328,7 +312,7 @@ class LogCopy:
     def _point(self, entry: Entry, made: Entry, event: TurnEvent) -> Totals:
         """Return the totals of the place where a variant begins, with the counts of what is active before it."""
         place = json.loads(event.values)[0]
-        counts = self._sum(_without([(1, place)], _pairs(self.active)), (), self.tail.messages + 1)
+        counts = self._totals.counts(place, _pairs(self.active))
         there = self._moved_totals(entry.branch or entry.totals)
         return replace(continued(made.totals, there), **counts, counter=made.totals.counter)
 
@@ -390,9 +374,14 @@ def _after(rewinds: Rewinds, entry: Entry) -> Rewinds | None:
         return None
 
 
-def _counts_in(messages: Iterable[EntryMessage]) -> list[tuple[int, ...]]:
-    counted = [counts_of([message]) for message in messages]
-    return [tuple(counts[name] for name in COUNTS) for counts in counted]
+def _numbers_after(before: Totals, entry: Entry, sources: Sequence[EntrySource]) -> tuple[int, int]:
+    """Return the highest source id in use, and the highest that the store gave, after sources of an entry."""
+    through = max([before.sources_through, *(source.id for source in sources)])
+    given = max([before.given_through, *(source.id for source in sources if not source.kept)])
+    reserved = 0 if entry.messages else entry.totals.sources_through
+    if reserved > through:
+        return reserved, reserved if entry.totals.given_through == reserved else given
+    return through, given
 
 
 def _counter(before: Totals, entry: Entry) -> str:

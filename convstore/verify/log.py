@@ -40,7 +40,6 @@ class LogCheck:
     Attributes:
         head_entries: The number of the entry that the head names.
         wanted: Numbers of entries to keep in `kept`.
-        keeps_chunks: True to keep chunks without an entry: after a repair, a backup may need them.
         tail: The totals of the last entry that could be read.
         is_damaged: True if an entry is missing or unreadable, so that its references are unknown.
         sound_through: Number of the last entry before the first one that is missing, or does not follow it; None if all
@@ -52,7 +51,6 @@ class LogCheck:
     subject: Subject
     head_entries: int
     wanted: frozenset[int]
-    keeps_chunks: bool = False
     kept: dict[int, Entry] = field(default_factory=dict)
     tail: Totals = field(default_factory=Totals)
     is_damaged: bool = False
@@ -80,7 +78,7 @@ class LogCheck:
             async for document in documents:
                 await self._entry(document)
         # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.
-        is_whole = not (self.subject.findings or self.keeps_chunks) and self.tail.entries >= self.head_entries
+        is_whole = not self.subject.findings and self.tail.entries >= self.head_entries
         last = ""
         while keys := await inspection.chunk_keys(conversation, after=last):
             await self._orphans(keys, is_whole=is_whole)
@@ -120,8 +118,10 @@ class LogCheck:
         elif self._link not in (None, entry.after):
             self._report_break("fork", key, "it does not follow the entry before it", entry)
             self._expect_any_totals()
+            self.active.lose()
         elif self._messages is not None and entry.first != self._messages + 1:
             self._report("hole", key, f"ordinals continue with {entry.first}, not {self._messages + 1}")
+            self.active.lose()
         self._is_after_hole = False
         self._link, self._messages = entry.totals.link, entry.last
 

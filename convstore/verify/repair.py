@@ -27,16 +27,14 @@ from convstore.mongo.documents import entry_from
 from convstore.mongo.heads import EntryRef
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import entry_id, repaired_id
-from convstore.mongo.log import Log, SlotTaken
+from convstore.mongo.log import SlotTaken
 from convstore.mongo.number_pools import lost_reservation
 from convstore.mongo.state_documents import current_summary, state_from
-from convstore.mongo.states import States
-from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import is_newer
 from convstore.runtime.background import SETTLE_SECONDS
-from convstore.runtime.cache import ConversationCache
-from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, Clock, pause
+from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, pause
+from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.verify.copied import LogCopy, joined_pairs
 
@@ -69,16 +67,12 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class Repairer:
-    """Repairs logs; dates, links and tokens come from the clock."""
+    """Repairs logs; `codec` also decodes values of unknown types."""
 
+    ends: LogEndReader
     inspection: Inspection
-    log: Log
     copies: Copies
-    states: States
-    summaries: Summaries
     tombstones: Tombstones
-    cache: ConversationCache
-    clock: Clock
     codec: Codec
 
     async def copy(self, head: Document, state: Document | None, *, sound_through: int) -> Repaired | None:
@@ -121,14 +115,14 @@ class Repairer:
             target,
             entry=EntryRef(tail.entries, tail.link),
             copied=made.copied,
-            at=self.clock.undated(),
+            at=self.ends.reader.clock.undated(),
             sweep_after=_MOVE_AFTER,
         )
         if not is_replaced:
             return False
         await self.tombstones.end_copy(target)
-        await self.states.remove(source)  # so that loads that have the id cached look for the head
-        self.cache.end_conversation(source)
+        await self.ends.states.remove(source)  # so that loads that have the id cached look for the head
+        self.ends.reader.cache.end_conversation(source)
         if late := await self._late(source, made.copied):
             moved = await self._move(source, target, made.copy, late, made.copied)
             await self.tombstones.moved(source, moved)
@@ -137,9 +131,9 @@ class Repairer:
     async def reserve(self, conversation: str, tail: Totals, through: int) -> Entry | None:
         """Reserve the source ids up to one that children have; None if another writer appended first."""
         copy = LogCopy(self.codec, tail)
-        made = copy.reserved(self.clock.now(), through, link=self.clock.link())
+        made = copy.reserved(self.ends.reader.clock.now(), through, link=self.ends.reader.clock.link())
         try:
-            await self.log.insert(conversation, made, (), token="")
+            await self.ends.reader.log.insert(conversation, made, (), token="")
         except SlotTaken:
             return None
         return made
@@ -154,7 +148,7 @@ class Repairer:
         source, target = tombstone["conversation"], await self.tombstones.current(tombstone)
         if not target:
             return
-        await self.states.remove(source)
+        await self.ends.states.remove(source)
         copied: Numbers = [(first, last) for first, last in tombstone["copied"]]
         since = tombstone["at"].replace(tzinfo=UTC) - _CLOCKS_DIFFER
         late = await self._late(source, copied)
@@ -196,7 +190,7 @@ class Repairer:
                 break
             await self.copies.chunks(source, target, made)
             try:
-                await self.log.insert(target, made, (), token="")
+                await self.ends.reader.log.insert(target, made, (), token="")
                 copy.add(made)
                 break
             except SlotTaken:
@@ -213,7 +207,7 @@ class Repairer:
         for message in entry.messages:
             if ref := message.payload:
                 with suppress(CorruptDocumentError):
-                    [found[message.id]] = await self.log.payload_ranges(source, [(ref, 0, ref.ends[-1])])
+                    [found[message.id]] = await self.ends.reader.log.payload_ranges(source, [(ref, 0, ref.ends[-1])])
         return found
 
     async def _catch_up(self, target: str, copy: LogCopy) -> bool:
@@ -226,8 +220,8 @@ class Repairer:
     async def _reserve(self, target: str, copy: LogCopy, entry: Entry, through: int) -> None:
         """Append a reservation of source ids up to one, unless they are in use."""
         if through > copy.tail.sources_through:
-            made = copy.reserved(entry.at, through, link=self.clock.link())
-            await self.log.insert(target, made, (), token="")
+            made = copy.reserved(entry.at, through, link=self.ends.reader.clock.link())
+            await self.ends.reader.log.insert(target, made, (), token="")
             copy.add(made)
 
     async def _copy_state(self, source: str, target: str, copy: LogCopy, document: Document | None) -> None:
@@ -235,17 +229,17 @@ class Repairer:
 
         It has no summaries if they or the state are damaged.
         """
-        state, kept = State(target, self.clock.now()), list[SummaryRecord]()
+        state, kept = State(target, self.ends.reader.clock.now()), list[SummaryRecord]()
         with suppress(CorruptDocumentError):
             if document and not is_newer(document, "state"):
-                records = await self.summaries.all(source)
+                records = await self.ends.summaries.all(source)
                 summary = records.get(current_summary(document)[0])
                 before = state_from(document, summary)
                 state, kept = forked(target, before, records, tail=copy.tail, gaps=copy.active.gaps)
         copy.summaries = frozenset(record.token for record in kept)
         for record in kept:
-            await self.summaries.insert(target, record)
-        await self.states.insert(state)
+            await self.ends.summaries.insert(target, record)
+        await self.ends.states.insert(state)
 
     async def _entries(self, conversation: str, after: str, through: str = "") -> AsyncGenerator[Entry, None]:
         """Yield the entries after a key and through another, also those that are appended meanwhile."""

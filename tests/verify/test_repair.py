@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from programs import killed
 
-from convstore import Conversation, ConversationDeletedError, ConversationStore
+from convstore import Conversation, ConversationDeletedError, ConversationStore, InvalidInputError
 from convstore.integration import host_of
 from convstore.log.entry import Entry, RewoundRange
 from convstore.messages.values import Codec
@@ -372,3 +372,22 @@ async def test_an_answer_to_a_view_of_the_old_log_is_stored(own: Any) -> None:
     fresh = ConversationStore(own).conversation(**chat.scope)
     await fresh.append(AIMessage("a", id="a"), stamp=stamp)
     assert (await messages_of(fresh))[-2:] == ["q", "a"]
+
+
+async def test_a_part_of_an_id_finds_nothing(own: Any) -> None:
+    """An old id finds the conversation that it was of; no other text does."""
+    store = ConversationStore(own)
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    old = await broken(own, chat)
+    await repair(own, chat)
+    new = await id_of(own, chat)
+    for known in (old, new):
+        found = await store.find_conversation(known)
+        assert found is not None
+        assert found.scope == chat.scope
+        assert await store.find_conversation(known, user_id="eve") is None
+    for text in (old[0], old[:12], old[:-1], f"{old}@", new[:-1], f"{old}~", f"{new}~", "~", "@"):
+        assert await store.find_conversation(text) is None
+        with pytest.raises(InvalidInputError):
+            await store.erase(text)
