@@ -151,7 +151,7 @@ async def append_in_turn(
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
     whole, keeper = normalize_messages(messages), await _keeper(chat)
-    return await keeper.append(held, Addition(whole, stamp=how.get("stamp"), omit=omit, renumber=renumber))
+    return await keeper.writes.append(held, Addition(whole, stamp=how.get("stamp"), omit=omit, renumber=renumber))
 
 
 def check_store(store: object) -> None:
@@ -239,7 +239,7 @@ async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, P
     """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
     services = await host_of(chat).services()
     if held := held_by_caller(chat, turn_id):
-        await services.turn_keeper.pause(held, pauses)
+        await services.turn_keeper.writes.pause(held, pauses)
     else:
         await services.decisions.pause(tuple(chat.scope.items()), turn_id, pauses)
 
@@ -250,8 +250,9 @@ async def finish_in_turn(chat: Conversation, turn_id: str) -> None:
     held = held_by_caller(chat, turn_id)
     if held is None:
         await services.decisions.finish(tuple(chat.scope.items()), turn_id)
-    elif not (held.record.is_finished or held.record.open_calls or held.record.undecided):
-        await services.turn_keeper.append(held, Addition.of_event(TurnEvent("finish", turn_id)))
+    else:
+        finished = Addition.of_event(TurnEvent("finish", turn_id))
+        await services.turn_keeper.writes.record(held, lambda: finished if held.record.is_done else None)
 
 
 async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:

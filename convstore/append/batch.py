@@ -161,10 +161,12 @@ def prepare(
     stamp: ViewStamp | None = None,
     indexes: Sequence[int] | None = None,
     items: Sequence[PlacedItem] = (),
+    question: str = "",
 ) -> Batch:
     """Encode, count and compress the messages of a batch; each has an id already.
 
-    Paths of values name messages by `indexes`, by default those of the batch.
+    Paths of values name messages by `indexes`, by default those of the batch. `question` is the id of the question that
+    all messages belong to, if they do.
 
     Raises:
         InvalidInputError: An extractor failed.
@@ -178,7 +180,7 @@ def prepare(
         made = prepare_items(items, codec, token=token, numbers=work.numbers, omitted=paths, minimum=minimum)
         if sum(map(_entry_bytes, prepared)) + sum(map(_item_bytes, made)) <= _ENTRY_BYTES:
             break
-    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp, items=made)
+    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp, items=made, turn=question)
 
 
 def _entry_bytes(prepared: Prepared) -> int:

@@ -83,13 +83,15 @@ class Writer:
         indexes: Sequence[int] | None = None,
         numbers: Sequence[int] = (),
         items: Sequence[PlacedItem] = (),
+        question: str = "",
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
         With an event there may be no messages; it is written even if the log has them. With a condition for a variant
         the messages belong to it, and it becomes active with its last entry. `indexes` are those of the messages in the
         caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child. There may be
-        items instead of messages; they belong to no turn.
+        items instead of messages; they belong to no turn. `question` is the id of the question that all messages belong
+        to; without it each belongs to the turn that `log.assignment` says.
 
         Raises:
             TailMoved: The log ends with something else than the condition says, and lacks a message or has another
@@ -110,6 +112,7 @@ class Writer:
             stamp=stamp,
             indexes=indexes,
             items=items,
+            question=question,
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         batch = replace(batch, reserved=numbers) if numbers else batch

@@ -21,8 +21,9 @@ from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.source import FoundSources
 from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.keeper import CHECK_SECONDS, RENEW_SECONDS, TurnKeeper
+from convstore.turns.keeper import TurnKeeper
 from convstore.turns.streaming import read_until
+from convstore.turns.writing import CHECK_SECONDS, RENEW_SECONDS
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import PATH, check_choice
@@ -125,7 +126,7 @@ class TurnSession:
     @property
     def is_stopped(self) -> bool:
         """True if the turn was stopped, or somebody asked to stop it."""
-        return self._held.is_stopping or self._held.record.mark == "stop"
+        return self._held.is_stopping or self._held.record.is_stopped
 
     @property
     def answer(self) -> AIMessage | None:
@@ -184,7 +185,7 @@ class TurnSession:
                 raise InvalidMessageError("has the id of the turn, which is that of its question", index=index)
         answers = any(isinstance(message, AIMessage) for message in whole)
         stamp = stamp or (self._stamp if answers else None)
-        receipt = await self._keeper.append(self._held, addition._replace(stamp=stamp))
+        receipt = await self._keeper.writes.append(self._held, addition._replace(stamp=stamp))
         if answers:
             self._stamp, self._unsaid = None, StreamedReply()
         return receipt
@@ -244,7 +245,7 @@ class TurnSession:
                     reply.add(chunk)
                     yield chunk
             if held.is_stopping:
-                await self._keeper.record(held, self._stop)
+                await self._keeper.writes.record(held, self._stop)
             else:
                 await self._append_reply(reply)
 
@@ -256,7 +257,7 @@ class TurnSession:
 
     def _stop(self) -> Addition | None:
         """Return what marks the turn as stopped; None if it is marked already."""
-        if self._held.record.mark:
+        if self._held.record.is_ended:
             return None
         said = self._stopped()
         return said._replace(event=TurnEvent("stop", self.turn_id), stamp=self._stamp if said.messages else None)
@@ -308,7 +309,7 @@ class TurnSession:
         message.artifact = artifact
         if found.items:
             message = await self._with_numbers(message, found)
-        return await self._keeper.append(self._held, Addition([message]))
+        return await self._keeper.writes.append(self._held, Addition([message]))
 
     async def _with_numbers(self, message: ToolMessage, found: FoundSources) -> ToolMessage:
         """Return a result with numbers on its sources; a repetition gets the numbers of the first time."""
@@ -339,7 +340,7 @@ class TurnSession:
         if not isinstance(call, TurnCall):
             raise InvalidInputError(f"call must be one of turn.open_calls, not {type(call).__name__}")
         record = self._held.record
-        is_left = bool(record.mark) and record.find_call(call.result_id) is not None  # the append is refused
+        is_left = record.is_ended and record.find_call(call.result_id) is not None  # the append is refused
         if not (is_left or call.result_id in self._open_ids or record.result(call.result_id)):
             raise InvalidInputError(f"the call {call.id!r} of {call.name!r} is none of turn.open_calls")
         return call
@@ -356,7 +357,7 @@ class TurnSession:
         if self.is_finished:
             return
         finished = Addition(event=TurnEvent("finish", self.turn_id))
-        await self._keeper.record(self._held, lambda: None if self.is_finished else finished)
+        await self._keeper.writes.record(self._held, lambda: None if self.is_finished else finished)
 
     async def wait_for(self, call: TurnCall) -> None:
         """Let a person decide about a call; see `Conversation.decide`.
@@ -375,16 +376,18 @@ class TurnSession:
                 raise InvalidInputError(f"the call {call.id!r} of {call.name!r} has its result already")
             return Addition(event=TurnEvent("wait", self.turn_id, call.result_id))
 
-        await self._keeper.record(self._held, wait)
+        await self._keeper.writes.record(self._held, wait)
 
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
         if PATH in self._chat.scope:
-            await self._keeper.renew(self._held)  # a reservation would begin a deleted outermost conversation again
+            await self._keeper.writes.renew(
+                self._held
+            )  # a reservation would begin a deleted outermost conversation again
             self._held.check()
             numbers: range = await self._chat.reserve_source_ids(number)
             return numbers
-        return await self._keeper.reserve(self._held, number)
+        return await self._keeper.writes.reserve(self._held, number)
 
     async def __aenter__(self) -> TurnSession:
         if self._renewing is not None:
@@ -418,5 +421,5 @@ class TurnSession:
             passed += CHECK_SECONDS
             is_due = passed >= RENEW_SECONDS
             with suppress(StoreError):  # tried again, and an append finds out whether the lease lapsed
-                await (self._keeper.renew(self._held) if is_due else self._keeper.look(self._held))
+                await (self._keeper.writes.renew(self._held) if is_due else self._keeper.writes.look(self._held))
                 passed = 0.0 if is_due else passed

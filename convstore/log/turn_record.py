@@ -1,7 +1,6 @@
 """What the log says of one turn: its messages, the calls without a result, and what a person decided about them.
 
-A fold over the entries from the turn's question on. A worker that takes a turn over, and one that repeats a request,
-know from it what is left to do.
+A worker that takes a turn over, and one that repeats a request, know from it what is left to do.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
+from convstore.log.entry import EntryMessage
 from convstore.log.turn_event import TurnEvent
-from convstore.messages.filing import Filing, is_answer, is_question, turn_of
+from convstore.log.turns import LoggedTurn
+from convstore.messages.filing import came_with, is_answer
 from convstore.messages.media import block_type, is_media
 from convstore.messages.tool_calls import Call, calls_of, result_ids
 from convstore.messages.values import is_text
@@ -30,153 +31,173 @@ _BLOCKS = frozenset({"text", "json", "search_result", "tool_reference", "custom_
 _NOT_RUN = "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
 
 
-_NO_ORDINALS: Mapping[str, int] = {}
-
-
 @dataclass(slots=True)
 class TurnRecord:
-    """One turn as the log has it.
+    """One turn as the log has it, with its messages; `log.turns` judges it.
 
     Attributes:
-        turn_id: Id of its question.
+        fold: What the log says of it.
         messages: Its messages in order, the question first.
-        is_newest: False if a later turn has begun.
-        mark: "finish" or "stop" if an event ended it, else "".
-        waiting: How the calls that wait for a person do so, decided or not, by the ids of their results.
-        decisions: What was decided, by the same ids.
         ordinals: Ordinals of its messages, by their ids.
-        others: Ids of other questions, whose messages are left out; "" for that of a result of an earlier call.
-        filing: Finds the question of each message.
     """
 
-    turn_id: str
+    fold: LoggedTurn
     messages: list[BaseMessage] = field(default_factory=list)
-    is_newest: bool = True
-    mark: str = ""
-    waiting: dict[str, Pause] = field(default_factory=dict)
-    decisions: dict[str, Decision] = field(default_factory=dict)
     ordinals: dict[str, int] = field(default_factory=dict)
-    others: set[str] = field(default_factory=lambda: {""})
-    filing: Filing = field(default_factory=lambda: Filing(None))
+    _bodies: dict[int, BaseMessage] = field(default_factory=dict)
+    _calls: dict[str, TurnCall] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, turn_id: str, question: int) -> TurnRecord:
+        """Return a record without messages; `question` is the ordinal of the turn's question, 0 if it has none."""
+        return cls(LoggedTurn(question, turn_id))
+
+    @classmethod
+    def read(cls, fold: LoggedTurn, messages: Iterable[BaseMessage]) -> TurnRecord:
+        """Return the record of a turn that was folded, with its messages, decoded."""
+        record = cls(fold)
+        for item, message in zip(fold.messages, messages, strict=True):
+            record._add(item, message)
+        return record
 
     def add(
-        self,
-        messages: Iterable[BaseMessage],
-        event: TurnEvent | None = None,
-        ordinals: Mapping[str, int] = _NO_ORDINALS,
+        self, stored: Iterable[EntryMessage], messages: Iterable[BaseMessage], event: TurnEvent | None = None
     ) -> None:
-        """Add what an entry has of the turn; messages that are there already are left out."""
-        for message in messages:
-            id_ = str(message.id)
-            if self.filing.owner(message) not in self.others and id_ not in self.ordinals:
-                self.messages.append(message)
-                self.ordinals[id_] = ordinals.get(id_, 0)
-        if event is None or event.turn != self.turn_id:
-            return
-        if event.kind == "wait":
-            interrupt, is_batch, allowed = json.loads(event.values) if event.values else Pause()
-            self.waiting[event.call] = Pause(interrupt, is_batch, tuple(allowed))
-        elif event.kind == "decide":
-            self.decisions[event.call] = Decision(**json.loads(event.values))
-        elif event.ends:
-            self.mark = event.kind
+        """Add what an entry has: its messages, stored and decoded, and its event. Costs what the entry has."""
+        new = list(stored)
+        for item, message in zip(new, messages, strict=True):
+            if item.id == self.turn_id and item.begins_turn:
+                self.fold.question = item.ordinal
+            if item.turn == self.fold.question:
+                self._add(item, message)
+        self.fold.add(new, event)
+
+    def _add(self, item: EntryMessage, message: BaseMessage) -> None:
+        self.messages.append(message)
+        self.ordinals[item.id] = item.ordinal
+        self._bodies[item.ordinal] = message
+        if isinstance(message, AIMessage) and item.calls:
+            for call, result_id in zip(calls_of(message), item.calls, strict=True):
+                self._calls[result_id] = _turn_call(message, call, result_id)
+
+    @property
+    def turn_id(self) -> str:
+        """Id of its question."""
+        return self.fold.turn_id
+
+    @property
+    def decisions(self) -> dict[str, Decision]:
+        """What was decided about calls, by the ids of their results."""
+        return self.fold.decisions
+
+    @property
+    def waiting(self) -> dict[str, Pause]:
+        """How calls wait for a person, decided or not, by the same ids."""
+        return self.fold.waiting
 
     def is_ended_by(self, messages: Sequence[BaseMessage], event: TurnEvent | None) -> bool:
         """Return True if it is finished after these, with more than its question; if stopped, with a text."""
-        whole = [*self.messages, *messages]
         if event and event.kind == "stop":
-            return any(isinstance(message, AIMessage) and message.text for message in whole)
-        return len(whole) > 1 and (bool(event and event.ends) or TurnRecord(self.turn_id, whole).answer is not None)
-
-    def end_of(self, messages: Sequence[BaseMessage]) -> int:
-        """Return the number of messages before the next question."""
-        later = (at for at, message in enumerate(messages) if is_question(message) and message.id != self.turn_id)
-        return next(later, len(messages))
-
-    def unknown(self, messages: Iterable[BaseMessage]) -> set[str]:
-        """Return the ids that messages name as their questions, and that may be those of other turns."""
-        return {turn for message in messages if (turn := turn_of(message))} - {self.turn_id} - self.others
+            said = [*self.messages, *messages]
+            return any(isinstance(message, AIMessage) and message.text for message in said)
+        if len(self.messages) + len(messages) <= 1:
+            return False
+        if event and event.ends:
+            return True
+        spoken = [message for message in messages if isinstance(message, AIMessage) and not came_with(message)]
+        return is_answer(spoken[-1]) if spoken else self.answer is not None
 
     def result(self, result_id: str) -> ToolMessage | None:
-        """Return the result of a call by the call's `result_id`, None if it has none.
-
-        The result has another id if an earlier one was rewound.
-        """
-        for call, result in pairs_of(self.messages):
-            if call.result_id == result_id:
-                return result
-        return None
+        """Return the result of a call by the call's `result_id`, None if it has none."""
+        stored = self.fold.results.get(result_id)
+        message = self._bodies.get(stored.ordinal) if stored else None
+        return message if isinstance(message, ToolMessage) else None
 
     @property
     def answer(self) -> AIMessage | None:
-        """The last message if it is an answer: an AI message without calls, not paused by its provider."""
-        last = self.messages[-1] if self.messages else None
-        return last if isinstance(last, AIMessage) and is_answer(last) else None
+        """Its answer: the last AI message, if that has no calls and was not paused by its provider."""
+        stored = self.fold.answer
+        message = self._bodies.get(stored.ordinal) if stored else None
+        return message if isinstance(message, AIMessage) else None
+
+    @property
+    def is_ended(self) -> bool:
+        """True if an event ended it: it was finished or stopped."""
+        return self.fold.over in ("finished", "stopped")
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if it was stopped."""
+        return self.fold.over == "stopped"
 
     @property
     def is_finished(self) -> bool:
         """True if it has its answer, was finished or stopped, or a later turn has begun."""
-        return bool(self.mark) or not self.is_newest or self.answer is not None
+        return bool(self.fold.over)
 
     @property
     def is_waiting(self) -> bool:
         """True if all that is left to do is what a person has to decide."""
-        return not self.is_finished and bool(self.undecided) and not self.open_calls
+        return self.fold.is_waiting
+
+    @property
+    def is_done(self) -> bool:
+        """True if it is in progress, and no call is open or waits for a person."""
+        return not (self.is_finished or self.fold.without_result)
 
     @property
     def undecided(self) -> list[TurnCall]:
         """The calls without a result that wait for a person's decision, in order."""
-        return [call for call in self._without_result() if self._waits(call)]
+        return [self._calls[call.result_id] for call in self.fold.undecided]
 
     @property
     def refused(self) -> list[tuple[TurnCall, Decision]]:
         """The calls that a person decided not to run, and whose result was rewound."""
-        decided = [(call, self.decisions.get(call.result_id)) for call in self._without_result()]
-        return [(call, decision) for call, decision in decided if decision and not decision.runs]
+        return [(self._calls[call.result_id], self.decisions[call.result_id]) for call in self.fold.refused]
 
     @property
     def open_calls(self) -> list[TurnCall]:
-        """The calls without a result that may be run, in order, as they were decided.
+        """The calls without a result that may be run, in order, as they were decided."""
+        return [self._decided(self._calls[call.result_id]) for call in self.fold.open_calls]
 
-        An agent that pauses for all calls of a message runs no call of it before.
-        """
-        waiting = [*self.undecided, *(call for call, _ in self.refused)]
-        paused = {call.message_id for call in waiting if self.waiting[call.result_id].is_batch}
-        ready = [call for call in self._without_result() if call not in waiting and call.message_id not in paused]
-        return [self._decided(call) for call in ready]
+    @property
+    def without_result(self) -> list[TurnCall]:
+        """All calls without a result, in order, whatever became of the turn."""
+        return [self._calls[call.result_id] for call in self.fold.without_result]
 
     @property
     def paused(self) -> list[tuple[TurnCall, Pause]]:
         """The calls of the last step that a graph's interrupt is about, as they were decided, in order.
 
-        None of an interrupt that was resumed: one of its calls was approved and has its result.
+        Calls of an interrupt that was resumed are left out: one of them was approved and has its result.
         """
-        unrun, said = self.unrun, [message for message in self.messages if isinstance(message, AIMessage)][-1:]
-        asked = [self._decided(call) for call in _calls(said) if call.result_id in self.waiting]
+        if self.is_finished:
+            return []
+        unrun = self.unrun
+        said = self.fold.said
+        asked = [self._decided(self._calls[id_]) for id_ in (said.calls if said else ()) if id_ in self.waiting]
         resumed = {self.waiting[call.result_id].interrupt for call in asked if call.result_id not in unrun}
-        found = [] if self.is_finished else [(call, self.waiting[call.result_id]) for call in asked]
+        found = [(call, self.waiting[call.result_id]) for call in asked]
         return [(call, pause) for call, pause in found if pause.interrupt not in {"", *resumed}]
 
     @property
     def unrun(self) -> set[str]:
         """Ids of the results of calls that were not run: they have none, or the one that a decision gave."""
+        if self.is_finished:
+            return set()
         refused = {id_ for id_, decision in self.decisions.items() if not decision.runs}
-        return {call.result_id for call in self._without_result()} | (set() if self.is_finished else refused)
+        return {call.result_id for call in self.fold.without_result} | refused
 
     def find_call(self, call_id: str) -> TurnCall | None:
         """Return the newest call with an id, or the one whose result has it; None if no call has it."""
-        calls = reversed(_calls(self.messages))
-        return next((call for call in calls if call_id in (call.id, call.result_id)), None)
+        for call in reversed(self._calls.values()):
+            if call_id in (call.id, call.result_id):
+                return call
+        return None
 
     def waits(self, call_id: str) -> bool:
         """Return True if a call with an id, or whose result has it, waits for a person's decision."""
         return any(call_id in (call.id, call.result_id) for call in self.undecided)
-
-    def _waits(self, call: TurnCall) -> bool:
-        return call.result_id in self.waiting and call.result_id not in self.decisions
-
-    def _without_result(self) -> list[TurnCall]:
-        return [] if self.is_finished else calls_without_result(self.messages)
 
     def _decided(self, call: TurnCall) -> TurnCall:
         decision = self.decisions.get(call.result_id)

@@ -42,12 +42,16 @@ class Turns:
         rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
         if cached is None or not rows:
             return None
-        ordinal, start = rows[turn_id].message.ordinal, rows[turn_id].entry.number
         log = await self._snapshot(cached)
-        at_once = _entries_with(log, 1)
-        async with aclosing(self._forward(log, ordinal - 1, ordinal + 1, at_once=at_once, start=start)) as turns:
+        turn = await self.stored(log, rows[turn_id].message.ordinal, start=rows[turn_id].entry.number)
+        return await self._with_draft(log, await self._whole(log, turn)) if turn else None
+
+    async def stored(self, log: Snapshot, first: int, *, start: int) -> StoredTurn | None:
+        """Return the turn whose first message has an ordinal and stands in the entry `start`; None without one."""
+        reading = self._forward(log, first - 1, first + 1, at_once=_entries_with(log, 1), start=start)
+        async with aclosing(reading) as turns:
             async for turn in turns:
-                return await self._with_draft(log, await self._whole(log, turn))
+                return turn
         return None
 
     async def _with_draft(self, log: Snapshot, turn: Turn) -> Turn:

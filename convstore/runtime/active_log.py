@@ -5,7 +5,7 @@ Entries are read in batches that grow; ranges that were rewound are skipped.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from convstore.log.rows import Row, rows_of
@@ -78,13 +78,6 @@ async def in_order(
             for row in rows_of(entries):
                 if row.message.ordinal > after:
                     yield row
-
-
-async def active_questions(reader: LogReader, log: Snapshot, ids: Collection[str]) -> dict[str, int]:
-    """Return the ordinals of active human messages, by those of these ids that they have; one command if there are."""
-    rows = await reader.messages_by_id(log.cached, list(ids), retry_if_stale=False) if ids else {}
-    asked = {id_: row.message.ordinal for id_, row in rows.items() if row.message.type == "human"}
-    return {id_: ordinal for id_, ordinal in asked.items() if log.active.has(ordinal)}
 
 
 def about(limit: int, items: int, entries: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, StoreUnavailableError, TurnClosedError, TurnLostError
@@ -225,6 +225,26 @@ class TurnWriteContract:
             closed = await elsewhere.get_turn(ids[0])
             assert closed is not None
             assert ("Not decided" in closed.messages[-1].text) is (end == "ask")
+
+    async def test_what_comes_later_by_another_way_opens_no_turn(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """A late result belongs to its turn, a note to none; a stopped, finished or answered turn stays over."""
+        for end in ("stop", "finish", "answer"):
+            async with await chat.turn(end, human="Do seals sleep?") as turn:
+                await turn.append(calls("search"))
+                if end == "finish":
+                    await turn.finish()
+                elif end == "answer":
+                    await turn.append(AIMessage("They do."))
+            if end == "stop":
+                await elsewhere.stop(end)
+            await elsewhere.append(ToolMessage("late", tool_call_id="call_search", id=f"late {end}"))
+            await elsewhere.append(SystemMessage("The user uploaded a file."))
+            async with await elsewhere.turn(end) as again:
+                assert (again.is_finished, again.is_running, again.open_calls) == (True, False, [])
+                assert (again.is_stopped, again.answer is not None) == (end == "stop", end == "answer")
+                assert again.messages[-1].id == f"late {end}"
 
     async def test_a_question_after_an_unseen_rewind_is_taken(
         self, chat: Conversation, elsewhere: Conversation

@@ -44,7 +44,7 @@ class Decisions:
 
         async def write() -> None:
             record, tail = await self._records.read(scope, turn_id)
-            if not (record.is_finished or record.open_calls or record.undecided):
+            if record.is_done:
                 event = TurnEvent("finish", turn_id)
                 await self._variants.writer.append(scope, (), condition=Condition(tail), event=event)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import ConflictError, SchemaVersionError, TurnClosedError, TurnConflictError, TurnLostError
 from convstore.log.branch import Branch
-from convstore.log.entry import Totals
+from convstore.log.entry import Entry, Totals
 from convstore.log.state import NO_RECORD, ViewRecord
 from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import TurnRecord
@@ -103,16 +103,17 @@ class HeldTurn:
     @property
     def refusal(self) -> ConflictError | None:
         """The error for anything new, if the turn is over; None if it takes more, such as more of an answer."""
-        if self.record.mark or (self.branch and self.record.is_finished):
+        if self.record.is_ended or (self.branch and self.record.is_finished):
             return TurnClosedError(self.record.turn_id)
-        if not self.record.is_newest:
+        if self.record.fold.is_superseded:
             return TurnConflictError(self.record.turn_id, is_newest=False)
         return None
 
-    def add(self, messages: Sequence[BaseMessage], event: TurnEvent | None, ordinals: Mapping[str, int]) -> None:
-        """Take over what was appended, with the ordinals of the messages by their ids."""
-        self.record.add(messages, event, ordinals)
-        self.unsure.difference_update(ordinals)
+    def add(self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None) -> None:
+        """Take over an entry that was appended, with its messages and an event."""
+        by_id = {message.id: message for message in messages}
+        self.record.add(entry.messages, [by_id[item.id] for item in entry.messages], event)
+        self.unsure.difference_update(item.id for item in entry.messages)
         self.changed.set()
 
     def follow(self, lease: TurnLease | None) -> None:

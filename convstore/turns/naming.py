@@ -9,7 +9,7 @@ derives from the turn, its own id and its ordinal, so that the same append finds
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 from uuid import NAMESPACE_OID, uuid5
@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.append.condition import IdsTaken
 from convstore.exceptions import ContentConflictError
-from convstore.log.turn_record import TurnRecord, pairs_of
+from convstore.log.turn_record import TurnRecord, calls_without_result
 from convstore.values.turns import TurnCall
 
 _Result = TypeVar("_Result")
@@ -97,6 +97,7 @@ class Naming:
     def named(self, messages: Sequence[BaseMessage]) -> Named:
         """Return the messages with their ids; one that came without an id also gets it on the caller's object."""
         retried = self._retried(messages)
+        opened = _OpenCalls(self.record.without_result) if self._has_unnamed_result(messages) else None
         named = list[BaseMessage]()
         known = set[str]()
         ordinal = self.first
@@ -107,7 +108,7 @@ class Naming:
             elif isinstance(message, AIMessage):
                 id_ = self._reply_id(given, ordinal)
             elif isinstance(message, ToolMessage):
-                id_ = self._result_id(message, named, ordinal)
+                id_ = self._result_id(message, opened.answer(message) if opened else None, ordinal)
             else:
                 id_ = given
             is_known = id_ in self.record.ordinals or not isinstance(message, AIMessage | ToolMessage)
@@ -116,7 +117,13 @@ class Naming:
             else:
                 ordinal += 1
             named.append(self._with_id(message, id_))
+            if opened:
+                opened.add(named[-1])
         return Named(named, frozenset(known))
+
+    def _has_unnamed_result(self, messages: Sequence[BaseMessage]) -> bool:
+        results = (str(message.id) for message in messages if isinstance(message, ToolMessage))
+        return any(id_ in self.nameless or id_ in self.taken for id_ in results)
 
     def _with_id(self, message: BaseMessage, id_: str) -> BaseMessage:
         if message.id == id_:
@@ -177,27 +184,41 @@ class Naming:
             id_ = derived_id(self.key, id_, ordinal)
         return id_
 
-    def _result_id(self, message: ToolMessage, before: Sequence[BaseMessage], ordinal: int) -> str:
-        """Return the id of a result: its own, that of its call if it has none, or a new one if that is taken."""
+    def _result_id(self, message: ToolMessage, answered: TurnCall | None, ordinal: int) -> str:
+        """Return the id of a result: its own, that of its call if it has none, or a new one if that is taken.
+
+        `answered` is the open call that it answers.
+        """
         given = str(message.id)
         is_nameless = given in self.nameless
         if not is_nameless and given not in self.taken:
             return given
-        call, stored = self._call_of(message, before)
+        call = answered or self.record.find_call(given) or self.record.find_call(message.tool_call_id)
         if call is None:
             return given if is_nameless else self._free_id(given, ordinal)
+        stored = self.record.result(call.result_id)
         if stored is not None and (is_nameless or given == call.result_id):
             return str(stored.id)
         return call.result_id if call.result_id not in self.taken else self._free_id(call.result_id, ordinal)
 
-    def _call_of(
-        self, message: ToolMessage, before: Sequence[BaseMessage]
-    ) -> tuple[TurnCall | None, ToolMessage | None]:
-        """Return the call that a result answers, and the result that it has; the newest open one of several."""
-        pairs = [pair for pair in pairs_of([*self.record.messages, *before]) if pair[0].id == message.tool_call_id]
-        own = [pair for pair in pairs if pair[0].result_id == message.id]
-        still_open = [pair for pair in pairs if pair[1] is None]
-        for found in (own, still_open, pairs):
-            if found:
-                return found[-1]
-        return None, None
+
+class _OpenCalls:
+    """The calls without a result while a batch is named."""
+
+    def __init__(self, calls: Iterable[TurnCall]) -> None:
+        self._by_id = dict[str, list[TurnCall]]()
+        for call in calls:
+            self._by_id.setdefault(call.id, []).append(call)
+
+    def add(self, message: BaseMessage) -> None:
+        """Add the calls of a message that has its id."""
+        for call in calls_without_result([message]):
+            self._by_id.setdefault(call.id, []).append(call)
+
+    def answer(self, result: ToolMessage) -> TurnCall | None:
+        """Remove and return the call that a result was made for, else the newest with its call id; None without one."""
+        calls = self._by_id.get(result.tool_call_id)
+        if not calls:
+            return None
+        own = [index for index, call in enumerate(calls) if call.result_id == result.id]
+        return calls.pop(own[0] if own else -1)

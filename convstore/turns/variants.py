@@ -230,15 +230,16 @@ class Variants:
 
     async def _read(self, place: _Place, turn_id: str, variant: str) -> VariantRecord:
         cached = place.log.cached
-        record, event = TurnRecord(turn_id), TurnEvent("", turn_id, first_turn=place.first_turn, variant=variant)
+        event = TurnEvent("", turn_id, first_turn=place.first_turn, variant=variant)
+        record = TurnRecord.of(turn_id, 0)
         branch = await self._reader.branch(cached, event, through=place.log.tail.entries)
         as_if = Snapshot(cached, branch.totals, branch.active(place.log.active))
         branch = branch._replace(totals=await self._reader.recount_tail(cached, branch.totals, as_if))
         if turn_id in place.rows and turn_id != variant:
-            record.add(await self._reader.decode_all(cached, [place.rows[turn_id].message]))
+            question = [place.rows[turn_id].message]
+            record.add(question, await self._reader.decode_all(cached, question))
         for entry in place.of(variant):
-            ordinals = {item.id: item.ordinal for item in entry.messages}
-            record.add(await self._reader.decode_all(cached, entry.messages), entry.event, ordinals)
+            record.add(entry.messages, await self._reader.decode_all(cached, entry.messages), entry.event)
         return record, place.log.tail, branch
 
     async def pending(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> list[VariantRecord]:
@@ -263,7 +264,7 @@ class Variants:
             for event in place.begun:
                 if event.turn == turn_id:
                     variant = await self._read(place, turn_id, event.variant)
-                    variant[0].is_newest = not place.is_closed(event.variant)
+                    variant[0].fold.is_superseded = place.is_closed(event.variant)
                     if (call := variant[0].find_call(call_id)) and call.result_id in variant[0].waiting:
                         found.append(variant)
             pending = await self._pending(place)

@@ -7,7 +7,7 @@ change of the active messages it reads again from the first message that is affe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence, Set
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,12 +17,11 @@ from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
 from convstore.log.rows import rows_of
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.filing import Filing, is_question, turn_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
-from convstore.runtime.active_log import active_questions, read_page
+from convstore.runtime.active_log import read_page
 from convstore.runtime.changes import Changes
 from convstore.runtime.log_reader import Snapshot
 from convstore.turns.variants import VariantRecord, Variants
@@ -61,19 +60,18 @@ class _Told:
                 self.last, self.replaces_from = first - 1, first
             self.log = self.record = None
 
-    def fold(self, entries: Sequence[Entry], stored: Sequence[StoredMessage], others: Set[str]) -> None:
-        """Add entries and their messages to the record of the last turn; `others` are questions that they name."""
+    def fold(self, entries: Sequence[Entry], stored: Sequence[StoredMessage]) -> None:
+        """Add entries and their messages to the record of the last turn."""
         messages = iter([message.message for message in stored])
         for entry in entries:
             own = list(islice(messages, len(entry.messages)))
-            if begins := [at for at, message in enumerate(own) if is_question(message)]:
-                own, filing = own[begins[-1] :], Filing(None, (call.result for call in entry.totals.calls))
-                self.record, self.places = TurnRecord(str(own[0].id), filing=filing), set()
+            for item in entry.messages:
+                if item.begins_turn:
+                    self.record, self.places = TurnRecord.of(item.id, item.ordinal), set()
             if entry.branch and entry.event:
                 self.places.add(entry.event.first_turn)
             if self.record:
-                self.record.others |= others - {self.record.turn_id}
-                self.record.add(own, None if entry.branch else entry.event)
+                self.record.add(entry.messages, own, None if entry.branch else entry.event)
 
 
 class _Seen(NamedTuple):
@@ -174,16 +172,9 @@ class Watcher:
         ):
             async for entries in batches:
                 stored = await self._records.listed(log, rows_of(entries), full=full)
-                told.fold(entries, stored, await self._named(log, told, stored))
+                told.fold(entries, stored)
                 if new := [message for message in stored if message.ordinal > told.last]:
                     yield new
-
-    async def _named(self, log: Snapshot, told: _Told, stored: Sequence[StoredMessage]) -> set[str]:
-        """Return the questions that messages name as theirs; one command if neither is among them, or the last one."""
-        named = {turn for message in stored if (turn := turn_of(message.message))}
-        known = named & {str(message.message.id) for message in stored if is_question(message.message)}
-        last = told.record.turn_id if told.record else ""
-        return known | {last} | (await active_questions(self._reader, log, named - known - {last})).keys()
 
     async def _start(self, log: Snapshot, told: _Told) -> int:
         """Return the number of the entry to read from; of the last turn, all is read."""
@@ -199,8 +190,7 @@ class Watcher:
         log, lease, draft = seen
         if (record := told.record) is None:
             return None
-        if not log.tail.is_ended:  # the end was rewound
-            record.mark = ""
+        record.fold.settle(log.tail)
         places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
         pending = [pair for place in places for pair in await self._variants.pending(log.cached.scope, place, log)]
         return _state_of_pending(pending, lease, draft) or _state_of(record, "", log.tail, lease, draft)
@@ -239,7 +229,7 @@ def _state_of(
     """Return the state of a turn, or of a variant of it; a draft counts until its reply is in the log."""
     key = "" if variant == record.turn_id else variant
     if record.is_finished:
-        return TurnState(turn_id=record.turn_id, status="stopped" if record.mark == "stop" else "finished")
+        return TurnState(turn_id=record.turn_id, status="stopped" if record.is_stopped else "finished")
     is_running = lease is not None and lease.is_for(record.turn_id, variant)
     is_own = draft and (draft.turn, draft.variant, draft.after) == (record.turn_id, variant, tail.messages)
     return TurnState(

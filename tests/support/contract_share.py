@@ -156,6 +156,7 @@ LONG = {
     "test_what_a_writer_in_flight_added_is_swept",
     "test_what_comes_while_a_summary_is_written_is_not_in_it",
     "test_what_is_rewound_is_not_summarised",
+    "test_what_comes_later_by_another_way_opens_no_turn",
     "test_what_is_written_while_a_policy_ends_it_is_not_lost",
     "test_what_rests_is_sealed",
     "test_what_stands_before_it_is_rewound_meanwhile",

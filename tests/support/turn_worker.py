@@ -34,7 +34,7 @@ from starlette.routing import Route
 from convstore import Conversation, ConversationStore
 from convstore.conversation import turn as sessions
 from convstore.exceptions import ConflictError, StoreUnavailableError, UnknownMessageError
-from convstore.turns import keeper, streaming
+from convstore.turns import streaming, writing
 from convstore.types import TurnSession
 
 __all__ = ["LEASE_SECONDS", "goes_on", "question"]
@@ -190,7 +190,7 @@ async def _refuse(_: Request, error: Exception) -> Response:
 
 async def main(uri: str, database: str, journal: Journal, listening: socket.socket) -> None:
     """Serve until a signal comes."""
-    keeper._LEASE = timedelta(seconds=LEASE_SECONDS)
+    writing.LEASE = timedelta(seconds=LEASE_SECONDS)
     sessions.RENEW_SECONDS, sessions.CHECK_SECONDS, streaming.DRAFT_SECONDS = 0.9, 0.3, 0.2  # type: ignore[attr-defined]
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN
