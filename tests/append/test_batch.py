@@ -6,6 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -143,7 +144,7 @@ def test_totals_are_sums_over_the_log(script: Any, lengths: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("end", range(1, 6))
+@each_case("end", range(1, 6))
 def test_open_calls_are_those_without_a_result(end: Any) -> None:
     """The totals name the calls that wait for a result, whatever was answered meanwhile."""
     made = turn(1, [Round((10, 10), sources=False), Round((10,), sources=False)])[: end + 1]
@@ -259,7 +260,7 @@ def test_small_parts_stay_in_the_entry(message: Any) -> None:
     assert not composed.chunks
 
 
-@pytest.mark.parametrize("size", [10, 3_000, 50_000])
+@each_case("size", [10, 3_000, 50_000])
 def test_an_omitted_value_is_named_once(size: int) -> None:
     """With `omit` each value left out is named once by its path in the message, whether the message is split or not."""
     artifact = [{"text": "x" * size, "owner": object()}, {"text": "y"}]

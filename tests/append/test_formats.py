@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import (
@@ -190,7 +191,7 @@ def test_a_dict_of_langchain_is_copied() -> None:
     assert message.text == "Hi"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "field"),
     [
         ({"type": "computer_call", "id": "cu", "call_id": "c", "status": "completed"}, "type"),
@@ -326,7 +327,7 @@ class Said(BaseModel):
 SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "model"),
     [
         ({**SAID, "usage": Counts().model_dump()}, "unknown"),

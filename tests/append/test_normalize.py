@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -107,16 +108,14 @@ def depth(value: Any) -> int:
 # What a batch may be
 
 
-@pytest.mark.parametrize("wrap", [list, tuple, iter, lambda items: (item for item in items)])
+@each_case("wrap", [list, tuple, iter, lambda items: (item for item in items)])
 def test_any_iterable_is_a_batch(wrap: Any) -> None:
     """Lists, tuples, iterators and generators of messages and dicts are batches, and the order is kept."""
     batch = [HumanMessage("a"), {"role": "assistant", "content": "b"}, HumanMessage("c")]
     assert [message.content for message in normalize_messages(wrap(batch))] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    "alone", [HumanMessage("Hello"), HELLO, MappingProxyType(HELLO), HumanMessageChunk(content="Hello")]
-)
+@each_case("alone", [HumanMessage("Hello"), HELLO, MappingProxyType(HELLO), HumanMessageChunk(content="Hello")])
 def test_one_message_is_a_batch_of_one(alone: Any) -> None:
     """A message, a chunk or a dict that is not in a list is a batch of one."""
     message = normalized(alone)
@@ -124,7 +123,7 @@ def test_one_message_is_a_batch_of_one(alone: Any) -> None:
     assert message.content == "Hello"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "batch",
     ["Hello", b"Hello", bytearray(b"x"), None, 7, 1.5, True, object(), ChatPromptValue(messages=[]), repr],
 )
@@ -135,13 +134,13 @@ def test_what_is_no_batch_is_refused(batch: Any) -> None:
     assert "pass a LangChain message or an OpenAI-format dict" in str(error)
 
 
-@pytest.mark.parametrize("empty", [[], (), iter(())])
+@each_case("empty", [[], (), iter(())])
 def test_an_empty_batch_is_refused(empty: Any) -> None:
     """An empty batch is refused: it would be an entry of nothing."""
     assert "empty" in str(refusal(empty))
 
 
-@pytest.mark.parametrize("item", ["Hello", None, ("user", "Hello"), 3, [HELLO], ChatPromptValue(messages=[])])
+@each_case("item", ["Hello", None, ("user", "Hello"), 3, [HELLO], ChatPromptValue(messages=[])])
 def test_an_item_that_is_no_message_is_named(item: Any) -> None:
     """An item that is neither message nor dict is refused, with its place in the batch."""
     error = refusal([HELLO, item])
@@ -163,7 +162,7 @@ def test_an_error_of_the_callers_generator_is_the_callers() -> None:
 # LangChain messages
 
 
-@pytest.mark.parametrize(
+@each_case(
     "message",
     [
         HumanMessage("Hello", name="ada"),
@@ -190,7 +189,7 @@ def test_remove_message_is_refused() -> None:
     assert "rewind" in str(error)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "plain"),
     [
         (PoliteHumanMessage(content="Hello"), "HumanMessage"),
@@ -206,7 +205,7 @@ def test_other_classes_are_refused(message: Any, plain: str) -> None:
     assert message.id is None
 
 
-@pytest.mark.parametrize("call_id", ["", None, 7])
+@each_case("call_id", ["", None, 7])
 def test_a_tool_message_without_its_call_is_refused(call_id: int | str | None) -> None:
     """A LangChain tool message whose tool_call_id is missing, empty or no str is refused."""
     message = ToolMessage("42", tool_call_id="c1")
@@ -220,9 +219,7 @@ def test_a_function_message_without_a_name_is_refused() -> None:
     assert refusal(FunctionMessage(content="42", name="")).field == "name"
 
 
-@pytest.mark.parametrize(
-    ("content", "field"), [(None, "content"), (7, "content"), (("a",), "content"), (["a", 7], "content[1]")]
-)
+@each_case(("content", "field"), [(None, "content"), (7, "content"), (("a",), "content"), (["a", 7], "content[1]")])
 def test_a_message_whose_content_was_broken_is_refused(content: Any, field: str) -> None:
     """LangChain does not check content that is set later, so it is checked here."""
     message = HumanMessage("Hello")
@@ -252,7 +249,7 @@ CALL_CHUNKS = [
 USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token_details": {"reasoning": 1}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("chunk", "whole_class"),
     [
         (
@@ -330,7 +327,7 @@ def test_ids_are_set_on_the_callers_messages() -> None:
     assert [message.id for message in normalize_messages(batch)] == first
 
 
-@pytest.mark.parametrize(
+@each_case(
     "bad", [{"role": "nobody"}, ToolMessage("x", tool_call_id=""), HumanMessage("x", id=""), HumanMessage("x", id="a")]
 )
 def test_a_refused_batch_changes_nothing(bad: Any) -> None:
@@ -343,7 +340,7 @@ def test_a_refused_batch_changes_nothing(bad: Any) -> None:
 BAD_IDS = ["", "x" * 513, "é" * 257, "\ud800", StrWithNotes("x"), 7, b"x", ["x"], {"$ne": ""}, True]
 
 
-@pytest.mark.parametrize("bad", BAD_IDS)
+@each_case("bad", BAD_IDS)
 def test_unusable_ids_are_refused(bad: Any) -> None:
     """An id that is not a plain non-empty str of at most 512 bytes of UTF-8 is refused, on messages and dicts."""
     message = HumanMessage("x")
@@ -353,14 +350,14 @@ def test_unusable_ids_are_refused(bad: Any) -> None:
         assert (error.index, error.field) == (1, "id")
 
 
-@pytest.mark.parametrize("good", ["x", "x" * 512, "é" * 256, "\x00", "$a.b"])
+@each_case("good", ["x", "x" * 512, "é" * 256, "\x00", "$a.b"])
 def test_usable_ids_are_kept(good: str) -> None:
     """Any plain str of 1 to 512 bytes of UTF-8 is kept, with and without a key."""
     assert normalized({**HELLO, "id": good}, key="k") == HumanMessage("Hello", id=good)
     assert normalized(HumanMessage("x", id=good)).id == good
 
 
-@pytest.mark.parametrize("bad", BAD_IDS)
+@each_case("bad", BAD_IDS)
 def test_an_unusable_key_is_refused(bad: Any) -> None:
     """A key is held to the same rule as an id; the error does not blame a message."""
     with pytest.raises(InvalidInputError, match="key must") as caught:
@@ -368,7 +365,7 @@ def test_an_unusable_key_is_refused(bad: Any) -> None:
     assert not isinstance(caught.value, InvalidMessageError)
 
 
-@pytest.mark.parametrize("bad", ["", 7])
+@each_case("bad", ["", 7])
 def test_an_unusable_new_id_is_refused(bad: int | str) -> None:
     """Ids returned by ``new_id`` are checked as well."""
     assert refusal(HumanMessage("x"), new_id=lambda: bad).field == "id"
@@ -421,7 +418,7 @@ def test_derived_ids_do_not_clash(places: Any) -> None:
 # Dicts: roles, content, names
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "message"),
     [
         ({"role": "system", "content": "x"}, SystemMessage("x")),
@@ -446,7 +443,7 @@ def test_each_role_has_its_class(raw: dict[str, Any], message: Any) -> None:
     assert normalized(raw, new_id=lambda: "new") == message.model_copy(update={"id": "new"})
 
 
-@pytest.mark.parametrize("role", ["human", "ai", "", "User", None, 7, ["user"], {"a": 1}, nested(DEEP, of=list)])
+@each_case("role", ["human", "ai", "", "User", None, 7, ["user"], {"a": 1}, nested(DEEP, of=list)])
 def test_an_unknown_role_is_refused(role: Any) -> None:
     """An unknown, empty or missing role is refused with an error that lists the valid roles."""
     error = refusal([HELLO, {"role": role, "content": "x"}])
@@ -454,7 +451,7 @@ def test_an_unknown_role_is_refused(role: Any) -> None:
     assert "system, developer, user, assistant, tool, function" in str(error)
 
 
-@pytest.mark.parametrize("role", ["system", "developer", "user", "tool", "function"])
+@each_case("role", ["system", "developer", "user", "tool", "function"])
 def test_missing_content_is_refused(role: str) -> None:
     """Only an assistant may leave content out; null is allowed and means no text."""
     raw = {"role": role, "name": "f", "tool_call_id": "c1"}
@@ -485,7 +482,7 @@ def test_blocks_are_kept_as_they_are() -> None:
     assert normalized({"role": "user", "content": blocks}).content == blocks
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "field"),
     [
         ({"role": "user", "content": "x", "name": 7}, "name"),
@@ -512,7 +509,7 @@ def test_unusable_fields_of_a_dict_are_named(raw: dict[str, Any], field: str) ->
 # Dicts: nothing is lost
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value"),
     [
         ("reasoning_content", "hm"),
@@ -539,13 +536,13 @@ def test_unknown_keys_are_kept(name: str, value: Any) -> None:
         assert normalized(raw).additional_kwargs[name] == value
 
 
-@pytest.mark.parametrize("name", ["audio", "function_call"])
+@each_case("name", ["audio", "function_call"])
 def test_a_null_that_means_none_is_left_out(name: str) -> None:
     """OpenAI's null for "no audio" and "no function call" is left out: langchain-openai fails on sending it."""
     assert normalized({"role": "assistant", "content": "x", name: None}).additional_kwargs == {}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("usage", "expected"),
     [
         ({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 9}, (5, 2, 9)),
@@ -653,7 +650,7 @@ def test_an_error_and_its_causes_quote_no_content() -> None:
         assert "secret" not in "".join(line for line in written if not line.startswith('  File "'))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "args"),
     [
         ('{"q": "ada", "n": [1, 2.5, null]}', {"q": "ada", "n": [1, 2.5, None]}),
@@ -726,7 +723,7 @@ def test_two_hundred_levels_are_readable() -> None:
     assert depth(normalized(function_call('{"in": ' * 200 + "1" + "}" * 200)).tool_calls[0]["args"]) == 200
 
 
-@pytest.mark.parametrize(("call_id", "kept"), [(None, None), ("", ""), ("c9", "c9")])
+@each_case(("call_id", "kept"), [(None, None), ("", ""), ("c9", "c9")])
 def test_the_id_of_a_call_is_kept(call_id: str | None, kept: str | None) -> None:
     """A call without id, as some servers send it, is kept with id None."""
     assert normalized(function_call("{}", id=call_id)).tool_calls[0]["id"] == kept
@@ -736,7 +733,7 @@ def test_the_id_of_a_call_is_kept(call_id: str | None, kept: str | None) -> None
 FUNCTION = {"name": "f", "arguments": "{}"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("tool_calls", "field"),
     [
         ({}, "tool_calls"),
@@ -773,7 +770,7 @@ def test_what_pydantic_refuses_is_typed() -> None:
     assert isinstance(error.__cause__, ValidationError)
 
 
-@pytest.mark.parametrize(("given_input", "text"), [("SELECT 1", "SELECT 1"), ("", ""), (None, "")])
+@each_case(("given_input", "text"), [("SELECT 1", "SELECT 1"), ("", ""), (None, "")])
 def test_custom_calls_are_kept(given_input: str | None, text: str) -> None:
     """A custom call is a tool call with langchain-openai's one argument; the raw call stays beside it."""
     calls = [{"id": "c1", "type": "custom", "custom": {"name": "sql", "input": given_input}}]
@@ -782,7 +779,7 @@ def test_custom_calls_are_kept(given_input: str | None, text: str) -> None:
     assert message.additional_kwargs == {"tool_calls": calls}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "call",
     [
         {"id": "c1", "type": "function", "function": FUNCTION, "extra_content": {"google": {"thought_signature": "s"}}},

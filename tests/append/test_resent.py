@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import (
@@ -95,7 +96,7 @@ def test_what_is_read_is_enough(batch: str, log: str, exactly: bool) -> None:
             assert (part.differs, part.matched) == (whole.differs, whole.matched)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("batch", "log", "expected"),
     [
         ("h1a1h2", "", 0),  # an empty log takes all
@@ -131,7 +132,7 @@ def test_the_rule_by_example(batch: str, log: str, expected: int | None) -> None
     assert known(batch, log) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("batch", "log", "expected"),
     [
         ("h1a2h2", "h1a1", 1),  # another answer
@@ -151,7 +152,7 @@ def test_the_rule_of_questions_by_example(batch: str, log: str, expected: int | 
     assert known(batch, log, exactly=False) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("batch", "log", "after", "before"),
     [
         ("h1a1h3", "h1a1h2a2", "2", "3"),
@@ -193,7 +194,7 @@ def called(args: Any, name: str = "look", id_: str = "c") -> AIMessage:
 PICTURE = base64.b64encode(b"a picture").decode()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "other"),
     [
         (HumanMessage("Hi", id="1", name="ada"), HumanMessage(" Hi\n", id="2")),
@@ -221,7 +222,7 @@ def test_what_a_client_cannot_tell_apart_is_equal(message: BaseMessage, other: B
     assert same(message, other)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "other"),
     [
         (HumanMessage("Hi"), AIMessage("Hi")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.messages import AIMessage
 from pydantic import BaseModel, ConfigDict
 
@@ -105,7 +106,7 @@ def stored_form(given: Any) -> AIMessage:
     return message
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "provider", "model", "stop"),
     [
         (COMPLETION, "openai", "gpt-5-2025-08-07", "tool_calls"),
@@ -166,7 +167,7 @@ def test_two_responses_of_anthropic_are_two_messages() -> None:
     assert [message.id for message in normalize_messages([MESSAGE, again])] == ["msg_01", "msg_02"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "field"),
     [
         ({**COMPLETION, "choices": []}, "choices"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -79,7 +80,7 @@ def test_sections_begin_with_human_messages() -> None:
     assert ids(chain.sections[1].body[0].messages()) == ["m4", "m5", "m6"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kinds", "index", "problem"),
     [
         (["h", "a x"], 1, "the call 'x' has no result"),
@@ -165,7 +166,7 @@ def test_operations_keep_what_they_do_not_know() -> None:
     assert [message.text for message in joined.messages()] == ["text m0", "text m1", "text m2\n\nMore."]
 
 
-@pytest.mark.parametrize("repair", [False, True])
+@each_case("repair", [False, True])
 def test_what_is_no_message_is_refused(repair: bool) -> None:
     """By an error that names its place and what it is."""
     with pytest.raises(MalformedChainError, match="LangChain messages, not of dict") as caught:

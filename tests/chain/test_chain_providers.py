@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from strategies import same
 from test_chain import chain_of, copied, ids
@@ -37,7 +38,7 @@ def normalized(ai: AIMessage, *results: ToolMessage, template: str = OPENAI) -> 
 # Ids
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("template", "form"),
     [
         (OPENAI, r"call_[A-Za-z0-9]{24}"),
@@ -141,7 +142,7 @@ def test_invalid_calls_and_calls_without_id_are_renamed() -> None:
     assert all(re.fullmatch(r"call_\w{24}", each) for each in found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "template", ["", "call_1", "{f}", "{r:0:x}", "{r:600:x}", "{r:99999999999:x}", "{r:4:q}", "{r:x}", "{r:4:x}{", 7]
 )
 def test_what_is_no_template_is_refused(template: int | str) -> None:
@@ -184,7 +185,7 @@ def test_reasoning_blocks_go(block: dict[str, Any]) -> None:
     assert chain.clear_reasoning().messages()[1].content == [TEXT]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("block", "left"),
     [
         ({**TEXT, "signature": "c2ln"}, TEXT),
@@ -229,7 +230,7 @@ def test_calls_lose_their_signatures() -> None:
     assert ai.tool_calls[0]["extras"] == {"signature": "c2ln"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "kwargs",
     [
         {"reasoning_content": "Hm."},
@@ -271,7 +272,7 @@ def test_clearing_changes_no_size_and_nothing_else() -> None:
 # Arguments
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("written", "sanitized"),
     [
         ('{"a": 1}', '{"a": 1}'),

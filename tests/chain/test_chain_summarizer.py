@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from properties import STRIDE
@@ -95,7 +96,7 @@ def test_the_page_lists_every_parameter_and_its_default() -> None:
     ]
 
 
-@pytest.mark.parametrize("value", [0, -1])
+@each_case("value", [0, -1])
 def test_a_number_that_is_not_positive_means_the_default(value: int) -> None:
     """Each of them."""
     numbers = [each.name for each in fields(ChainSummarizerConfig) if each.type == "int"]
@@ -103,16 +104,14 @@ def test_a_number_that_is_not_positive_means_the_default(value: int) -> None:
     assert ChainSummarizerConfig(**dict.fromkeys(numbers, value)) == ChainSummarizerConfig()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"keep_sections": 1.5}, {"use_qa": 1}, {"max_qa_bytes": True}, {"max_pair_bytes": "1"}]
-)
+@each_case("wrong", [{"keep_sections": 1.5}, {"use_qa": 1}, {"max_qa_bytes": True}, {"max_pair_bytes": "1"}])
 def test_nonsense_is_refused_when_made(wrong: dict[str, Any]) -> None:
     """By name."""
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):
         ChainSummarizerConfig(**wrong)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("handler", "options"), [(7, {}), (Scripted(), {"max_concurrency": 0}), (Scripted(), {"max_prompt_bytes": 8191})]
 )
 def test_a_summarizer_refuses_nonsense(handler: Any, options: dict[str, Any]) -> None:
@@ -125,7 +124,7 @@ def test_a_summarizer_refuses_nonsense(handler: Any, options: dict[str, Any]) ->
 # Sections
 
 
-@pytest.mark.parametrize("method", ["summarize", "summarize_sections", "rotate_last_section", "fold_qa_pairs"])
+@each_case("method", ["summarize", "summarize_sections", "rotate_last_section", "fold_qa_pairs"])
 def test_an_item_that_is_not_a_message_raises_a_typed_error(method: str) -> None:
     """The error names the index and the type, as `parse_chain`'s does, and no call of the model is made."""
     calls: list[str] = []
@@ -162,7 +161,7 @@ def test_older_sections_become_header_and_summary() -> None:
     assert (summary.bytes_before, summary.bytes_after) == (sum(map(bytes_in, messages)), chain.size)
 
 
-@pytest.mark.parametrize("keep", [1, 2, 3, 9])
+@each_case("keep", [1, 2, 3, 9])
 def test_so_many_sections_are_kept(keep: int) -> None:
     """`keep_sections` of them; with fewer there is nothing to do."""
     handler = Scripted()
@@ -172,7 +171,7 @@ def test_so_many_sections_are_kept(keep: int) -> None:
     assert ids(summary.messages[2 * max(3 - keep, 0) :]) == ids(messages[2 * max(3 - keep, 0) :])
 
 
-@pytest.mark.parametrize("kinds", [[], ["s"], ["h"], ["s", "h"], ["h", "a"], ["h", "a x", "t x"]])
+@each_case("kinds", [[], ["s"], ["h"], ["s", "h"], ["h", "a"], ["h", "a x", "t x"]])
 def test_nothing_to_do_costs_nothing(kinds: Any) -> None:
     """Empty and short chains come back as they are, the very objects."""
     handler = Scripted()
@@ -189,7 +188,7 @@ def test_a_small_section_costs_no_call() -> None:
     assert (handler.prompts, len(summary.messages)) == ([], 6)
 
 
-@pytest.mark.parametrize("kinds", [["h", "a", "a"], ["h", "a x", "t x"]])
+@each_case("kinds", [["h", "a", "a"], ["h", "a x", "t x"]])
 def test_a_summary_is_not_summarised_again(kinds: list[str]) -> None:
     """A summary with or without calls is not summarised again, however long it is, even by another summarizer."""
     handler = Scripted("a" * 1500)
@@ -250,7 +249,7 @@ def test_older_pairs_become_one_summary_in_front() -> None:
     assert run(handler, summary.messages, last_section_bytes=3200).calls == ()
 
 
-@pytest.mark.parametrize(("limit", "calls"), [(4 * 1007 + 7, 0), (4 * 1007 + 6, 1)])
+@each_case(("limit", "calls"), [(4 * 1007 + 7, 0), (4 * 1007 + 6, 1)])
 def test_a_section_is_rotated_above_its_limit(limit: Any, calls: int) -> None:
     """At the limit it stays."""
     summary = run(Scripted(), talk("h", *"aaaa", text="x" * (1007 - len("text m1 "))), last_section_bytes=limit)
@@ -783,7 +782,7 @@ def test_a_summary_that_is_not_shorter_leaves_its_section_alone() -> None:
     assert len(handler.prompts) == 3
 
 
-@pytest.mark.parametrize("config", [{"last_section_bytes": KIB}, {"max_pair_bytes": KIB}])
+@each_case("config", [{"last_section_bytes": KIB}, {"max_pair_bytes": KIB}])
 def test_older_pairs_whose_summary_is_not_shorter_stay(config: dict[str, Any]) -> None:
     """No pair is ever replaced by nothing; the sections before are summarised."""
     handler = Scripted("short", *["x" * 9_000] * 9)
@@ -936,7 +935,7 @@ def test_strict_seed_asks_for_small_sections_and_takes_long_answers() -> None:
     assert summary.error is None
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@each_case("strict", [False, True])
 def test_a_lone_summary_is_left_alone(strict: bool) -> None:
     """Though the last pair alone is too large, or the fold's limit stays exceeded; so does the seed."""
     messages = talk("h", "a", "a", text="y" * 3000)

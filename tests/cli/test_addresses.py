@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from canary import LOGIN, PASSWORD, USER
+from cases import each_case
 from command_line import convstore
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -169,7 +170,7 @@ async def test_a_password_that_cannot_be_sent_says_so(server_uri: str) -> None:
     assert not shows_secret(*said_of(caught.value))
 
 
-@pytest.mark.parametrize("scheme", ["mongodb", "mongodb+srv"])
+@each_case("scheme", ["mongodb", "mongodb+srv"])
 async def test_a_host_that_does_not_resolve_says_so(scheme: str) -> None:
     """The error names the host, and no topology."""
     uri = f"{scheme}://{LOGIN}@nobody.invalid/app?serverSelectionTimeoutMS=200"
@@ -182,7 +183,7 @@ async def test_a_host_that_does_not_resolve_says_so(scheme: str) -> None:
     assert not shows_secret(*said_of(caught.value))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("option", "seconds"), [("", 5.0), ("?serverSelectionTimeoutMS=300", 0.3), ("?SERVERSELECTIONTIMEOUTMS=400", 0.4)]
 )
 async def test_a_server_that_is_down_is_an_error_after_five_seconds(option: str, seconds: float) -> None:
@@ -206,7 +207,7 @@ async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog: pytest.
     assert not shows_secret(*said_of(caught.value), caplog.text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "said"),
     [
         (

@@ -15,6 +15,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from cases import each_case
 from command_line import convstore, emptied_address, lines, recording
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import MongoClient
@@ -348,7 +349,7 @@ def test_nothing_is_written(uri: Any, command: str, server_uri: str) -> None:
         assert name not in client.list_database_names()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each_case("command", COMMANDS)
 def test_the_help_of_a_command_fits_80_columns(command: str) -> None:
     """Examples included, which take the address from the environment; options show names, not types."""
     shown = convstore(command, "-h").stdout
@@ -369,7 +370,7 @@ def test_the_help_groups_the_commands() -> None:
     assert shown == convstore("-h").stdout
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "escaped"),
     [("a\r\nb", "a b"), ("\x00\x7f", r"\x00\x7f"), ("\U000e0001", r"\U000e0001"), ("naïve 漢字 🙂", "naïve 漢字 🙂")],
 )

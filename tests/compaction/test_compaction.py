@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import each_case
 from counting import Commands, cold
 from fixture_types import Client
 from hypothesis import given
@@ -105,7 +106,7 @@ def rule_of(trigger: int, *, keep: int = 1, summary: int = 1) -> CompactionRule:
 TURNS = "h a " * 10
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("script", "trigger", "keep", "cut"),
     [
         ("", 10, 1, 0),
@@ -180,7 +181,7 @@ def test_a_cut_is_never_between_a_call_and_its_results(seed: int, trigger: int, 
     assert plan_compaction(rows, rule_of(trigger, keep=keep), force=True) >= cut
 
 
-@pytest.mark.parametrize("keep", [0, 2, 4])
+@each_case("keep", [0, 2, 4])
 def test_many_turns_pass_between_two_compactions(keep: int) -> None:
     """A compaction leaves at most half of the trigger, so the other half is appended before the next one."""
     rule, folded, cuts = rule_of(400, keep=keep), 0, []
@@ -272,7 +273,7 @@ def test_a_summarizer_has_the_name_of_its_model() -> None:
             RunningSummarizer(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [7, "gpt-x", SimpleNamespace(summarize=None, rule={"keep_last_turns": 3})])
+@each_case("wrong", [7, "gpt-x", SimpleNamespace(summarize=None, rule={"keep_last_turns": 3})])
 def test_what_is_no_summarizer_is_refused(wrong: Any) -> None:
     """as_summarizer() refuses an object that is not a summarizer, so that a store refuses it when it is made."""
     with pytest.raises(InvalidInputError):
@@ -362,7 +363,7 @@ async def _fails_while_cancelled() -> None:
     raise BaseExceptionGroup("unhandled errors in a TaskGroup", [asyncio.CancelledError(), ValueError("no key")])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("does", "problem"),
     [
         (_cancels, "cancelled"),
@@ -383,7 +384,7 @@ async def test_whatever_a_summarizer_raises_compact_does_not(does: Any, problem:
     assert (await chat.load_history()).summary is None
 
 
-@pytest.mark.parametrize("which", ["in the middle", "the last"])
+@each_case("which", ["in the middle", "the last"])
 async def test_a_summary_whose_messages_are_not_all_there_does_not_expand(which: str) -> None:
     """An entry that is missing is named; what is left is not given for the whole."""
     database = memory()
@@ -556,7 +557,7 @@ def test_a_sync_load_does_not_hang_either() -> None:
     assert ended.is_set()
 
 
-@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, True, "30", None])
+@each_case("seconds", [-1, math.nan, math.inf, True, "30", None])
 def test_the_time_that_a_load_waits_is_a_number_of_seconds(seconds: Any) -> None:
     """Anything else is refused when the store is made."""
     with pytest.raises(InvalidInputError, match="compaction_seconds must be a number of seconds"):
@@ -662,7 +663,7 @@ async def test_a_summarizer_is_given_text_that_can_be_sent() -> None:
     assert sender.sent.startswith("cut \ufffd")
 
 
-@pytest.mark.parametrize("text", ["lone \ud800 surrogate", "NUL \0 inside", "語" * 200, "</message>"])
+@each_case("text", ["lone \ud800 surrogate", "NUL \0 inside", "語" * 200, "</message>"])
 async def test_a_summary_may_hold_any_text(text: str) -> None:
     """A summary of any text is read as it was written, by the store that wrote it and by a new one."""
 

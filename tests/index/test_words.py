@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
@@ -17,7 +17,7 @@ TEXT = st.text(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "query"),
     [
         ("getUserName(id)", "user name"),
@@ -48,7 +48,7 @@ def test_a_query_meets_a_text_in_another_form(text: str, query: str) -> None:
     assert all(found.intersection(group) for group in query_groups(query))
 
 
-@pytest.mark.parametrize("words", ["der the", "les the", "los the", "gli the", "uma the", "het the", "не the"])
+@each_case("words", ["der the", "les the", "los the", "gli the", "uma the", "het the", "не the"])
 def test_english_is_the_language_where_it_is_as_common_as_another(words: str) -> None:
     """In every process: a set's order is each process's own, and a segment is compared with one of another process."""
     assert language_of(f"{words} Ω") == "english"

@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import zstandard
+from cases import each_case
 from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -267,7 +268,7 @@ def test_a_known_datetime_of_a_foreign_zone_comes_back_equal() -> None:
     assert _back(moment).utcoffset() == timedelta(hours=1)
 
 
-@pytest.mark.parametrize("wrap", [list, dict, tuple, Document])
+@each_case("wrap", [list, dict, tuple, Document])
 def test_a_value_inside_itself_is_refused_by_its_path(wrap: Any) -> None:
     """A cycle through any container ends in an error that names it, not in an endless walk."""
     inner: list[Any] = [1]
@@ -349,7 +350,7 @@ def test_a_taught_type_is_known_to_a_copy() -> None:
     assert same(_back(tag, codec), tag)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("type_", "name"),
     [
         (_Tag, "bytes"),
@@ -449,7 +450,7 @@ def _doubling() -> tuple[str, str]:
 _ITSELF = '{"$":["payload",[0,999,false,""]]}'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "payload"),
     [
         ("", ""),
@@ -597,7 +598,7 @@ def test_a_rebuilt_message_has_the_same_digest(message: Any) -> None:
     assert digest_of(texts[0]) == digest_of(texts[1])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "kept", "left_out"),
     [
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from cases import each_case
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.messages.provenance import kind_of, mark, without_mark
@@ -25,7 +25,7 @@ def test_a_mark_is_read_as_it_was_written() -> None:
     assert kind_of(message) == "left_out"
 
 
-@pytest.mark.parametrize("value", FOREIGN)
+@each_case("value", FOREIGN)
 def test_what_is_no_mark_says_nothing(value: Any) -> None:
     """Reading never fails, whatever value is found there."""
     assert kind_of(bearing(value)) == ""
@@ -37,13 +37,13 @@ def test_a_message_that_was_never_validated_says_nothing() -> None:
     assert (kind_of(message), without_mark(message)) == ("", message)
 
 
-@pytest.mark.parametrize("value", [value for value in FOREIGN if not (isinstance(value, dict) and "kind" in value)])
+@each_case("value", [value for value in FOREIGN if not (isinstance(value, dict) and "kind" in value)])
 def test_only_what_says_a_kind_is_taken_from_a_message(value: Any) -> None:
     """without_mark() keeps a value without a kind, because it belongs to the application."""
     assert without_mark(bearing(value)) == bearing(value)
 
 
-@pytest.mark.parametrize("kind", ["note", "", None, ["note"]])
+@each_case("kind", ["note", "", None, ["note"]])
 def test_a_view_shows_no_kind_that_somebody_wrote(kind: Any) -> None:
     """without_mark() removes a foreign mark with a kind, whatever type the kind has."""
     assert without_mark(bearing({"kind": kind})).additional_kwargs == {"x": 1}

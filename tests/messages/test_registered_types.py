@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.documents import Document
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, field_validator
 
@@ -141,7 +142,7 @@ def test_fields_that_were_added_have_their_defaults() -> None:
             functions_of(type_)[1](plain)
 
 
-@pytest.mark.parametrize("change", [{"id": 7}, {"metadata": None}, {"page_content": b"x"}])
+@each_case("change", [{"id": 7}, {"metadata": None}, {"page_content": b"x"}])
 def test_a_document_that_was_changed_to_what_it_can_not_be_is_refused(change: dict[str, Any]) -> None:
     """A document with a changed field is refused if its constructor would refuse or convert the value."""
     document = Document("text")

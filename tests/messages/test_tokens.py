@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
@@ -17,7 +18,7 @@ from convstore.messages.tokens import IMAGE_TOKENS, NamedCounter, approximate_to
 CALL = {"name": "search", "args": {"query": "where do orcas sleep " * 20}, "id": "c1", "type": "tool_call"}
 
 
-@pytest.mark.parametrize("text", ["", "Where is my order?", "naïve café, that is 3 €", "x" * 10_000])
+@each_case("text", ["", "Where is my order?", "naïve café, that is 3 €", "x" * 10_000])
 def test_latin_text_is_counted_as_langchain_does(text: str) -> None:
     """A quarter of a token for a character, and a few for the message."""
     others = {"id": "m1", "response_metadata": {"model_name": "m"}}
@@ -34,7 +35,7 @@ def test_latin_text_is_counted_as_langchain_does(text: str) -> None:
         assert approximate_tokens([message]) == count_tokens_approximately([message])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "low", "high"),
     [
         ("机器学习是人工智能的一个分支。" * 20, 0.7, 1.2),
@@ -48,7 +49,7 @@ def test_other_scripts_take_more_tokens_for_a_character(text: str, low: float, h
     assert low * len(text) < tokens < high * len(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "image",
     [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}},
@@ -82,7 +83,7 @@ def test_any_message_has_a_size(message: BaseMessage) -> None:
     assert count(approximate_tokens, message) == count(approximate_tokens, message) >= 0
 
 
-@pytest.mark.parametrize("is_deep", [False, True])
+@each_case("is_deep", [False, True])
 def test_calls_that_python_cannot_print_have_a_size(is_deep: bool) -> None:
     """A number beyond Python's limit of digits, and a list far deeper than the stack."""
     value: Any = 0 if is_deep else 10**5_000
@@ -100,7 +101,7 @@ def test_a_counter_that_raises_is_named() -> None:
         count(NamedCounter("mine", lambda messages: len(messages[7].text)), HumanMessage("x"))
 
 
-@pytest.mark.parametrize("tokens", [-1, 1.5, None, True, "3"])
+@each_case("tokens", [-1, 1.5, None, True, "3"])
 def test_a_counter_that_gives_no_number_is_named(tokens: Any) -> None:
     """Before anything is written."""
     with pytest.raises(InvalidInputError, match="token counter"):

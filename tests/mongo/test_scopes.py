@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import any_text
@@ -59,7 +60,7 @@ def test_a_value_that_is_no_plain_text_is_refused_everywhere(value: Any) -> None
         check_ids(["m1", value], name="ids")
 
 
-@pytest.mark.parametrize("value", ["ada", "\0", "$ne", "a.b", " ", "x" * 512, "é" * 256, "😀" * 128, "' or 1=1"])
+@each_case("value", ["ada", "\0", "$ne", "a.b", " ", "x" * 512, "é" * 256, "😀" * 128, "' or 1=1"])
 def test_any_other_text_is_data(value: str) -> None:
     """NUL, dollar signs and dots are data like any other; 512 bytes of UTF-8 are allowed."""
     assert id_problem(value) == ""
@@ -77,9 +78,7 @@ def test_what_passes_is_plain_text_that_bson_can_hold(value: Any) -> None:
     assert (id_problem(value) == "") == fits
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"user_id": "ada"}, {"user_id": "a", "course_id": "b", "tenant": "c"}, {7: "a"}]
-)
+@each_case("values", [{}, {"user_id": "ada"}, {"user_id": "a", "course_id": "b", "tenant": "c"}, {7: "a"}])
 def test_a_scope_has_exactly_the_keys_of_the_store(values: dict[str, Any]) -> None:
     """A missing key and an unknown one are refused, so that no query ever runs over more than one scope."""
     with pytest.raises(InvalidScopeError):
@@ -92,7 +91,7 @@ def test_an_unknown_key_is_named_before_a_missing_one() -> None:
         check_scope(KEYS, {"user": "ada", "course_id": "ml"})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "problem"),
     [
         (UUID(int=0), "must be a plain str, not UUID; pass str(user_id)"),
@@ -117,7 +116,7 @@ def test_a_partial_scope_has_only_keys_of_the_store() -> None:
         check_partial_scope(KEYS, {"tenant": "x"})
 
 
-@pytest.mark.parametrize("keys", [("user_id",), ["a", "b"], tuple("abcdefgh"), ["_x", "größe"]])
+@each_case("keys", [("user_id",), ["a", "b"], tuple("abcdefgh"), ["_x", "größe"]])
 def test_names_are_scope_keys(keys: Any) -> None:
     """One to eight different names are valid scope keys and keep their order."""
     assert check_scope_keys(keys) == tuple(keys)
@@ -156,7 +155,7 @@ def test_anything_else_is_no_scope_key(keys: Any) -> None:
         check_scope_keys(keys)
 
 
-@pytest.mark.parametrize("ids", ["m1", b"m1", {"m1": 1}, None, 7])
+@each_case("ids", ["m1", b"m1", {"m1": 1}, None, 7])
 def test_ids_are_a_list(ids: Any) -> None:
     """A single id or another value in place of a list of ids is refused."""
     with pytest.raises(InvalidInputError, match="list of message ids"):

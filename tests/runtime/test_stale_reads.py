@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bson.errors import InvalidDocument
+from cases import each_case
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pymongo.errors import (
@@ -235,7 +236,7 @@ ERRORS: dict[str, tuple[Exception, type[StoreError]]] = {
 }
 
 
-@pytest.mark.parametrize("said", ERRORS)
+@each_case("said", ERRORS)
 async def test_every_error_of_a_driver_is_ours(said: str) -> None:
     """Errors distinguish unknown outcomes, such as a primary that steps down, from refusals; the cause is kept."""
     error, expected = ERRORS[said]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import example, given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -375,7 +376,7 @@ def test_items_of_a_list_keep_their_place(artifact: Any) -> None:
     assert same(found.rebuild([source.item for source in found.items]), artifact)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "content",
     [
         _HITS,
@@ -398,7 +399,7 @@ def test_sources_in_json_content_are_found(content: Any) -> None:
     assert _facts(_found([_text(text)])) == _FACTS
 
 
-@pytest.mark.parametrize("wrap", [list, tuple, *(lambda texts, key=key: {key: texts, "n": 2} for key in _TEXTS_UNDER)])
+@each_case("wrap", [list, tuple, *(lambda texts, key=key: {key: texts, "n": 2} for key in _TEXTS_UNDER)])
 def test_texts_in_an_artifact_are_sources(wrap: Any) -> None:
     """A list of them, or one under a key that says so; as content, or with other items, it is data."""
     artifact = wrap(["first", "second"])
@@ -415,7 +416,7 @@ def test_texts_in_an_artifact_are_sources(wrap: Any) -> None:
     assert _found(artifact={"results": ["AA12", "BB7"]}) == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "match",
     [
         {"id": "v1", "score": 0.9, "metadata": {"text": "first", "title": "A", "url": "https://a"}},
@@ -514,7 +515,7 @@ def test_anything_else_is_no_source(value: Any) -> None:
         assert _found(value) == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "item", [{"text": ""}, {"title": ""}, {"uri": "u"}, {"file_id": "f"}, {"source_id": 3}, {"source": "https://a"}]
 )
 def test_one_sign_of_a_source_is_enough(item: dict[str, Any]) -> None:
@@ -536,7 +537,7 @@ def test_a_thousand_items_are_sources_one_more_are_not() -> None:
     assert _found([cited[0] | {"annotations": cited[0]["annotations"] * (MAX_MENTIONS + 1)}]) == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text", ["", "{", "[1", "text", "NaN", '"[]"', "[" * 100_000, "[" + "9" * 5_000 + "]", "\ufeff[]", "\ud800", "nul"]
 )
 def test_what_is_no_json_list_or_object_is_not_parsed(text: Any) -> None:
@@ -592,7 +593,7 @@ def test_a_source_is_not_cited_twice() -> None:
     assert [source.text for source in found] == ["own", "more"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("start", "end", "text"),
     [(0, 3, "abc"), (1, 99, "bc"), (3, 9, ""), (2, 2, ""), (-1, 2, ""), (True, 2, ""), (0, 2.0, ""), ("0", None, "")],
 )

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage
 from strategies import same
@@ -77,7 +78,7 @@ def _found(content: Any = "see artifact", artifact: Any = None) -> tuple[FoundSo
     return find_sources(message, parse_json(content) if isinstance(content, str) else None).items
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each_case("shape", SHAPES)
 def test_a_response_is_found_with_text_title_and_address(shape: Any) -> None:
     """In the artifact and as JSON in the content; nothing else of the item is lost."""
     response = SHAPES[shape]
@@ -108,7 +109,7 @@ def _with_emptied(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each_case("shape", SHAPES)
 def test_an_item_without_text_does_not_cost_the_others_their_numbers(shape: Any) -> None:
     """An item without text does not cost the other items their sources, in an artifact or in JSON content."""
     response = _with_emptied(SHAPES[shape])
@@ -142,7 +143,7 @@ async def test_the_rest_of_a_list_keeps_its_place(items: Any) -> None:
         assert (await store.verify()).ok
 
 
-@pytest.mark.parametrize("pair", [tuple, list])
+@each_case("pair", [tuple, list])
 async def test_documents_with_scores_are_read_back(pair: Any) -> None:
     """Documents with scores, as `similarity_search_with_score` returns, are sources with the score as metadata."""
     hits = [pair([Document(text, metadata={"title": "Songs"}, id="d"), 0.25]) for text in (_SONG, _SONG * 100)]
@@ -161,7 +162,7 @@ _PASSAGE = _SONG * 3
 _CHINESE = "鲸鱼会唱歌每一首歌都从一个群体传到另一个群体" * 8
 
 
-@pytest.mark.parametrize("texts", [[_PASSAGE], [_PASSAGE, "Too short."], [_CHINESE], [_PASSAGE] * 20, ["word " * 60]])
+@each_case("texts", [[_PASSAGE], [_PASSAGE, "Too short."], [_CHINESE], [_PASSAGE] * 20, ["word " * 60]])
 async def test_passages_in_content_are_sources(texts: Any) -> None:
     """A JSON list of strings, or a list as content, if at least every other one reads like prose."""
     assert [source.text for source in _found(json.dumps(texts))] == texts

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -78,7 +79,7 @@ def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
     assert source_in({"source_id": "doc-7", "": 0}).metadata == {"source_id": "doc-7", "": 0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "title", "url", "rest"),
     [
         ({"filename": "a.pdf", "source": "https://a"}, "a.pdf", "https://a", {}),
@@ -172,7 +173,7 @@ def test_written_ids_can_be_read_back(ids: Any) -> None:
         assert read_ids(text) == sorted(ids)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "ids"),
     [
         ("", []),
@@ -197,7 +198,7 @@ def test_ranges_that_repeat_ids_are_bounded() -> None:
     assert len(read_ids(",".join(map(str, range(1, 3_000))))) == MAX_SOURCES + 1
 
 
-@pytest.mark.parametrize("text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"])
+@each_case("text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"])
 def test_what_is_no_list_of_ids_is_a_value_error(text: str) -> None:
     """Anything else is a ValueError that the tool can answer with."""
     with pytest.raises(ValueError, match="not a source id"):

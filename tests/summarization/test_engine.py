@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.exceptions import SummaryError
@@ -37,7 +38,7 @@ def two_in_turn() -> Steps[list[str]]:
     return [first, second]
 
 
-@pytest.mark.parametrize("in_threads", [False, True])
+@each_case("in_threads", [False, True])
 def test_called_and_awaited_models_give_the_same(in_threads: bool) -> None:
     """A strategy does not know by which kind of model it is answered."""
     answers = ["re: one", "re: re: one"]
@@ -80,7 +81,7 @@ def nested(depth: int) -> Steps[int]:
     return sum(answer if isinstance(answer, int) else 1 for answer in answers)
 
 
-@pytest.mark.parametrize("in_threads", [False, True])
+@each_case("in_threads", [False, True])
 def test_no_more_calls_run_at_once_than_allowed(in_threads: bool) -> None:
     """Nested strategies share the limit; all are answered."""
     running = highest = 0

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from langchain_core.messages import (
     AIMessage,
@@ -124,7 +125,7 @@ def test_files_that_can_not_be_opened_are_named(tmp_path: Path) -> None:
 # Messages and records
 
 
-@pytest.mark.parametrize(
+@each_case(
     "message",
     [
         HumanMessage("Hi", id="h", name="ada", additional_kwargs={"a": 1}),
@@ -145,7 +146,7 @@ def test_both_forms_of_langchain_are_read(message: Any) -> None:
         assert dicts.item_of(json.loads(json.dumps(form))).message == message
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "problem"),
     [
         (7, "a message must be an object, not int"),
@@ -163,7 +164,7 @@ def test_what_is_no_message_says_why(raw: dict[str, Any] | int, problem: str) ->
     assert problem in item.problem
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("raw", "moment"),
     [
         ({"timestamp": 1724708469}, datetime(2024, 8, 26, 21, 41, 9, tzinfo=UTC)),
@@ -185,7 +186,7 @@ def test_dates_are_those_that_a_message_says(raw: dict[str, Any], moment: Any) -
     assert (item.at, item.unread_date) == (moment, "")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         *(True, math.nan, math.inf, -1, 0, 1e300, 10**400, "9999-01-01", {}, {"$date": "soon"}, "yesterday"),
@@ -325,7 +326,7 @@ def test_ids_are_the_same_each_time_and_differ_between_conversations() -> None:
     assert len({*ids("a"), *ids("b"), *ids("x" * 10_000), *ids("\ud800")}) == 12
 
 
-@pytest.mark.parametrize("id_", ["first", "", "x" * 513, 7, "\ud800", {"$ne": ""}])
+@each_case("id_", ["first", "", "x" * 513, 7, "\ud800", {"$ne": ""}])
 def test_an_invalid_id_is_replaced_and_reported(id_: Any) -> None:
     """The message is taken over with another id, always the same one, and the change is named."""
     record = ConversationRecord(
@@ -389,7 +390,7 @@ def read(lines: list[Any], codec: Codec | None = None) -> list[ConversationRecor
 LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("lines", "problem"),
     [
         (LINES[:-1], "cut off"),
@@ -440,7 +441,7 @@ def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path: Path
 # OpenAI's format
 
 
-@pytest.mark.parametrize(
+@each_case(
     "raw",
     [
         {"role": "system", "content": "Be brief."},
@@ -530,7 +531,7 @@ def record(id_: str = "r1", **fields: Any) -> ConversationRecord:
     return ConversationRecord(id=id_, messages=[], fields=fields)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "fields", "scope"),
     [
         ({"constant": {"user_id": "ada"}}, {}, ("ada", "r1")),
@@ -547,7 +548,7 @@ def test_scopes_are_made_by_the_rule(rule: dict[str, Any], fields: dict[str, Any
     assert tuple(ScopeRule(keys=KEYS, **rule)(record(**fields)).values()) == scope
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "fields", "problem"),
     [
         ({}, {}, "no value for user_id"),
@@ -565,7 +566,7 @@ def test_a_scope_that_can_not_be_is_refused(rule: dict[str, Any], fields: dict[s
         ScopeRule(keys=KEYS, **rule)(record(**fields))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "rule",
     [
         {"constant": {"team": "x"}},
@@ -592,7 +593,7 @@ def exported(form: str, **scope: str) -> ConversationRecord:
     return ConversationRecord(id="r", messages=[], scope=scope) if form == "convstore" else record(scope=scope)
 
 
-@pytest.mark.parametrize("form", ["convstore", "openai"])
+@each_case("form", ["convstore", "openai"])
 def test_the_scope_of_an_export_is_taken_whole(form: str) -> None:
     """Another key, or one that is missing, is refused unless the rule names a value for every key."""
     other = exported(form, user_id="ada", session_id="s")
@@ -604,7 +605,7 @@ def test_the_scope_of_an_export_is_taken_whole(form: str) -> None:
     assert named(other) == {"user_id": "bob", "thread_id": "t"}
 
 
-@pytest.mark.parametrize(("number", "said"), [(1, "1 summary left out;"), (2, "2 summaries left out;")])
+@each_case(("number", "said"), [(1, "1 summary left out;"), (2, "2 summaries left out;")])
 def test_summaries_that_are_left_out_are_counted(number: int, said: str) -> None:
     """One is no plural."""
     reader = ArchiveReader(Codec())

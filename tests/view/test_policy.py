@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from cases import each_case
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.policy import HistoryPolicy
@@ -46,7 +47,7 @@ def test_nonsense_is_refused_when_the_policy_is_made(nonsense: dict[str, Any]) -
         HistoryPolicy(**nonsense)
 
 
-@pytest.mark.parametrize("unknown", [{"tokens": 1}, {"max_token": 1}])
+@each_case("unknown", [{"tokens": 1}, {"max_token": 1}])
 def test_unknown_fields_are_refused(unknown: dict[str, Any]) -> None:
     """A misspelt field is an error, not ignored."""
     with pytest.raises(TypeError):

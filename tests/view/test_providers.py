@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -155,7 +156,7 @@ def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any
         before = view
 
 
-@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@each_case("provider", sorted(PROVIDERS))
 def test_system_messages_stand_where_they_were_said(provider: str) -> None:
     """The leading ones stay; of the others a provider that takes them at the head alone gets human messages."""
     said: list[BaseMessage] = [SystemMessage("A", id="a"), SystemMessage("B", id="b"), HumanMessage("q", id="q")]
@@ -240,7 +241,7 @@ async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter)
     assert history.report.tokens_before > 500
 
 
-@pytest.mark.parametrize("provider", ["gpt", "", 7, True])
+@each_case("provider", ["gpt", "", 7, True])
 def test_an_unknown_provider_is_refused(provider: Any) -> None:
     """An unknown provider is refused when the policy is made."""
     with pytest.raises(InvalidInputError, match="provider"):

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -105,7 +106,7 @@ def test_any_stub_is_utf8_and_json(tool: Any, content: Any, error: Any, sources:
     assert ("size" in read, "source_ids" in read) == (not sources, bool(sources))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "content", "error"),
     [
         ("success", "all good", None),
@@ -156,7 +157,7 @@ def test_kept_ids_are_shown_sorted_with_runs_joined() -> None:
     assert json.loads(str(_stored(_result("", artifact=hits)).stub))["source_ids"] == "3, 11-13"
 
 
-@pytest.mark.parametrize("named", [True, False])
+@each_case("named", [True, False])
 def test_the_tool_is_named_by_its_message_or_its_call(named: bool) -> None:
     """Without a name on the message the call's counts, from an earlier batch too, even from an earlier turn."""
     call = AIMessage("", id="a", tool_calls=[{"name": "rag_search_tool", "args": {}, "id": "c1"}])
@@ -188,7 +189,7 @@ def test_calls_with_one_id_are_answered_like_pairing_does() -> None:
 _SUFFIX = "\n[tool_message_id: m1, source_ids: 1]"
 
 
-@pytest.mark.parametrize(("text", "is_stubbed"), [("x" * 100, False), ("x" * 220, True)])
+@each_case(("text", "is_stubbed"), [("x" * 100, False), ("x" * 220, True)])
 def test_a_result_with_sources_is_stubbed_when_longer_than_its_stub(text: str, is_stubbed: bool) -> None:
     """A shorter result stays as it is, and a suffix says under which numbers its sources are cited."""
     stored = _stored(_result(json.dumps({"results": [{"title": "T", "text": text}]})))
@@ -204,7 +205,7 @@ def test_a_result_as_long_as_its_stub_stays() -> None:
     assert [stub == _SUFFIX for stub in stubs] == [True, False]
 
 
-@pytest.mark.parametrize("size", [10, 3_000, 100_000])
+@each_case("size", [10, 3_000, 100_000])
 def test_a_short_status_stays_however_large_its_artifact_is(size: int) -> None:
     """A stub of several times its length would replace nothing that the model was shown."""
     stored = _stored(_result("1 hit", artifact=[{"title": "T", "row": "x" * size}]))
@@ -244,7 +245,7 @@ def test_an_empty_result_gets_its_stub() -> None:
     assert json.loads(str(_stored(_result(" ", artifact=_TEN[:1])).stub))["result_count"] == 1
 
 
-@pytest.mark.parametrize("content", ["Error: " + "x" * 3_000, json.dumps({"success": False, "error": "x" * 3_000})])
+@each_case("content", ["Error: " + "x" * 3_000, json.dumps({"success": False, "error": "x" * 3_000})])
 def test_the_text_of_a_failed_result_is_shown_once(content: Any) -> None:
     """The beginning of the error stands in the stub, and no preview repeats it."""
     stub = json.loads(str(_stored(_result(content, status="error")).stub))
@@ -275,7 +276,7 @@ async def test_a_short_status_costs_its_suffix_only() -> None:
         assert [record.artifact for record in await chat.get_tool_messages(["r2"])] == [_TEN]
 
 
-@pytest.mark.parametrize(("tokens", "is_stubbed"), [(0, False), (256, False), (257, True)])
+@each_case(("tokens", "is_stubbed"), [(0, False), (256, False), (257, True)])
 def test_a_result_without_sources_is_stubbed_above_256_tokens(tokens: int, is_stubbed: bool) -> None:
     """A booking record of a few hundred bytes stays, a long result leaves, by the store's own counter."""
     stored = PureLog(counter=lambda _messages: tokens).append([_result("x" * 3_000, artifact={"booking": 7})])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import (
@@ -231,7 +232,7 @@ def test_a_small_result_keeps_its_content_without_its_large_artifact() -> None:
     assert [id_ for id_, _ in log.payloads_needed(HistoryPolicy(stub_tools="never"))] == ["t"]
 
 
-@pytest.mark.parametrize("content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}'])
+@each_case("content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}'])
 def test_a_lower_limit_makes_stubs_when_loading(content: Any) -> None:
     """A policy with a lower `stub_min_tokens` gets the stub that append would have made, and its true size."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "call-id"}])
@@ -292,9 +293,7 @@ def test_the_note_follows_the_system_messages_and_names_twenty_results() -> None
     assert text.endswith(f"newest tool message ids: {', '.join(named)}.]")
 
 
-@pytest.mark.parametrize(
-    ("id_", "name"), [("call_1:m-123", "call_1:m-123"), ("e3a23b90-425e-4d5f-8fc6-9192ed44b2ff", "m{}")]
-)
+@each_case(("id_", "name"), [("call_1:m-123", "call_1:m-123"), ("e3a23b90-425e-4d5f-8fc6-9192ed44b2ff", "m{}")])
 def test_a_note_names_long_ids_by_their_ordinals(id_: str, name: str) -> None:
     """Twenty UUIDs would take 400 tokens; a stub keeps the whole id."""
     log = PureLog()
@@ -379,9 +378,7 @@ def test_the_talk_of_a_list_is_the_same_objects() -> None:
     assert all(any(message is other for other in made) for message in picked)
 
 
-@pytest.mark.parametrize(
-    "body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}']
-)
+@each_case("body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}'])
 def test_a_damaged_message_is_named(body: str) -> None:
     """A body that cannot be read is an error with the message's id, whichever form it would have had."""
     log = _log(turn(1, [Round((3_000,), sources=True)]))

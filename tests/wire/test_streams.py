@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import each_case
 from langchain_core.messages import AIMessage, AIMessageChunk
 from pydantic import BaseModel
 
@@ -106,7 +107,7 @@ def _message(chunks: list[Any]) -> AIMessage:
     return message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_case("kind", KINDS)
 def test_a_whole_stream_is_the_whole_reply(kind: str) -> None:
     """Text, parallel calls, usage, model and provider are there."""
     message = _message(KINDS[kind])
@@ -117,7 +118,7 @@ def test_a_whole_stream_is_the_whole_reply(kind: str) -> None:
     assert message.response_metadata["model_provider"] == ("anthropic" if kind == "anthropic" else "openai")
 
 
-@pytest.mark.parametrize(("kind", "cut"), [(kind, cut) for kind, all_ in KINDS.items() for cut in range(1, len(all_))])
+@each_case(("kind", "cut"), [(kind, cut) for kind, all_ in KINDS.items() for cut in range(1, len(all_))])
 def test_a_stream_may_be_cut_anywhere(kind: str, cut: int) -> None:
     """A stream can be cut anywhere. Its text is a prefix, and each call is whole, invalid or missing.
 
@@ -160,16 +161,14 @@ def test_chunks_of_langchain_are_one_message() -> None:
     assert _message([AIMessage("ab", id="x")]) == AIMessage("ab", id="x")
 
 
-@pytest.mark.parametrize(
-    "chunks", [[1], [{}], [{"type": "ping"}], ["a", AIMessage("b")], [AIMessageChunk(content="a"), "b"]]
-)
+@each_case("chunks", [[1], [{}], [{"type": "ping"}], ["a", AIMessage("b")], [AIMessageChunk(content="a"), "b"]])
 def test_other_things_are_refused(chunks: list[Any]) -> None:
     """With an error that names them."""
     with pytest.raises(InvalidInputError, match=r"stream"):
         _reply(chunks)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "events",
     [
         [

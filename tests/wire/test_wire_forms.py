@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from api_rules import anthropic_errors, chat_errors, responses_errors
+from cases import each_case
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore import InvalidInputError
@@ -158,7 +159,7 @@ def test_an_image_in_a_result_goes_where_the_api_takes_it() -> None:
     assert history.to_openai().dropped == history.to_anthropic().dropped == ()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("block", "chat", "responses", "anthropic"),
     [
         ({"type": "image_url", "image_url": {"url": "https://a/b.png"}}, "image_url", "input_image", "image"),
@@ -184,7 +185,7 @@ def thinking(thought: Any, metadata: Any, **fields: Any) -> AIMessage:
     return calling(call(), said=[thought], response_metadata=metadata, **fields)
 
 
-@pytest.mark.parametrize(("thought", "metadata", "api"), [(THOUGHT, ANTHROPIC, ""), (REASONING, OPENAI, "responses")])
+@each_case(("thought", "metadata", "api"), [(THOUGHT, ANTHROPIC, ""), (REASONING, OPENAI, "responses")])
 def test_reasoning_goes_along_within_the_open_turn(thought: Any, metadata: Any, api: Any) -> None:
     """With the call that followed it; after the next question it is dropped."""
     turn = (HumanMessage("?"), thinking(thought, metadata), ToolMessage("1", tool_call_id="call_1"))
@@ -222,7 +223,7 @@ def test_an_item_that_follows_reasoning_has_its_id() -> None:
     assert responses_errors(now) == responses_errors(later) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("thought", "metadata", "model"),
     [
         (REASONING, OPENAI, "gpt-5-mini"),
@@ -275,9 +276,7 @@ def test_a_developer_message_stays_one() -> None:
     assert view(said).to_openai(api="responses")[0]["role"] == "developer"
 
 
-@pytest.mark.parametrize(
-    "message", [HumanMessage(""), AIMessage(" \n"), AIMessage([]), SystemMessage([{"type": "text"}])]
-)
+@each_case("message", [HumanMessage(""), AIMessage(" \n"), AIMessage([]), SystemMessage([{"type": "text"}])])
 def test_no_message_is_empty(message: BaseMessage) -> None:
     """A text stands for no content, which the APIs reject."""
     history = view(HumanMessage("?"), message)
@@ -343,7 +342,7 @@ MARK = {"type": "ephemeral"}
 FUNCTION = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("messages", "error"),
     [
         ([{"role": "assistant", "content": None, "tool_calls": [MADE]}], "did not have response messages: c"),
@@ -368,7 +367,7 @@ def test_the_rules_of_chat_completions(messages: Any, error: str) -> None:
     assert any(error in found for found in chat_errors(messages))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("items", "error"),
     [
         ([FUNCTION], "No tool output found for function call c"),
@@ -387,7 +386,7 @@ def test_the_rules_of_the_responses_api(items: Any, error: str) -> None:
     assert any(error in found for found in responses_errors(items))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("messages", "error"),
     [
         ([ASKED, {"role": "assistant", "content": [USED]}], "without `tool_result` blocks immediately after: c"),

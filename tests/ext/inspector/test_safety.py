@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from cases import each_case
 from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from starlette.applications import Starlette
@@ -298,9 +299,7 @@ async def test_the_gates_own_answers_have_the_headers() -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/?token=", "/?token=Token", "/?token=token0", "/?token=%F0%9F", "/c/x?token=no"]
-)
+@each_case("path", ["/", "/?token=", "/?token=Token", "/?token=token0", "/?token=%F0%9F", "/c/x?token=no"])
 async def test_without_the_token_nothing_is_shown(path: str) -> None:
     """Without the token nothing is shown, and a wrong token does not use up the right one."""
     gate = LocalGate(hello, port=4000, token="token")
@@ -308,9 +307,7 @@ async def test_without_the_token_nothing_is_shown(path: str) -> None:
     assert (await get(gate, "/?token=token")).status_code == 303
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1", "127.0.0.1:4001", "localhost.evil.example:4000", "[::1]:4000", ""]
-)
+@each_case("host", ["evil.example", "127.0.0.1", "127.0.0.1:4001", "localhost.evil.example:4000", "[::1]:4000", ""])
 async def test_only_this_machines_names_are_hosts(host: str) -> None:
     """A name that an attacker's server resolves to 127.0.0.1 is refused, with the right token too."""
     gate = LocalGate(hello, port=4000, token="token")
@@ -318,7 +315,7 @@ async def test_only_this_machines_names_are_hosts(host: str) -> None:
     assert (await get(gate, "/?token=token", headers={"host": "localhost:4000"})).status_code == 303
 
 
-@pytest.mark.parametrize("method", ["HEAD", "POST", "OPTIONS", "PUT"])
+@each_case("method", ["HEAD", "POST", "OPTIONS", "PUT"])
 async def test_only_get_uses_the_token_up(method: str) -> None:
     """A preview of the link by another program, or a form, leaves it to the browser."""
     gate = LocalGate(hello, port=4000, token="token")
