@@ -81,6 +81,21 @@ class Prepared(NamedTuple):
     has_large_fields: bool = False
 
 
+class Columns(NamedTuple):
+    """What an archive says of a message besides its content.
+
+    Attributes:
+        turn: Id of the question that it belongs to, its own if it is one; "" for none.
+        unseen: Number of messages directly before it that its model was not shown.
+    """
+
+    turn: str
+    unseen: int = 0
+
+
+_NO_COLUMNS = dict[str, Columns]()
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Messages ready for the log.
@@ -99,6 +114,7 @@ class Batch:
         claimant: The conversation of that child.
         items: The items that are no messages, in order.
         turn: Id of the question that all messages belong to; "" if each belongs to what it or the log says.
+        columns: What an archive says of messages, by their ids.
     """
 
     prepared: tuple[Prepared, ...]
@@ -114,11 +130,13 @@ class Batch:
     claimant: str = ""
     items: tuple[PreparedItem, ...] = ()
     turn: str = ""
+    columns: Mapping[str, Columns] = field(default_factory=lambda: _NO_COLUMNS)
 
     @property
     def named(self) -> set[str]:
         """Return the ids of the questions that messages are said to belong to, but for those in the batch."""
         named = {turn_of(new.message) for new in self.prepared} | {self.turn}
+        named |= {columns.turn for columns in self.columns.values()}
         return {id_ for id_ in named if id_}.difference(self.ids)
 
     @property

@@ -73,14 +73,15 @@ def compose(
     )
     asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
-        calls, named = calls_of(prepared.message), batch.turn or turn_of(prepared.message)
-        known = asked.get(named) if named else None
+        calls, known = calls_of(prepared.message), _named_turn(batch, prepared, ordinal, asked)
         call, turn = running.follow(prepared.message, calls, ordinal, turn=known)
         own = [_numbered(source, running, in_use, reserved) for source in prepared.sources]
         message = _message(prepared, batch, ordinal, turn, call=call, sources=own)
         if batch.stamp and prepared.stored.id == answer:
             message.stamp = write_stamp(batch.stamp)
             message.saw = saw_of(ordinal, batch.stamp)
+        if message.saw and (columns := batch.columns.get(message.id)):
+            message.saw = max(0, ordinal - 1 - columns.unseen)
         if message.begins_turn:
             asked[message.id] = ordinal
         running.add_size(message)
@@ -109,6 +110,15 @@ def compose(
         claimant=batch.claimant,
         items=tuple(items),
     )
+
+
+def _named_turn(batch: Batch, prepared: Prepared, ordinal: int, asked: Mapping[str, int]) -> int | None:
+    """Return the turn that the writer names for a message; None if the rules of `log.assignment` say it."""
+    if columns := batch.columns.get(prepared.stored.id):
+        begins = columns.turn == prepared.stored.id and prepared.message.type == "human"
+        return ordinal if begins else asked.get(columns.turn, 0)
+    named = batch.turn or turn_of(prepared.message)
+    return asked.get(named) if named else None
 
 
 def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int], reserved: Iterator[int]) -> EntrySource:

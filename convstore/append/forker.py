@@ -113,8 +113,7 @@ class Forker:
         """Return the end of the log, without the entries of a variant that is worked on there."""
         tail = await self._copies.last_shown(cached.conversation)
         active = (await self._reader.snapshot(cached, tail, known=NO_REWINDS)).active
-        last = await self._log.message_at(cached.conversation, active.last_active(tail.messages))
-        if last and not tail.is_ended and last.message.type != "system" and not last.message.is_answer:
+        if tail.turn and not tail.over:
             raise ForkRefusedError("the last turn is not finished: fork later, or before=<id of its question>")
         return _Cut(tail.entries, tail, active)
 

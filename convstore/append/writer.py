@@ -16,7 +16,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, Known, Replaced, Request, Written, prepare
+from convstore.append.batch import Batch, Columns, Known, Replaced, Request, Written, prepare
 from convstore.append.child_numbers import ChildNumbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
@@ -84,6 +84,7 @@ class Writer:
         numbers: Sequence[int] = (),
         items: Sequence[PlacedItem] = (),
         question: str = "",
+        columns: Mapping[str, Columns] | None = None,
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
@@ -91,7 +92,7 @@ class Writer:
         the messages belong to it, and it becomes active with its last entry. `indexes` are those of the messages in the
         caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child. There may be
         items instead of messages; they belong to no turn. `question` is the id of the question that all messages belong
-        to; without it each belongs to the turn that `log.assignment` says.
+        to; without it each belongs to the turn that `log.assignment` says. `columns` are those of an archive.
 
         Raises:
             TailMoved: The log ends with something else than the condition says, and lacks a message or has another
@@ -116,6 +117,7 @@ class Writer:
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         batch = replace(batch, reserved=numbers) if numbers else batch
+        batch = replace(batch, columns=columns) if columns else batch
         request = Request(batch, event=event, condition=condition)
         known, entry, cached, tail = await self._write(scope, request)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)

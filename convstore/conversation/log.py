@@ -5,7 +5,7 @@ It also shows what views leave out: rewound messages, entries, source ids.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Written
+from convstore.append.batch import Columns, Written
 from convstore.append.condition import Condition
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
@@ -46,6 +46,8 @@ class LogMessage:
         message: Equal to the appended message.
         ordinal: Its position in the log.
         entry: Number of its entry.
+        turn: Ordinal of the question that it belongs to, its own if it is one; 0 for none.
+        unseen: For an AI message the number of messages directly before it that its model was not shown.
         created_at: When it was appended (UTC).
         sources: Ids of the sources that it brought, as text such as "3, 11-20".
         rewound: The ranges before its entry that were rewound when it was appended.
@@ -56,6 +58,8 @@ class LogMessage:
     message: BaseMessage
     ordinal: int
     entry: int
+    turn: int
+    unseen: int
     created_at: datetime
     sources: str
     rewound: Sequence[Range] = ()
@@ -198,18 +202,27 @@ class ConversationLog:
         stamp: ViewStamp | None = None,
         change: VariantChange | None = None,
         items: Sequence[PlacedItem] = (),
+        columns: Mapping[str, tuple[str, int]] | None = None,
     ) -> Receipt:
         """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
 
         In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. With a
-        change, they belong to that variant, if it was begun.
+        change, they belong to that variant, if it was begun. `columns` are the turns of messages and what their models
+        were not shown, as `append.batch.Columns` says, by their ids.
         """
         services, own = await self._services(), numbers if PATH in dict(self._scope) else ()
 
         async def write() -> Written:
             options = await self._in_variant(change) if change else {}
             return await services.writer.append(
-                self._scope, messages, renumber=True, stamp=stamp, numbers=own, items=items, **options
+                self._scope,
+                messages,
+                renumber=True,
+                stamp=stamp,
+                numbers=own,
+                items=items,
+                columns={id_: Columns(*values) for id_, values in (columns or {}).items()},
+                **options,
             )
 
         return (await until_written(write)).receipt
@@ -224,6 +237,11 @@ class ConversationLog:
         event = branch.event._replace(kind="finish" if change.kind == "finish" else "append")
         condition = Condition(tail, branch=branch._replace(is_ending=change.kind != "append"))
         return {"condition": condition, "event": event}
+
+    async def end_turn(self, turn_id: str, over: str) -> None:
+        """Record that a turn was finished or stopped."""
+        event = TurnEvent("stop" if over == "stopped" else "finish", turn_id)
+        await (await self._services()).writer.append(self._scope, (), event=event)
 
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""
@@ -256,6 +274,8 @@ class ConversationLog:
                 message=message,
                 ordinal=stored.ordinal,
                 entry=entry.number,
+                turn=stored.turn,
+                unseen=stored.unseen,
                 created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,

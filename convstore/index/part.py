@@ -34,7 +34,7 @@ _MESSAGE = 100
 
 
 class IndexedMessage(NamedTuple):
-    """A message of a part; `first` is the ordinal of the first message of its entry."""
+    """A message of a part; `first` is the ordinal of the first message of its entry, `turn` that of its question."""
 
     ordinal: int
     type: str
@@ -43,6 +43,7 @@ class IndexedMessage(NamedTuple):
     tool: str
     created_at: datetime
     payload: PayloadRef | None = None
+    turn: int = 0
 
 
 class _HasTerms(Protocol):
@@ -94,7 +95,7 @@ class IndexBuilder:
     def adding(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> Steps[None]:
         """Add a message with its texts, all of them read, of the entry that begins with an ordinal, by one window."""
         self.messages.append(
-            IndexedMessage(stored.ordinal, stored.type, first, stored.id, stored.tool, at, stored.payload)
+            IndexedMessage(stored.ordinal, stored.type, first, stored.id, stored.tool, at, stored.payload, stored.turn)
         )
         self.characters += _MESSAGE + len(stored.id)
         language = language_of(" ".join(text.text[:1_000] for text in texts))
@@ -162,6 +163,11 @@ class IndexBuilder:
     def humans(self) -> Sequence[int]:
         """Return the indexes of its human messages, in order."""
         return [index for index, message in enumerate(self.messages) if message.type == "human"]
+
+    @property
+    def questions(self) -> Sequence[int]:
+        """Return the indexes of its questions, in order."""
+        return [index for index, message in enumerate(self.messages) if message.turn == message.ordinal]
 
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""

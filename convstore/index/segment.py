@@ -170,12 +170,17 @@ class Segment:
         human = _TYPES.index("human")
         return [index for index, number in enumerate(self._types) if number == human]
 
+    @cached_property
+    def questions(self) -> Sequence[int]:
+        """Return the indexes of its questions, in order."""
+        return [index for index, row in enumerate(self._details["messages"]) if row[0] == row[-1]]
+
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""
-        ordinal, first, id_, tool, at, location = self._details["messages"][index]
+        ordinal, first, id_, tool, at, location, turn = self._details["messages"][index]
         ref = PayloadRef(location[0], location[1], tuple(location[2:]), 0, b"", 0) if location else None
         moment = _EPOCH + at * _MILLISECOND
-        return IndexedMessage(ordinal, _TYPES[self._types[index]], first, id_, tool, moment, ref)
+        return IndexedMessage(ordinal, _TYPES[self._types[index]], first, id_, tool, moment, ref, turn)
 
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
@@ -243,4 +248,4 @@ def _details(part: IndexBuilder) -> dict[str, Any]:
 
 def _row(row: IndexedMessage) -> list[Any]:
     ref, at = row.payload, (row.created_at - _EPOCH) // _MILLISECOND
-    return [row.ordinal, row.first, row.id, row.tool, at, [ref.token, ref.chunk, *ref.ends] if ref else []]
+    return [row.ordinal, row.first, row.id, row.tool, at, [ref.token, ref.chunk, *ref.ends] if ref else [], row.turn]

@@ -149,6 +149,11 @@ class EntryMessage:
         return self.type == "ai" and not self.saw and self.ordinal > 1
 
     @property
+    def unseen(self) -> int:
+        """For an AI message the number of messages directly before it that its model was not shown; else 0."""
+        return self.ordinal - 1 - self.saw if self.type == "ai" else 0
+
+    @property
     def begins_turn(self) -> bool:
         """True for a question."""
         return self.turn == self.ordinal

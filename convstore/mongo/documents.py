@@ -286,7 +286,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "content_digest": message.content_digest,
         "calls": list(message.calls),
         "answers": message.answers,
-        "unseen": message.ordinal - 1 - message.saw if message.type == "ai" else 0,
+        "unseen": message.unseen,
         "tool": message.tool,
         "call": message.call,
         "arguments": message.arguments,

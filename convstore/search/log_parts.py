@@ -33,9 +33,6 @@ MAX_UNSEALED_CHARACTERS = 64_000
 
 _ENTRIES_AT_ONCE, _CHARACTERS_AT_ONCE = 32, 800_000
 """Maximum of what is read at once."""
-_LAST_ENTRIES = 4
-"""Entries that are read in any case, to find the question of the turn in progress."""
-
 
 Unsealed = tuple[StoredSegment, IndexBuilder]
 """Successive entries, split into words, as the segment that they may become."""
@@ -94,16 +91,22 @@ class SearchedLog:
         return bool(self.parts) and (self.snapshot is None or self.snapshot.active.has(message.ordinal))
 
     def turn_of(self, found: Found) -> IndexedMessage:
-        """Return the first message of the turn that contains an active message."""
-        part = self.parts[found.part]
-        until = bisect_right(part.humans, part.windows.message_of[found.windows[0]])
-        before = ((piece, piece.humans) for piece in reversed(self.parts[: found.part]))
-        for segment, humans in ((part, part.humans[:until]), *before):
-            for human in reversed(humans):
-                if self.is_active(question := segment.message(human)):
-                    return question
+        """Return the first message of the turn that an active message is listed with."""
+        part, before = self.parts[found.part], None
+        until = bisect_right(part.questions, part.windows.message_of[found.windows[0]])
+        earlier = ((piece, piece.questions) for piece in reversed(self.parts[: found.part]))
+        for segment, questions in ((part, part.questions[:until]), *earlier):
+            for index in reversed(questions):
+                question = segment.message(index)
+                if not self.is_active(question):
+                    continue
+                before = before or question
+                if question.ordinal <= found.message.turn:
+                    return question if question.ordinal == found.message.turn else before
+                if not found.message.turn:
+                    return before
         messages = (part.message(index) for part in self.parts for index in range(part.size))
-        return next(message for message in messages if self.is_active(message))
+        return before or next(message for message in messages if self.is_active(message))
 
 
 class LogParts:
@@ -135,7 +138,7 @@ class LogParts:
         if added is None:
             return await self.whole(cached, _ends(Chain(), ends.documents), request)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
-        question, unsealed = _question(snapshot.active.of(ends.entries)), None
+        question, unsealed = 0 if last.totals.over else last.totals.turn, None
         if added and builder.characters <= MAX_CHARACTERS:
             unsealed = ends.chain.last.followed_by(last.totals, characters=builder.characters), builder
         return SearchedLog([*ends.chain.parts, builder], snapshot, last.last, question, is_due, unsealed)
@@ -218,7 +221,7 @@ def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
     if not documents:
         return LogEnds()
     last = _number(documents[-1])
-    first = min(chain.last.until, last - _LAST_ENTRIES + 1)
+    first = min(chain.last.until, last)
     entries = [entry_from(document) for document in documents if _number(document) >= first]
     covered = next((entry for entry in entries if entry.number == chain.last.until), None)
     if chain.last.until > last or (covered and not chain.ends_with(covered.totals)):
@@ -228,14 +231,6 @@ def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
 
 def _number(document: Document) -> int:
     return int(str(document["_id"]).rpartition(":")[2])
-
-
-def _question(tail: Sequence[Entry]) -> int:
-    """Return the ordinal of the question of the turn in progress; 0 if the last turn is finished."""
-    messages = [message for entry in reversed(tail) for message in reversed(entry.messages)]
-    if messages and messages[0].is_answer:
-        return 0
-    return next((message.ordinal for message in messages if message.type == "human"), 0)
 
 
 def _payload_characters(entry: Entry) -> int:

@@ -110,7 +110,7 @@ class TurnMessageContract:
                 await turn.finish()
         await chat.append(HumanMessage("Three?", id="q3"))
         for name in ("q1", "q2"):
-            await chat.append(ToolMessage("5", tool_call_id=name, id=f"late-{name}"))
+            await chat.append(ToolMessage("Five orcas.", tool_call_id=name, id=f"late-{name}"))
         expected = {name: [name, f"ai-{name}", f"late-{name}"] for name in ("q1", "q2")} | {"q3": ["q3"]}
         for newest_first in (False, True):
             read = await _turns(chat, newest_first=newest_first)
@@ -118,6 +118,8 @@ class TurnMessageContract:
             assert {turn.turn_id: turn.over for turn in read} == {"q1": "finished", "q2": "finished", "q3": ""}
         assert _ids((await _turns(chat, before=2))[0].messages) == expected["q1"]
         assert [stored.turn_id for stored in await chat.list_messages(limit=2)] == ["q1", "q2"]
+        hits = await chat.search("orcas")
+        assert sorted((hit.message_id, hit.turn_id) for hit in hits) == [("late-q1", "q1"), ("late-q2", "q2")]
         async for update in chat.watch(limit=2):
             assert [stored.turn_id for stored in update.messages] == ["q1", "q2"]
             break

@@ -4,10 +4,11 @@ The first line holds the scope, each message has a line, and the last line close
 file is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […], "state": […]}
-    {"message": […], "ordinal": 1, "entry": 1, "at": "…", "sources": "1-10", "annotations": […], "stamp": {…}}
+    {"message": […], "ordinal": 1, "entry": 1, "at": "…", "turn": 1, "unseen": 2, "sources": "1-10",
+     "annotations": […], "stamp": {…}}
     {"item": […], "after": 1}
     {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […],
-             "is_ended": true}}
+             "over": "stopped"}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 are those of the log, from 1. Summaries are there for readers; an import skips them, because compaction writes new ones.
@@ -18,7 +19,9 @@ An item that is no message has the ordinal of the message that it follows; all i
 the turn, the first turn at its place, the variant, and when. It is left out if messages were rewound in another way,
 too: an import then shows the same messages, and does not know which were variants of each other.
 
-``is_ended`` is there if the last turn was finished or stopped without an answer.
+``turn`` is the ordinal of the question that a message belongs to, 0 for none; without it, that of the message before.
+``unseen`` is there for an AI message whose model was not shown that many messages directly before it. ``over`` is there
+if the last turn was finished or stopped.
 
 ``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
 its first message on. A rewind that was undone is not among them. A stamp is there if its view shows no summary and saw
@@ -33,12 +36,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
-from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, counted
+from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, Ended, RecordItem, counted
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.items import PlacedItem
 from convstore.values.scope import id_problem
@@ -69,14 +72,21 @@ def begin_line(codec: Codec, info: ConversationInfo, *, state: Mapping[str, Any]
     return _line(parts)
 
 
-def message_line(codec: Codec, message: LogMessage, *, entry: int) -> bytes:
-    """Return the line of one message, with the number of its entry in the archive."""
+def message_line(codec: Codec, message: LogMessage, *, entry: int, turn_before: int | None = None) -> bytes:
+    """Return the line of one message, with the number of its entry in the archive.
+
+    `turn_before` is the turn of the message before it, None for the first one.
+    """
     parts = {
         "message": _pack(codec, fields_of(message.message)),
         "ordinal": str(message.ordinal),
         "entry": str(entry),
         "at": json.dumps(message.created_at.isoformat()),
     }
+    if message.turn != turn_before:
+        parts["turn"] = str(message.turn)
+    if message.unseen:
+        parts["unseen"] = str(message.unseen)
     if message.sources:
         parts["sources"] = json.dumps(message.sources)
     if message.annotations:
@@ -100,7 +110,7 @@ def end_line(
     sources_through: int,
     summaries: Sequence[Summary],
     variants: Sequence[VariantChange] = (),
-    is_ended: bool = False,
+    over: str = "",
 ) -> bytes:
     """Return the last line of a conversation."""
     end: dict[str, Any] = {"messages": messages}
@@ -110,8 +120,8 @@ def end_line(
         end["undone"] = undone
     if variants:
         end["variants"] = [change._asdict() | {"at": change.at.isoformat()} for change in variants]
-    if is_ended:
-        end["is_ended"] = True
+    if over:
+        end["over"] = over
     if sources_through:
         end["sources_through"] = sources_through
     if summaries:
@@ -163,7 +173,7 @@ class ArchiveReader:
             self._open = _Open(_record({}, where), problem="the first line of its conversation is missing")
         try:
             if "message" in value:
-                self._open.items.append(self._item(value, where, len(self._open.items) + 1))
+                self._open.items.append(self._item(value, where, self._open.items))
                 return
             if "item" in value:
                 self._open.log_items.append(self._log_item(value))
@@ -201,7 +211,9 @@ class ArchiveReader:
     def _optional(self, value: Mapping[str, Any], name: str) -> Any:
         return self._codec.decode(_text(value[name]), fetch=_no_payload) if name in value else None
 
-    def _item(self, value: Mapping[str, Any], where: str, position: int) -> RecordItem:
+    def _item(self, value: Mapping[str, Any], where: str, before: Sequence[RecordItem]) -> RecordItem:
+        position = len(before) + 1
+        turn_before = before[-1].turn if before else None
         message = decode_message(self._codec, _text(value["message"]), fetch=_no_payload)
         if problem := id_problem(message.id):
             raise ValueError(f"the id of its message {problem}")
@@ -213,6 +225,8 @@ class ArchiveReader:
             at=at if is_past else None,
             unread_date="" if is_past else f"at {value['at']!r}",
             entry=_number(value, "entry"),
+            turn=_number(value, "turn") if "turn" in value else turn_before,
+            unseen=_number(value, "unseen", default=0),
             sources=_typed(value, "sources", str, default=""),
             annotations=self._optional(value, "annotations") or {},
             stamp=read_stamp(json.dumps(value["stamp"]), "") if "stamp" in value else None,
@@ -244,7 +258,7 @@ class ArchiveReader:
             rewound=_ranges(end, "rewound", number),
             variants=[_change(change) for change in _typed(end, "variants", list, default=[])],
             sources_through=_number(end, "sources_through", default=0),
-            is_ended=_typed(end, "is_ended", bool, default=False),
+            over=_over(end),
             notes=[left_out] if summaries else [],
         )
 
@@ -265,6 +279,14 @@ def _number(values: Mapping[str, Any], name: str, **default: int) -> int:
     if not 0 <= number < _MAX_NUMBER:
         raise ValueError(f"{name!r} must be a whole number from 0, below 2**53")
     return number
+
+
+def _over(end: Mapping[str, Any]) -> Ended:
+    """Return how the last turn was ended; a ValueError for any other text."""
+    over = _typed(end, "over", str, default="")
+    if over not in get_args(Ended):
+        raise ValueError("'over' must be 'finished' or 'stopped'")
+    return cast(Ended, over)
 
 
 def _date(values: Mapping[str, Any]) -> datetime:

@@ -220,11 +220,13 @@ class _Export:
         state = (await chat.state.get()).values
         file.write(begin_line(codec, info, state=state))
         rewinds = _Rewinds()
+        turn: int | None = None
         entry = last = 0  # entries without messages do not count: an import writes its own
         async for message in log_of(chat).read(end):
             entry, last = entry + (message.entry != last), message.entry
             rewinds.add(message)
-            file.write(message_line(codec, message, entry=entry))
+            file.write(message_line(codec, message, entry=entry, turn_before=turn))
+            turn = message.turn
         rewinds.rewind(await log_of(chat).rewound(end))
         async for item in log_of(chat).items():
             file.write(item_line(codec, item, after=min(item.after, rewinds.messages)))
@@ -237,7 +239,7 @@ class _Export:
                 undone=rewinds.undone,
                 sources_through=end.sources_through,
                 summaries=await chat.summaries(),
-                is_ended=end.is_ended,
+                over=end.over if end.is_ended else "",
             )
         )
         return rewinds.messages

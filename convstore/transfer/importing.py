@@ -32,6 +32,7 @@ from convstore.transfer.prepare import (
     Batch,
     ReadyMessage,
     batches_of,
+    columns_of,
     items_after,
     make_ready,
     messages_between,
@@ -234,6 +235,7 @@ class _ConversationImport:
             self._changes.setdefault(change.ordinal, []).append(change)
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next((message.item.at for message in reversed(messages) if message.item.at), None)
+        self._ids = {message.position: message.id for message in messages}
         self._with_numbers = {message.id for message in messages if message.item.sources}
         self.known = self.written = 0
         self.changed: list[str] = []
@@ -256,7 +258,7 @@ class _ConversationImport:
         if self._record.sources_through:
             with as_of(self._last_date):
                 await self._log.reserve_sources(self._record.sources_through)
-        if self._record.is_ended:
+        if self._record.over:
             await self._end_last_turn()
         await self._check_sources()
         await self._describe()
@@ -265,13 +267,12 @@ class _ConversationImport:
             self.changed += await differences(self._chat, self._log, self._record, known, self._stored)
 
     async def _end_last_turn(self) -> None:
-        """Finish the last turn without an answer, as in the conversation that the record was made of."""
+        """Finish or stop the last turn, as in the conversation that the record was made of."""
         ids = {message.id for message in self._messages}
-        for last in [turn async for turn in self._chat.turns(newest_first=True, limit=1)]:
-            if not last.is_finished and last.turn_id in ids:
+        for last in await self._chat.outline(limit=1):
+            if last.over in ("", "answered") and last.turn_id in ids:
                 with as_of(self._last_date):
-                    async with await self._chat.turn(last.turn_id) as turn:
-                        await turn.finish()
+                    await self._log.end_turn(last.turn_id, self._record.over)
 
     async def _look(self) -> tuple[int, int]:
         """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""
@@ -360,8 +361,10 @@ class _ConversationImport:
             stamp = await self._stamp(messages)
             with as_of(at):
                 numbers = numbers_of(messages)
+                columns = columns_of(messages, self._ids)
+                new = [message.message for message in messages]
                 receipt = await self._log.append(
-                    [message.message for message in messages], numbers=numbers, stamp=stamp, change=change, items=items
+                    new, numbers=numbers, stamp=stamp, change=change, items=items, columns=columns
                 )
         except BatchTooLargeError:
             if len(messages) == 1:

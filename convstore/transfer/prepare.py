@@ -77,7 +77,7 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
         item = as_item(given)
         where = item.where or f"{record.where}, message {position}".removeprefix(", ")
         try:
-            _check_item(item)
+            _check_item(item, position)
             key = f"{item.key or position}:{record.id}"
             read, note = _read(item, seen, key=digest_of(key).hex() if id_problem(key) else key)
             placed = replace(item, where=where)
@@ -150,12 +150,24 @@ def _questions(messages: Sequence[Message]) -> dict[Any, int]:
     return found
 
 
-def _check_item(item: RecordItem) -> None:
+def _check_item(item: RecordItem, position: int) -> None:
     """Raise an InvalidInputError for a value beside a message that cannot be stored."""
     check_number(item.entry, name="entry", minimum=0)
+    if item.turn is not None:
+        check_number(item.turn, name="turn", minimum=0, maximum=position)
+    check_number(item.unseen, name="unseen", minimum=0, maximum=position - 1)
     _check_names(item.annotations, "annotations")
     for number in _numbers_in(item.sources):
         check_number(number, name="a source id", minimum=1, maximum=MAX_SOURCE_ID)
+
+
+def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict[str, tuple[str, int]]:
+    """Return the questions of messages and what their models were not shown, by id, as far as their record has them.
+
+    `ids` are those of all messages of the record, by their positions.
+    """
+    given = ((ready.id, ready.item.turn, ready.item.unseen) for ready in messages)
+    return {id_: (ids.get(turn, ""), unseen) for id_, turn, unseen in given if turn is not None}
 
 
 def _check_names(values: Any, name: str) -> None:

@@ -49,6 +49,9 @@ class RecordItem:
         at: When it was written first; UTC if it has no time zone. None takes the date from a dict's own fields.
         unread_date: The date of the source, if it cannot be read.
         entry: Number of the entry that held it; messages with the same one are appended together.
+        turn: Position, from 1, of the question that it belongs to, its own if it is one, 0 for none; None if the store
+            is to find it.
+        unseen: For an AI message the number of messages directly before it that its model was not shown.
         sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
@@ -61,6 +64,8 @@ class RecordItem:
     at: datetime | None = None
     unread_date: str = ""
     entry: int = 0
+    turn: int | None = None
+    unseen: int = 0
     sources: str = ""
     annotations: Mapping[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None
@@ -113,6 +118,10 @@ def _merged(known: Any, value: Any) -> Any:
     return value if known is None else CONFLICTING
 
 
+Ended: TypeAlias = Literal["", "finished", "stopped"]
+"""How a turn was ended, "" if it was not."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
     """A conversation of another store, or of an export.
@@ -131,7 +140,7 @@ class ConversationRecord:
         rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last.
         variants: In an export, what happened to other answers and other questions; then `rewound` is empty.
         sources_through: Highest source id that was in use or reserved.
-        is_ended: The last turn was finished or stopped without an answer.
+        over: How the last turn was ended, "" if it was not.
         notes: Parts of the source that an import cannot keep.
     """
 
@@ -147,7 +156,7 @@ class ConversationRecord:
     rewound: Sequence[tuple[int, int]] = ()
     variants: Sequence[VariantChange] = ()
     sources_through: int = 0
-    is_ended: bool = False
+    over: Ended = ""
     notes: Sequence[str] = ()
 
 

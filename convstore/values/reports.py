@@ -205,7 +205,7 @@ class SearchHit(Value):
     Attributes:
         message_id: Its id.
         ordinal: Its position in the log; ``list_messages(around=…)`` jumps to it.
-        turn_id: Id of the first message of its turn.
+        turn_id: Id of the turn that it is listed with, for `get_turn`.
         type: "human", "ai", "tool", …
         tool: For a tool result the tool's name, else "".
         source_ids: For a tool result the sources that matched, best first.

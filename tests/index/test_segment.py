@@ -50,7 +50,8 @@ def part_of(messages: list[tuple[str, bool, list[Text]]], first: int = 1, in_ent
     part = IndexBuilder()
     for ordinal, (type_, has_payload, texts) in enumerate(messages, first):
         ref = PayloadRef("65f0c0ffee", ordinal, (5, 9), 0, b"", 0) if has_payload else None
-        message = EntryMessage(ordinal, f"m{ordinal}\ud800", type_, "", b"", 1, 1, payload=ref, tool="run")
+        turn = ordinal if type_ == "human" else ordinal // 2
+        message = EntryMessage(ordinal, f"m{ordinal}\ud800", type_, "", b"", 1, 1, turn=turn, payload=ref, tool="run")
         finish(
             part.adding(
                 message, texts, first=ordinal - (ordinal - first) % in_entry, at=AT + timedelta(milliseconds=ordinal)
@@ -71,6 +72,7 @@ def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
         list(part.windows.message_of),
         list(part.windows.source_of),
         list(part.humans),
+        list(part.questions),
         dict(part.places),
         postings,
         [(term, part.frequency(term), list(part.postings(term))) for term, _ in postings],

@@ -82,7 +82,7 @@ def archive() -> list[dict[str, Any]]:
     lines[3]["sources"] = "1-2"
     lines[2]["stamp"] = {"tokens": 9, "digest": "d", "marks": [1, 0, 0, 0]}
     lines.append({"item": [{"id": "i1", "kind": "mark", "data": 1}], "after": 1})
-    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[3, 3]], "is_ended": True}
+    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[3, 3]], "over": "finished"}
     lines.append({"end": {**end, "sources_through": 3, "summaries": []}})
     return deepcopy(lines)
 

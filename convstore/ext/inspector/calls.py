@@ -14,7 +14,6 @@ from starlette.requests import Request
 
 from convstore import Conversation
 from convstore.ext.inspector.rendering import number_in
-from convstore.messages.filing import is_question
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
 from convstore.values.stamps import break_between
@@ -90,7 +89,7 @@ class Calls:
         """Return True if a question that is not rewound stands between two ordinals, by default up to the moment."""
         end = before or (self.moment.ordinal if self.moment else self.near[-1].ordinal + 1 if self.near else 0)
         between = (stored for stored in self.near if after < stored.ordinal < end and not stored.is_rewound)
-        return any(is_question(stored.message) for stored in between)
+        return any(stored.turn_id == stored.message.id for stored in between)
 
     def cuts(self) -> list[tuple[int, str]]:
         """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""
