@@ -171,7 +171,8 @@ def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int
 
     With `before` only messages before that ordinal count.
     """
-    found = unread([row.message for row in rows], before=before)
+    question = rows[-1].entry.totals.turn if rows and before is None and not rows[-1].entry.branch else 0
+    found = unread([row.message for row in rows], before=before, question=question)
     if not found:
         return found
     ended = {row.ended for row in rows if row.ended}

@@ -176,7 +176,7 @@ def turns_before(entry: Entry) -> set[int]:
     return found - {0, entry.branch.turn if entry.branch else entry.totals.turn}
 
 
-def unread(messages: Sequence[EntryMessage], *, before: int | None = None) -> set[int]:
+def unread(messages: Sequence[EntryMessage], *, before: int | None = None, question: int = 0) -> set[int]:
     """Return the ordinals of the human messages and results at the end of a log that no model has read.
 
     A message is read by an AI message of its own turn, or of a later one, whose model was shown it.
@@ -184,14 +184,15 @@ def unread(messages: Sequence[EntryMessage], *, before: int | None = None) -> se
     Args:
         messages: Active messages up to the end of the log, in order.
         before: Only messages before this ordinal count, as if the log ended there.
+        question: The newest question among those that count, if it is known; then the search ends early.
     """
     found = set[int]()
     newest, late = -1, list[tuple[int, int]]()  # the newest turn whose model saw what precedes, and those that saw less
     for message in reversed(messages):
         if before is not None and message.ordinal >= before:
             continue
-        if message.ordinal < newest:
-            break  # all earlier messages are of earlier turns
+        if message.ordinal < newest or (question and newest >= question):
+            break  # all earlier messages are of this turn or earlier ones, and were shown to its model
         if late:
             newest = max([newest, *(turn for saw, turn in late if saw >= message.ordinal)])
         if message.type in ("tool", "human") and message.turn > newest:

@@ -39,7 +39,6 @@ class Showing(NamedTuple):
 
 
 FINISHED, WHOLE = Showing(), Showing(whole=True)
-_Form = Callable[[int], tuple[Showing, int]]
 
 
 class Turn(NamedTuple):
@@ -47,6 +46,13 @@ class Turn(NamedTuple):
 
     begin: int
     end: int
+
+
+class Forms(NamedTuple):
+    """How each row is shown before its texts are cut, and its size then."""
+
+    shown: Sequence[Showing]
+    sizes: Sequence[int]
 
 
 class Part(NamedTuple):
@@ -98,8 +104,10 @@ class SizedLog:
         end = len(rows)
         self.now = Turn(end, end) if is_finished(rows) or not turns else turns.pop()
         self.turns = turns
-        self._unread = unread([row.message for row in rows]) if self.now.begin < end else set[int]()
         self._left_unread = unread_results(rows, before=self._newest_question)
+        self._steps = steps_of(rows, self.now)
+        self._read = self._steps[: self._read_steps()]
+        self._current: dict[tuple[int, int], Part] = {}
         self._whole = [row.message.tokens for row in rows]
         self._measure(sizers)
         self._final_sums = [0, *accumulate(self._final)]
@@ -203,22 +211,25 @@ class SizedLog:
     @property
     def before_last_step(self) -> int:
         """Ordinal of the last message of the turn in progress that may be settled, 0 if it has one step at most."""
-        read = self._read(steps_of(self.rows, self.now))
-        return self.rows[read[-1].stop - 1].message.ordinal if read else 0
+        return self.rows[self._read[-1].stop - 1].message.ordinal if self._read else 0
 
     @property
     def unseen(self) -> int:
         """Size of what the model has not read yet: question and last step, with leading system messages and summary."""
-        steps = steps_of(self.rows, self.now)
-        parts = [_head(self.now, steps), *steps[len(self._read(steps)) :]]
+        parts = [_head(self.now, self._steps), *self._steps[len(self._read) :]]
         return self.fixed + sum(self._whole[index] for part in parts for index in part)
 
-    def _read(self, steps: Sequence[range]) -> Sequence[range]:
-        """Return the steps of the turn in progress before the last one, and before any message that is unread."""
-        for number, step in enumerate(steps[:-1]):
-            if any(self.rows[at].message.ordinal in self._unread for at in step):
-                return steps[:number]
-        return steps[:-1]
+    def _read_steps(self) -> int:
+        """Return how many steps of the turn in progress come before the last one, and before any unread message.
+
+        A rewind may have removed what followed the last step, so it counts as unread.
+        """
+        if len(self._steps) < 2:
+            return 0
+        before = range(self._steps[0].start, self._steps[-1].start)
+        ordinals = unread([row.message for row in self.rows[before.start :]], question=self._newest_question or 0)
+        first = next((at for at in before if ordinals and self.rows[at].message.ordinal in ordinals), before.stop)
+        return bisect_right(self._steps, first, key=lambda step: step.stop)
 
     def plain_sizes(self) -> list[int]:
         """Return the size of each finished turn, whole but for stubs."""
@@ -240,7 +251,7 @@ class SizedLog:
         turn = self.turns[index]
         if self.ends(index) <= short:
             return self._short(turn)
-        return self._partly_settled(turn, stubs, self._quarter, self._final, self._finished)
+        return self._partly_settled(turn, stubs)
 
     def current(self, stubs: int, gap: int) -> Part:
         """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens.
@@ -249,72 +260,95 @@ class SizedLog:
         """
         if self.now.begin == self.now.end:
             return Part(0, ())
-        return self._partly_settled(self.now, stubs, gap, self._whole, [WHOLE] * len(self.rows))
+        if (stubs, gap) not in self._current:
+            done = self._read[: self._steps_through(self._read, stubs)]
+            settled = self._settle(done, gap, self._answered(), counts_whole=gap != self._quarter)
+            whole = Forms([WHOLE] * len(self.rows), self._whole)
+            self._current[stubs, gap] = self._joined(self.now, _head(self.now, self._steps).stop, done, settled, whole)
+        return self._current[stubs, gap]
 
-    def _partly_settled(self, turn: Turn, stubs: int, gap: int, sizes: Sequence[int], shown: Sequence[Showing]) -> Part:
-        steps = steps_of(self.rows, turn)
-        # The model has not read the last step of the turn in progress, also if a rewind removed what followed it.
-        read = self._read(steps) if turn is self.now else steps
-        done = [step for step in read if self.rows[step.stop - 1].message.ordinal <= stubs]
-        form = self._answered if turn is self.now else self._in_finished
-        settled, body = self._settle(done, gap, form, counts_whole=gap != self._quarter), _head(turn, steps).stop
+    def _partly_settled(self, turn: Turn, stubs: int) -> Part:
+        """Return a finished turn with its steps up to `stubs` settled."""
+        steps, finished = steps_of(self.rows, turn), Forms(self._finished, self._final)
+        done = steps[: self._steps_through(steps, stubs)]
+        settled = self._settle(done, self._quarter, finished)
+        return self._joined(turn, _head(turn, steps).stop, done, settled, finished)
+
+    def _joined(self, turn: Turn, body: int, done: Sequence[range], settled: Part, rest: Forms) -> Part:
+        """Return a turn with some of its first steps settled; `body` is where its steps begin."""
         begin = done[-1].stop if done else body
-        size = sum(sizes[turn.begin : body]) + sum(sizes[begin : turn.end])
-        return Part(
-            size + settled.size, [*shown[turn.begin : body], *settled.shown, *shown[begin : turn.end]], settled.left
-        )
+        size = sum(rest.sizes[turn.begin : body]) + settled.size + sum(rest.sizes[begin : turn.end])
+        shown = [*rest.shown[turn.begin : body], *settled.shown, *rest.shown[begin : turn.end]]
+        return Part(size, shown, settled.left)
+
+    def _steps_through(self, steps: Sequence[range], ordinal: int) -> int:
+        """Return how many steps end with a message up to an ordinal."""
+        return bisect_right(steps, ordinal, key=lambda step: self.rows[step.stop - 1].message.ordinal)
 
     def _short(self, turn: Turn) -> Part:
         """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
-        eighth, steps = self._eighth, steps_of(self.rows, turn)
+        eighth, steps, forms = self._eighth, steps_of(self.rows, turn), self._in_shortened()
         is_answered, head = bool(steps) and has_answer(self.rows[turn.begin : turn.end]), _head(turn, steps)
         answer = steps.pop() if is_answered else range(0)
         question = sum(self._settled[at] for at in head)
-        settled = self._settle(steps, self._quarter - min(question, eighth))
-        said = self._cut(answer, eighth)
-        asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size))
+        settled = self._settle(steps, self._quarter - min(question, eighth), forms)
+        said = self._cut(answer, eighth, forms)
+        asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size), forms)
         parts = (asked, settled, said)
         return Part(sum(part.size for part in parts), [form for part in parts for form in part.shown], settled.left)
 
-    def _settle(
-        self, steps: Sequence[range], gap: int, form: _Form | None = None, *, counts_whole: bool = False
-    ) -> Part:
+    def _settle(self, steps: Sequence[range], gap: int, forms: Forms, *, counts_whole: bool = False) -> Part:
         """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
-        cut = [self._cut(step, self._eighth, form) for step in steps]
-        counted = [part.size for part in cut]
-        if not counts_whole:
+        counted = self._cut_sizes(steps, forms)
+        has_kept = self.policy.stub_tools == "never" or bool(self.policy.never_stub)
+        if has_kept and not counts_whole:
             counted = [size - self._kept_whole(step) for size, step in zip(counted, steps, strict=True)]
         left = leaving(counted, gap, max(1, self._eighth))
+        kept = [self._cut(step, self._eighth, forms) for step in steps[left:]]
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
-        shown += [showing for part in cut[left:] for showing in part.shown]
-        return Part(sum(part.size for part in cut[left:]), shown, steps[:left])
+        shown += [showing for part in kept for showing in part.shown]
+        return Part(sum(part.size for part in kept), shown, steps[:left])
+
+    def _cut_sizes(self, steps: Sequence[range], forms: Forms) -> list[int]:
+        """Return the sizes of successive steps with their texts cut; most steps have no text that is."""
+        if not steps:
+            return []
+        begin, end = steps[0].start, steps[-1].stop
+        sums = [0, *accumulate(forms.sizes[begin:end])]
+        sizes = [sums[step.stop - begin] - sums[step.start - begin] for step in steps]
+        long = [at for at, size in enumerate(forms.sizes[begin:end], begin) if size > self._eighth]
+        for number in {bisect_right(steps, at, key=lambda step: step.start) - 1 for at in long}:
+            sizes[number] = self._cut(steps[number], self._eighth, forms).size
+        return sizes
 
     def _kept_whole(self, step: range) -> int:
         """Return the size of the results in a step that the policy always shows whole."""
-        if self.policy.stub_tools != "never" and not self.policy.never_stub:
-            return 0
         kept = (
             at for at in step if self.rows[at].message.type == "tool" and is_always_whole(self.rows[at], self.policy)
         )
         return sum(self._settled[at] for at in kept)
 
-    def _in_finished(self, at: int) -> tuple[Showing, int]:
-        """Return form and size of a row in a finished turn."""
-        return self._finished[at], self._final[at]
+    def _in_shortened(self) -> Forms:
+        """Return the forms in a shortened turn, where `keep_last_results` keeps no result."""
+        shown = [FINISHED] * len(self.rows)
+        for at in self._settled_whole:
+            shown[at] = WHOLE
+        return Forms(shown, self._settled)
 
-    def _in_shortened(self, at: int) -> tuple[Showing, int]:
-        """Return form and size of a row in a shortened turn, where `keep_last_results` keeps no result."""
-        return WHOLE if at in self._settled_whole else FINISHED, self._settled[at]
+    def _answered(self) -> Forms:
+        """Return the forms in steps of the turn in progress that the model has answered."""
+        shown, sizes = [WHOLE] * len(self.rows), self._whole.copy()
+        for at in range(self.now.begin, self.now.end):
+            if self.rows[at].message.type == "tool" and at not in self._settled_whole:
+                shown[at] = FINISHED
+                sizes[at] = self._settled[at]
+        return Forms(shown, sizes)
 
-    def _answered(self, at: int) -> tuple[Showing, int]:
-        """Return form and size of a row in a step of the turn in progress that the model has answered."""
-        return self._in_shortened(at) if self.rows[at].message.type == "tool" else (WHOLE, self._whole[at])
-
-    def _cut(self, part: range, room: int, form: _Form | None = None) -> Part:
-        """Return some rows, by default as in a shortened turn, with texts of at most `room` tokens."""
-        size, shown, form = 0, list[Showing](), form or self._in_shortened
+    def _cut(self, part: range, room: int, forms: Forms) -> Part:
+        """Return some rows with texts of at most `room` tokens."""
+        size, shown = 0, list[Showing]()
         for at in part:
-            message, (showing, tokens) = self.rows[at].message, form(at)
+            message, showing, tokens = self.rows[at].message, forms.shown[at], forms.sizes[at]
             if tokens > room and message.type in SHORTENED:
                 showing = showing._replace(room=room)
                 tokens = self._shortened(message, showing, tokens)
