@@ -254,7 +254,7 @@ class Retention:
             self.reader.cache.end_conversation(head.conversation)
         own = (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
         if head.conversation != first_id(head.conversation):
-            for log in await self.tombstones.replaced(head.key):
+            for log in await self.tombstones.end_replaced(head.key, sweep_after=_SWEEP_AFTER, pruned=pruned):
                 own = _sum([own, await self._remove(log)])
         return _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
 

@@ -31,6 +31,7 @@ from convstore.verify.segments import SearchIndex, check_segments
 from convstore.verify.state import StateCheck, record_entries
 
 _BREAKS = ("hole", "fork")
+_NOT_FIRST = "; another repair was faster"
 _ANNOTATION_FIELDS = {"_id", "conversation", "ordinal", "at", "values", "names"}
 _STATE_FIELDS = {"_id", "conversation", "revision", "at", "state"}
 
@@ -87,15 +88,19 @@ class ConversationCheck:
 
         Nothing is replaced if that check finds a break, or if another repair was first.
         """
-        made = await self.repairer.copy(self.head, self._state, sound_through=check.sound_through or 0)
+        try:
+            made = await self.repairer.copy(self.head, self._state, sound_through=check.sound_through or 0)
+        except CorruptDocumentError as error:  # damage since the check, or the conversation is being deleted
+            _mark_breaks(check, problem=f"; it cannot be copied: {error.problem}")
+            return check
         if made is None:
-            _mark_breaks(check, repairable=True, problem="; another repair was faster")
+            _mark_breaks(check, repairable=True, problem=_NOT_FIRST)
             return check
         again = await self._check_log(made.target)
         is_sound = again.sound_through is None and again.is_readable
         if not (is_sound and await self.repairer.replace(self.head, made)):
             await self.repairer.drop(made)
-            _mark_breaks(check, repairable=is_sound, problem="; another repair was faster" if is_sound else "")
+            _mark_breaks(check, repairable=is_sound, problem=_NOT_FIRST if is_sound else "")
             return check
         _mark_breaks(check, repairable=True, repaired=True, repaired_as=made.target)
         breaks = [finding for finding in check.subject.findings if finding.kind in _BREAKS]
@@ -105,7 +110,7 @@ class ConversationCheck:
         return again
 
     async def _with_numbers(self, check: LogCheck) -> LogCheck:
-        """Reserve numbers that children have and whose reservation the log lost; return the check of the log then.
+        """Reserve numbers that children have and whose reservation the log lost; return the check with the new end.
 
         Without that the next source of the conversation would get the number of a child's source.
         """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from convstore.exceptions import CorruptDocumentError
+from convstore.exceptions import CorruptDocumentError, SchemaVersionError
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import State, forked
 from convstore.log.summary import SummaryRecord
@@ -144,11 +144,20 @@ class Repairer:
             await self.tombstones.clear(made.target)
 
     async def move_late(self, tombstone: Document) -> None:
-        """Move what came late to a replaced log to the one that the conversation has now."""
+        """Move what came late to a replaced log to the one that the conversation has now.
+
+        If one of them is damaged, or was written by a newer convstore, the rest stays in the log that was replaced.
+        """
         source, target = tombstone["conversation"], await self.tombstones.current(tombstone)
         if not target:
             return
         await self.ends.states.remove(source)
+        try:
+            await self._move_all(tombstone, source, target)
+        except (CorruptDocumentError, SchemaVersionError) as error:
+            _LOGGER.warning("what came late to %s was not moved to %s: %s", source, target, error)
+
+    async def _move_all(self, tombstone: Document, source: str, target: str) -> None:
         copied: Numbers = [(first, last) for first, last in tombstone["copied"]]
         since = tombstone["at"].replace(tzinfo=UTC) - _CLOCKS_DIFFER
         late = await self._late(source, copied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,9 @@ from convstore import Conversation, ConversationDeletedError, ConversationStore,
 from convstore.integration import host_of
 from convstore.log.entry import Entry, RewoundRange
 from convstore.messages.values import Codec
+from convstore.mongo.copies import Copies
 from convstore.mongo.documents import entry_from
+from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing import rag_turn
@@ -236,6 +239,29 @@ async def test_a_cached_id_is_used_for_ten_seconds_at_most(own: Any) -> None:
     assert await texts(reader) == ["q0", "q1", "q3", "q4", "q"]
 
 
+async def test_a_page_and_a_turn_go_on(own: Any) -> None:
+    """A watched page gets the copy from its first message on; a turn that a worker holds is answered in the copy."""
+    seconds = [100.0]
+    stores = [ConversationStore(own, clock=Clock(monotonic=lambda: seconds[0])) for _ in range(2)]
+    page, worker = (store.conversation(user_id="u", thread_id="t") for store in stores)
+    await talk(worker, range(5))
+    async with aclosing(page.watch()) as updates:
+        assert len((await anext(updates)).messages) == 10
+        async with await worker.turn("q", human="Q?") as turn:
+            await broken(own, page)
+            await repair(own, page)
+            await turn.append(AIMessage("A"))
+        await sweep(own, 90)
+        seconds[0] += 11
+        async with asyncio.timeout(60):
+            while (update := await anext(updates)).replaces_from > 1:
+                pass
+    shown = [message.message.text for message in update.messages]
+    assert shown == [text for n in (0, 1, 3, 4) for text in (f"q{n}", f"a{n}.0")] + ["Q?", "A"]
+    async with await ConversationStore(own).conversation(**page.scope).turn("q", human="Q?") as turn:
+        assert not turn.is_running
+
+
 async def test_a_repair_that_is_killed_changes_nothing_or_all(own: Any, server_uri: str) -> None:
     """Wherever it dies, the log is as it was or replaced; the next repair and the sweeps leave no rest."""
     store = ConversationStore(own)
@@ -291,6 +317,29 @@ async def test_of_two_repairs_at_once_one_wins(own: Any) -> None:
     assert sorted(conversations) == sorted([*tombs, await id_of(own, chat)])
 
 
+async def test_a_copy_that_was_given_up_replaces_nothing(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair that was suspended while a sweep removed its copy reports that, whenever it was suspended."""
+    store = ConversationStore(own)
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(6))
+    old = await broken(own, chat)
+    for name in ("keep_copy", "replace_log"):
+        original = getattr(Tombstones, name)
+
+        async def suspended(*arguments: Any, then: Any = original, **options: Any) -> bool:
+            await sweep(own, 8_000)
+            return bool(await then(*arguments, **options))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Tombstones, name, suspended)
+            report = await ConversationStore(own).verify(repair=True)
+        assert [finding.repaired for finding in report.findings] == [False]
+        assert await id_of(own, chat) == old
+        assert await own["log"].distinct("conversation") == [old]
+    assert (await repair(own, chat)).ok
+    assert await texts(ConversationStore(own).conversation(**chat.scope)) == ["q0", "q1", "q3", "q4", "q5"]
+
+
 @pytest.mark.parametrize("by", ["delete", "erase", "old id", "prune"])
 async def test_who_deletes_a_conversation_deletes_what_its_repair_left(own: Any, by: str) -> None:
     """No document of it is left, under no id."""
@@ -313,6 +362,48 @@ async def test_who_deletes_a_conversation_deletes_what_its_repair_left(own: Any,
     for days in (50, 90, 130):
         await sweep(own, days * 24 * 3_600)
     assert await own["heads"].count_documents({}) == 0
+
+
+async def test_a_deletion_ends_a_repair_and_what_comes_late(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation that is deleted while it is repaired stays deleted, and so does what a late writer appends."""
+    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(user_id="u", thread_id="t")
+    copied = Copies.entries
+
+    async def deleted_first(*arguments: Any, **options: Any) -> None:
+        await ConversationStore(own).conversation(**late.scope).delete()
+        await copied(*arguments, **options)
+
+    monkeypatch.setattr(Copies, "entries", deleted_first)
+    await talk(late, range(5))
+    await broken(own, late)
+    assert (await ConversationStore(own).verify(repair=True)).findings == ()
+    monkeypatch.undo()
+    await late.store.close()
+    assert await own["heads"].count_documents({"scope": {"$exists": True}}) == 0
+
+    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(user_id="u", thread_id="t")
+    await talk(late, range(5))
+    await broken(own, late)
+    await repair(own, late)
+    await ConversationStore(own).conversation(**late.scope).delete()
+    await late.append(HumanMessage("late", id="late"))
+    for seconds in (3_700, 100_000, 200_000):
+        await sweep(own, seconds)
+    assert await own["log"].count_documents({}) == await own["heads"].count_documents({}) == 0
+
+
+async def test_what_cannot_be_moved_stops_no_sweep(own: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged log is told; it stays where it is, and all else is swept."""
+    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(user_id="u", thread_id="t")
+    await talk(late, range(5))
+    old = await broken(own, late)
+    await repair(own, late)
+    await late.append(HumanMessage("late", id="late"))
+    damage = {"$set": {"count": "x"}}
+    await own["log"].update_one({"conversation": old, "messages.id": "late"}, damage)
+    await sweep(own, 90)
+    assert f"what came late to {old} was not moved" in caplog.text
+    assert await own["log"].count_documents({"conversation": old, "messages.id": "late"}) == 1
 
 
 async def test_pruning_keeps_a_replaced_log_for_its_time(own: Any) -> None:
