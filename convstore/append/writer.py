@@ -2,7 +2,8 @@
 
 The entry is inserted at the number after the cached tail. If that number or a message id is taken, the writer looks up
 the ids, reads the tail again and retries with the messages that are new. So two writers never share a number, and a
-repeated batch writes nothing.
+repeated batch writes nothing. The module is long because what it does before an insert is one loop: all of it is
+repeated when somebody else was faster.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Writer:
             TailMoved: The log ends with something else than the condition says, and lacks a message or has another
                 under its id.
             IdsTaken: The log has ids of the batch that the condition does not name.
+            UnknownMessageError: The log does not have the question, or it was rewound.
             TurnConflictError: The place of the variant is not active any more, so it cannot become active.
             ConflictError: The log lacks a message, and the condition refuses anything new.
         """
@@ -172,7 +174,7 @@ class Writer:
 
     async def _claim(self, scope: Scope, request: Request) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
-        batch, turn = request.batch, request.condition.turn
+        batch, turn = request.batch, request.condition.turn or request.batch.turn
         continues = bool(turn) and turn not in batch.ids
         if continues or (batch.stamp and batch.stamp.conversation_id) or not request.condition.follows(Totals()):
             if cached := await self._reader.find(scope):
@@ -343,6 +345,8 @@ class Writer:
                 return await self._compose(cached, request, new, tail)
         asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
         asked["questions"] = cached.questions
+        if request.condition.branch is None:  # a variant's question is hidden until the variant is active
+            await self._check_question(cached, new, tail)
         if new.items:
             asked["last_active"] = (await self._reader.snapshot(cached, tail)).active.last_active(tail.messages)
         at, link, branch = self._clock.now(), self._clock.link(), request.condition.branch
@@ -354,6 +358,14 @@ class Writer:
         if branch.is_ending and not branch.fits(active):
             raise TurnConflictError(branch.event.turn, is_newest=False)
         return branch.entry_of(made, tail, active)
+
+    async def _check_question(self, cached: CachedConversation, new: Batch, tail: Totals) -> None:
+        """Raise an error if the question that a batch belongs to is neither in it nor an active one of the log."""
+        if not new.turn or new.turn in new.ids:
+            return
+        ordinal = cached.questions.get(new.turn, 0)
+        if not ordinal or not (await self._reader.snapshot(cached, tail)).active.has(ordinal):
+            raise UnknownMessageError(new.turn, begins_turn=True)
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
         """Raise an error if a source id that came with a new message is taken."""

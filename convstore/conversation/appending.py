@@ -17,7 +17,7 @@ from convstore.conversation.host import Host
 from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.values.items import PlacedItem
 from convstore.values.models import Receipt
-from convstore.values.scope import Scope, check_choice, check_number
+from convstore.values.scope import Scope, check_choice, check_id, check_number
 from convstore.values.stamps import ViewStamp, check_stamp
 
 
@@ -30,12 +30,22 @@ class Batch(NamedTuple):
 
 
 def check_append(
-    resent: str | None, accept: str | None, client_tools: Collection[str], strict: bool, *, after: int | None
+    resent: str | None,
+    accept: str | None,
+    client_tools: Collection[str],
+    strict: bool,
+    *,
+    after: int | None,
+    turn: str | None,
 ) -> Trust:
     """Return what is taken of a history that a client sent; arguments that exclude each other are refused."""
     trust = check_trust(accept, client_tools, strict)
     if resent is None and (accept or client_tools or strict):
         raise InvalidInputError('accept, client_tools and strict are for histories of clients; add resent="skip"')
+    if turn is not None:
+        check_id(turn, name="turn")
+        if resent:
+            raise InvalidInputError("turn cannot be combined with resent, whose messages have turns of their own")
     if after is not None:
         check_number(after, name="after", minimum=0, maximum=2**53)
         if resent:
@@ -55,12 +65,16 @@ def read_batch(batch: Any, *, key: str | None, takes_items: bool) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a batch is written; the arguments of `Conversation.append`, and the turn that it must begin or continue."""
+    """How a batch is written; the arguments of `Conversation.append`, and the turn that it must begin or continue.
+
+    `question` is the id of the question that it belongs to.
+    """
 
     unencodable: str
     on_source_clash: str
     stamp: ViewStamp | None = None
     turn: str = ""
+    question: str = ""
     resent: str | None = None
     trust: Trust = Trust()  # noqa: RUF009 - frozen
     after: int | None = None
@@ -79,7 +93,7 @@ class Writing:
             skip = self.resent == "skip"
             return await services.resender.append(scope, whole, skip=skip, trust=self.trust, **options)
         try:
-            options |= {"condition": Condition(self.after, self.turn), "items": self.items}
+            options |= {"condition": Condition(self.after, self.turn), "items": self.items, "question": self.question}
             return (await services.writer.append(scope, whole, **options)).receipt
         except TailMoved as moved:
             raise LogMovedError(self.after or 0, last=moved.args[0]) from None

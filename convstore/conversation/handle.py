@@ -92,6 +92,7 @@ class Conversation:
         client_tools: Collection[str] = (),
         strict: bool = False,
         stamp: ViewStamp | None = None,
+        turn: str | None = None,
         after: int | None = None,
     ) -> Receipt:
         """Append messages to the log permanently: in order, each once, and all of them or none.
@@ -117,6 +118,9 @@ class Conversation:
                 Set them in your code, never from a request.
             strict: With `resent`: raise an error instead of ignoring messages.
             stamp: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
+            turn: Id of the question that the messages belong to, human messages included, for a writer that works on a
+                question while others are asked. By default the log's end and the types of the messages say it. Not with
+                `resent`.
             after: Write only if the log ends with this ordinal, such as ``receipt.last``; 0 for an empty log. Messages
                 that are in the log already are no conflict. Not with `resent`.
 
@@ -127,6 +131,7 @@ class Conversation:
             BatchTooLargeError: The batch exceeds 1 MB, not counting large tool results and large parts of messages.
             ContentConflictError: An id is in the log with different content.
             MessageRewoundError: A message is in the log but was rewound.
+            UnknownMessageError: The log has no question with the id `turn`, or it was rewound.
             SourceIdClashError: The number of a source is taken; see `on_source_clash`.
             ResentHistoryError: The batch begins with stored messages; the error says how many (``resent="raise"``).
             HistoryDivergedError: A question was changed or is missing; with ``accept="all"``, or an answer.
@@ -134,9 +139,18 @@ class Conversation:
             LogMovedError: The log ends with another message than `after` says.
             StoreUnavailableError: The server did not answer; retry the call.
         """
-        trust = check_append(resent, accept, client_tools, strict, after=after)
+        trust = check_append(resent, accept, client_tools, strict, after=after, turn=turn)
         given, whole, items = read_batch(messages, key=key, takes_items=not resent)
-        writing = Writing(unencodable, on_source_clash, stamp, resent=resent, trust=trust, after=after, items=items)
+        writing = Writing(
+            unencodable,
+            on_source_clash,
+            stamp,
+            question=turn or "",
+            resent=resent,
+            trust=trust,
+            after=after,
+            items=items,
+        )
         with naming_conflicts(whole, key=key):
             receipt = await writing.append(self._host, self._scope, whole)
         if resent:

@@ -74,7 +74,6 @@ ASKS_A_MODEL = "summarization.engine"
 RUN_BY_ENGINE = {"drive_async", "_run", "_acall_with_config"}
 """Functions that run a strategy with a model, as `ASKS_A_MODEL` does; LangChain calls one of them back."""
 MAX_LINES = 450
-PUBLIC_HANDLES = {"conversation.handle": 770, "store.handle": 600}  # one class each, nearly all of it documentation
 
 _NOTHING = "_*(?:ones?|some|none|somebody|nobody)_*"
 NAMES_NOTHING = re.compile(
@@ -346,9 +345,12 @@ def test_only_a_few_modules_hold_operators() -> None:
 
 
 def test_a_module_can_be_read_at_one_sitting() -> None:
-    """No module has 450 lines, but for the two classes that users call."""
-    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in module_paths().items()}
-    assert {module: number for module, number in lines.items() if number >= PUBLIC_HANDLES.get(module, MAX_LINES)} == {}
+    """A module of 450 lines says in its docstring why it is one thing, and is no longer than twice that."""
+    texts = {module: path.read_text(encoding="utf-8") for module, path in module_paths().items()}
+    long = {module: text for module, text in texts.items() if len(text.splitlines()) >= MAX_LINES}
+    assert {module for module, text in long.items() if len(text.splitlines()) >= 2 * MAX_LINES} == set()
+    docstrings = {module: " ".join((ast.get_docstring(ast.parse(text)) or "").split()) for module, text in long.items()}
+    assert {module for module, docstring in docstrings.items() if "module is long because" not in docstring} == set()
 
 
 def names_in(path: Path) -> set[str]:
