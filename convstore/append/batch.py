@@ -60,7 +60,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         message: The message itself.
-        stored: It as the entry stores it, as far as that does not depend on the log; `view_tokens` without a stub.
+        stored: Its stored form, without the fields that depend on its position; `view_tokens` without a stub.
         payload: The parts outside the body; "" for none.
         chunks: The compressed payload.
         sources: The sources of a tool result, still without numbers; `given` is that of the tool.

@@ -69,7 +69,7 @@ class Sent(NamedTuple):
 
 
 def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
-    """Return a client's messages; every block of a human message that no person says is a message of its own.
+    """Return a client's messages; each block that a person did not write becomes its own message.
 
     Raises:
         InvalidMessageError: A message or a block cannot be stored.

@@ -213,8 +213,8 @@ class Conversation:
         Args:
             turn_id: Id of the turn, such as a request id.
             human: The question; None to continue a turn.
-            regenerate: Ask for another answer to the turn: an id of this wish, such as that of a click. The same one
-                again continues, or finds, the answer that it began. Views show the new answer once it is finished.
+            regenerate: Ask for another answer to the turn: an id for this request, such as the click's. Repeating it
+                continues the same answer, or returns it. Views show the new answer once it is finished.
             instead_of: Ask the question instead of this turn's: it and all that followed leave views once the new
                 question has its answer.
             busy: If another worker holds a turn of the conversation: "raise" raises an error, "wait" waits for it, and
@@ -239,7 +239,7 @@ class Conversation:
         return TurnSession(self, keeper, held, services.past)
 
     async def variants(self, turn_id: str) -> list[Variant]:
-        """Return the turns that stand at the place of a turn: the first one, other answers and other questions to it.
+        """Return all variants of a turn: its first answer, other answers, edited questions.
 
         In the order in which they began, without those that were never finished. Three or four commands.
 
@@ -255,8 +255,8 @@ class Conversation:
     async def activate(self, variant: Variant) -> None:
         """Show a variant in views and listings, with all that followed it, as when it was active last.
 
-        What stands at its place leaves them, with all that followed; it stays in the log. Atomic; nothing happens if
-        the variant is active. `undo_rewind` undoes it.
+        The variant shown until now is hidden, with everything after it; both stay in the log. Atomic; nothing happens
+        if the variant is active. `undo_rewind` undoes it.
 
         Args:
             variant: One of `variants`.

@@ -360,7 +360,7 @@ class TurnSession:
         await self._keeper.writes.record(self._held, lambda: None if self.is_finished else finished)
 
     async def wait_for(self, call: TurnCall) -> None:
-        """Let a person decide about a call; see `Conversation.decide`.
+        """Mark a call as waiting for a person's decision; see `Conversation.decide`.
 
         The call leaves `open_calls` until then. When only such calls are left, the turn is waiting: leave the session,
         and enter the turn again after the decision, days later and in any worker. A new question closes a waiting turn.

@@ -26,7 +26,7 @@ _OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", 
 def working_on(
     chat: Conversation, call: tuple[str, ...] | None = None, *, turn_id: str | None = None
 ) -> Iterator[None]:
-    """Note what this context works on for agents called in it: a conversation, and the call whose tool runs, of a turn.
+    """Remember this run, so that agents called inside it find their parent: its conversation, its call and its turn.
 
     A call is named by what `Conversation.child` takes; None while the model is called.
     """

@@ -212,7 +212,7 @@ class Tombstones:
         return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, limit=limit)]
 
     async def take(self, conversation: str, *, time: timedelta) -> Document | None:
-        """Take a sweep that is due; None if another process has it. After that time it is due again. One command."""
+        """Claim a due sweep for `time`; None if another process holds it. One command."""
         query = {"_id": tombstone_id(conversation), **await self._times.is_past("sweep_at", margin=SWEEP_MARGIN)}
         update = await self._times.setting({"copying": False}, field="sweep_at", ahead=time)
         return await self._heads.find_and_update(query, update, after=True)

@@ -264,7 +264,7 @@ class ConversationCache:
         return self._by_scope.get(cached.scope) is cached
 
     def join(self, twin: ConversationCache) -> None:
-        """Tell the cache of a twin for sync callers of conversations that end, and be told by it."""
+        """Exchange deletions with the cache of the store for sync callers."""
         twin._joined = self._joined
         self._joined.append(twin)
 

@@ -28,9 +28,10 @@ class Load(ActiveRows):
     """State of one load: the rows read so far and the cost of reading them.
 
     `record` is the policy's stored record, or `NO_RECORD` if that is not of this log. `held` is the cached end of the
-    log, `entries` and `known_rows` are the end that is known now; it may be cached from `kept_from` on. `has_system` is
-    True if the state was read with the leading system messages, and `is_confirmed` if the rows begin with the record's
-    start. With `has_hidden` the view is that of the variant to which the last entry belongs, which is not active yet.
+    log, `entries` and `known_rows` are the last entries and their rows; those from `kept_from` on may be cached.
+    `has_system` is True if the state was read with the leading system messages, and `is_confirmed` if the rows begin
+    with the record's start. With `has_hidden` the view is that of the variant to which the last entry belongs, which
+    is not active yet.
     """
 
     policy: HistoryPolicy

@@ -114,7 +114,7 @@ class _Choice:
     def _later(self, short: int) -> tuple[list[int], list[tuple[int, Sequence[range]]]]:
         """Return the sizes of the finished turns from each turn on, and the steps that each leaves out, if any."""
         if short not in self._sums:
-            # Stubs that move now are in the turn in progress; the turn that held them before is shortened.
+            # New stubs are always in the current turn; the turn that had them before is shortened instead.
             parts, sizes = list[tuple[int, Sequence[range]]](), self.log.plain_sizes()
             for index in self.log.changed(short, self._known_stubs):
                 part = self.log.part(index, short=short, stubs=self._known_stubs)
