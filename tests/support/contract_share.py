@@ -185,7 +185,6 @@ COSTLY = {
     "test_a_write_of_unknown_outcome_is_listed_as_it_turns_out",
     "test_all_that_was_appended_is_found",
     "test_an_altered_stub_is_noticed",
-    "test_an_idle_store_appends_to_what_others_went_on_with",
     "test_an_idle_store_loads_what_was_restored",
     "test_any_other_text_is_a_scope",
     "test_artifacts_come_back_equal",
