@@ -253,10 +253,16 @@ class Retention:
         else:
             self.reader.cache.end_conversation(head.conversation)
         own = (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
-        if head.conversation != first_id(head.conversation):
-            for log in await self.tombstones.end_replaced(head.key, sweep_after=_SWEEP_AFTER, pruned=pruned):
-                own = _sum([own, await self._remove(log)])
+        for log in await self._replaced(head):
+            await self.tombstones.end_replaced(log, sweep_after=_SWEEP_AFTER, pruned=pruned)
+            own = _sum([own, await self._remove(log)])
         return _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
+
+    async def _replaced(self, head: Head) -> list[str]:
+        """Return the logs that repairs replaced for a conversation; no command if it was never repaired."""
+        if head.conversation == first_id(head.conversation):
+            return []
+        return await self.tombstones.replaced(head.key)
 
     async def _end_children(self, conversation: str) -> ErasureReceipt:
         """Delete the conversations of sub-agents below a deleted one; without it, they are not found any more."""
@@ -299,8 +305,9 @@ class Retention:
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **found)
 
     async def _count_all(self, head: Head) -> ErasureReceipt:
-        """Count a conversation with those of its sub-agents."""
-        own = await self._count(head)
+        """Count a conversation with those of its sub-agents, and the logs that repairs replaced."""
+        replaced = [await self._count_documents(log) for log in await self._replaced(head)]
+        own = _sum([await self._count(head), *replaced])
         return _sum([own, await self._count_children(head.conversation)]) if head.has_children else own
 
 

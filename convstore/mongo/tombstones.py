@@ -138,15 +138,16 @@ class Tombstones:
         head = await self._heads.find_one(query, {"conversation": 1})
         return str(head["conversation"]) if head else ""
 
-    async def end_replaced(self, key: str, *, sweep_after: timedelta, pruned: bool) -> list[str]:
-        """End the logs that repairs replaced for a head, which was deleted; return their ids. A command for each."""
+    async def replaced(self, key: str) -> list[str]:
+        """Return the logs of a head that repairs replaced and that are still there. One command."""
         query = {"head": key, "sweep_at": {"$exists": True}, "successor": {"$gt": ""}}
-        found = await self._heads.find(query, {"_id": 1})
+        return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1})]
+
+    async def end_replaced(self, conversation: str, *, sweep_after: timedelta, pruned: bool) -> None:
+        """Let the tombstone of a log that a repair replaced be that of a deletion. One command."""
         values = {"successor": "", "sweeps": 0, "pruned": pruned}
-        for tombstone in found:
-            ended = await self._times.setting(values, field="sweep_at", ahead=sweep_after)
-            await self._heads.update({"_id": tombstone["_id"]}, ended)
-        return list(map(_ended, found))
+        ended = await self._times.setting(values, field="sweep_at", ahead=sweep_after)
+        await self._heads.update({"_id": tombstone_id(conversation)}, ended)
 
     async def moved(self, conversation: str, copied: Sequence[tuple[int, int]]) -> None:
         """Record which entries of a replaced log were copied, late ones included. One command."""

@@ -56,7 +56,7 @@ OVER_ALL = {
     "Tombstones.current": "takes the tombstone of a log that was replaced",
     "Tombstones.begin_repair": "takes the head whose log is copied",
     "Tombstones.replace_log": "takes the head whose log is replaced",
-    "Tombstones.end_replaced": "takes the key of the head of one scope",
+    "Tombstones.replaced": "takes the key of the head of one scope",
     "Heads.first_questions": "takes conversations of a listing, which its caller has by their scope",
     "Heads.catch_up": "each change names the scope and the conversation of its head",
 }
