@@ -145,13 +145,17 @@ async def append_in_turn(
     Raises:
         TurnLostError: The caller's task began within that turn, which was left meanwhile.
     """
-    held = held_by_caller(chat, turn_id)
+    held, scope = held_by_caller(chat, turn_id), tuple(chat.scope.items())
     if held is None:
-        check_not_left(chat.store, tuple(chat.scope.items()), turn_id)
+        check_not_left(chat.store, scope, turn_id)
+    if turn_id is None:
         return await chat.append(messages, **how)
     omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
-    whole, keeper = normalize_messages(messages), await _keeper(chat)
-    return await keeper.writes.append(held, Addition(whole, stamp=how.get("stamp"), omit=omit, renumber=renumber))
+    whole, writes = normalize_messages(messages), (await _keeper(chat)).writes
+    addition = Addition(whole, of_state=True, stamp=how.get("stamp"), omit=omit, renumber=renumber)
+    if held is None:
+        return await writes.append_unheld(scope, turn_id, addition)
+    return await writes.append(held, addition)
 
 
 def check_store(store: object) -> None:

@@ -27,6 +27,7 @@ class Addition(NamedTuple):
         messages: The messages, each with an id.
         event: What the entry records besides them.
         nameless: Ids that were made up for messages that came without one.
+        of_state: See `turns.naming.under_own_ids`.
         stamp: Stamp of the view that the first AI message answers.
         omit: Replace values of unknown types by markers.
         renumber: Give sources another number if theirs is taken.
@@ -35,6 +36,7 @@ class Addition(NamedTuple):
     messages: Sequence[BaseMessage] = ()
     event: TurnEvent | None = None
     nameless: Collection[str] = ()
+    of_state: bool = False
     stamp: ViewStamp | None = None
     omit: bool = False
     renumber: bool = False

@@ -36,14 +36,16 @@ async def under_own_ids(
     nameless: Collection[str] = (),
     unsure: Collection[str] = (),
     is_over: bool = False,
+    of_state: bool = False,
 ) -> _Result:
     """Append messages of a turn directly after what a record has, each under an id that no other message has.
 
-    The arguments are those of `Naming`. One append, unless the log has an id for another message.
+    The arguments are those of `Naming`, but for `of_state`: the messages are those of a state, which has each id once.
+    So another content under an id of the turn is a conflict. One append, unless the log has an id for another message.
     """
     taken = set[str]()
     while True:
-        naming = Naming(record, key, first, nameless, taken, unsure, is_over)
+        naming = Naming(record, key, first, nameless, taken, unsure, by_id=is_over or of_state)
         named, known = naming.named(messages)
         try:
             return await write(named, known)
@@ -51,7 +53,7 @@ async def under_own_ids(
             taken |= error.args[0]
         except ContentConflictError as error:
             replies = {message.id for message in named if isinstance(message, AIMessage)}
-            if error.message_id not in known & replies:
+            if of_state or error.message_id not in known & replies:
                 raise
             taken.add(error.message_id)  # another reply with the id of the last one
 
@@ -83,7 +85,7 @@ class Naming:
         nameless: Ids that were made up for messages that came without one.
         taken: Ids that the log has for other messages.
         unsure: Ids of messages that may have been written by an append that failed.
-        is_over: Nothing new may be appended, so every message that the turn has is a retry.
+        by_id: A message with an id of the turn is a retry, wherever it stands.
     """
 
     record: TurnRecord
@@ -92,7 +94,7 @@ class Naming:
     nameless: Collection[str] = ()
     taken: Collection[str] = ()
     unsure: Collection[str] = ()
-    is_over: bool = False
+    by_id: bool = False
 
     def named(self, messages: Sequence[BaseMessage]) -> Named:
         """Return the messages with their ids; one that came without an id also gets it on the caller's object."""
@@ -101,8 +103,14 @@ class Naming:
         named = list[BaseMessage]()
         known = set[str]()
         ordinal = self.first
-        for message in messages:
+        begins = [index for index, message in enumerate(messages) if message.id == self.record.turn_id]
+        end = begins[0] if begins else -1
+        for index, message in enumerate(messages):
             given = str(message.id)
+            if index <= end:  # of earlier turns, or the question
+                named.append(message)
+                known.add(given)
+                continue
             if given in retried:
                 id_ = retried[given]
             elif isinstance(message, AIMessage):
@@ -138,7 +146,7 @@ class Naming:
         said = [message for message in messages if isinstance(message, AIMessage | ToolMessage)]
         if not any(isinstance(message, AIMessage) for message in said):
             return {}
-        if self.is_over:
+        if self.by_id:
             return dict(self._found_anywhere(said))
         last = self._last(len(said))
         for number in range(len(last), 0, -1):

@@ -8,14 +8,14 @@ and the append is repeated after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
-from convstore.append.condition import Condition, TailMoved
+from convstore.append.condition import ANYWHERE, Condition, IdsTaken, TailMoved
 from convstore.exceptions import SchemaVersionError, StoreError, TurnConflictError
 from convstore.log.turn_record import paused
 from convstore.mongo.turn_leases import TurnLeases
@@ -26,6 +26,7 @@ from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
 from convstore.turns.variants import Asked, Variants
 from convstore.values.models import Receipt
+from convstore.values.scope import Scope
 from convstore.values.turns import Pause
 
 _Result = TypeVar("_Result")
@@ -64,6 +65,54 @@ class TurnWriter:
         """
         return (await self._while_held(held, lambda: self._add(held, addition))).receipt
 
+    async def append_unheld(self, scope: Scope, turn_id: str, addition: Addition) -> Receipt:
+        """Append messages of a state to a turn that nobody holds, or that begins with them.
+
+        One command, unless the log has ids of the messages already. Then what stands before the answer to the question
+        is compared with the log, and the rest is appended as `append` does.
+        """
+        messages = addition.messages
+        try:
+            return await self._write_unheld(scope, turn_id, addition, Condition(known=frozenset()))
+        except IdsTaken:
+            pass
+        begins = [index for index, message in enumerate(messages) if message.id == turn_id]
+        end = begins[0] + 1 if begins else 0
+        receipts = list[Receipt]()
+        if end:
+            until_question = addition._replace(messages=messages[:end], stamp=None)
+            receipts.append(await self._write_unheld(scope, turn_id, until_question, ANYWHERE))
+        if end < len(messages):
+            receipts.append(await self._append_known(scope, turn_id, addition._replace(messages=messages[end:])))
+        return _joined(receipts)
+
+    async def _append_known(self, scope: Scope, turn_id: str, addition: Addition) -> Receipt:
+        """Append messages of a turn of which the log has ids."""
+
+        async def after_tail() -> Receipt:
+            record, tail = await self._records.read(scope, turn_id)
+
+            async def write(named: list[BaseMessage], known: frozenset[str]) -> Receipt:
+                condition = Condition(tail, known=known)
+                return await self._write_unheld(scope, turn_id, addition._replace(messages=named), condition)
+
+            first = tail.messages + 1
+            return await under_own_ids(record, addition.messages, write, key=turn_id, first=first, of_state=True)
+
+        return await until_written(after_tail)
+
+    async def _write_unheld(self, scope: Scope, turn_id: str, addition: Addition, condition: Condition) -> Receipt:
+        written = await self._writer.append(
+            scope,
+            addition.messages,
+            condition=condition,
+            question=turn_id,
+            stamp=addition.stamp,
+            omit=addition.omit,
+            renumber=addition.renumber,
+        )
+        return written.receipt
+
     async def record(self, held: HeldTurn, judge: Callable[[], Addition | None]) -> None:
         """Append an event of a turn, perhaps with messages.
 
@@ -96,6 +145,7 @@ class TurnWriter:
             nameless=addition.nameless,
             unsure=held.unsure,
             is_over=held.refusal is not None,
+            of_state=addition.of_state,
         )
 
     async def _write(self, held: HeldTurn, addition: Addition, known: frozenset[str]) -> Written:
@@ -193,3 +243,21 @@ class TurnWriter:
         except SchemaVersionError as error:
             held.exclude(error)
             raise
+
+
+def _joined(receipts: Sequence[Receipt]) -> Receipt:
+    """Return the receipt of a batch that was written in parts."""
+    *_, last = receipts
+    ordinals = [ordinal for receipt in receipts for ordinal in receipt.ordinals]
+    numbers = [number for receipt in receipts for number in receipt.source_ids or ()]
+    return Receipt(
+        message_ids=tuple(id_ for receipt in receipts for id_ in receipt.message_ids),
+        first=min(ordinals),
+        last=max(ordinals),
+        ordinals=tuple(ordinals),
+        written=sum(receipt.written for receipt in receipts),
+        entry=last.entry or receipts[0].entry,
+        source_ids=(min(numbers), max(numbers)) if numbers else None,
+        omitted=tuple(path for receipt in receipts for path in receipt.omitted),
+        renumbered={id_: changed for receipt in receipts for id_, changed in receipt.renumbered.items()},
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from langchain.agents import create_agent
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from scripted_agents import log_of
 
 from convstore import Conversation, ConversationStore
@@ -169,20 +170,19 @@ async def test_a_graph_in_a_tool_works_below_the_call(store: ConversationStore) 
 
 
 async def test_a_late_reply_of_a_graph_names_its_question(store: ConversationStore) -> None:
-    """A late reply of a graph is linked to its own question, although another question was appended meanwhile."""
+    """A late reply of a graph belongs to its own question, although another question was appended meanwhile."""
     chat = _chat(store)
     node, config = append_node(store), {"configurable": chat.scope}
     state: Any = {"messages": [HumanMessage("One?", id="q1")]}
     await node.ainvoke(state, config)
     await chat.append(HumanMessage("Two?", id="q2"))
     state = {"messages": [*state["messages"], AIMessage("First.", id="a1")], "convstore_logged": ["q1"]}
-    update = await node.ainvoke(state, config)
-    assert [message.id for message in update["messages"]] == ["a1"]
+    await node.ainvoke(state, config)
     assert [[message.id for message in turn.messages] async for turn in chat.turns()] == [["q1", "a1"], ["q2"]]
     for id_, found in (("q1", "a1"), ("q2", None)):
         state = {"messages": [message for message in await log_of(chat) if message.id == id_]}
         state |= await load_node(store).ainvoke(state, config)
-        answer = answer_of({**state, "messages": [HumanMessage("?", id=id_)]})
+        answer = answer_of(state)
         assert (answer and answer.id) == found
 
 
@@ -310,3 +310,62 @@ async def test_a_task_that_outlives_a_session_asks_sub_agents_about_another_ques
     assert (await task)["messages"][-1].text == "I will see."
     [child] = await chat.children()
     assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals", "They do."]
+
+
+async def _graph_that_answers(store: ConversationStore, answer: Any) -> Any:
+    async def model(state: ConversationState) -> dict[str, Any]:
+        return {"messages": [await answer(state)]}
+
+    graph: StateGraph[Any] = StateGraph(MessagesState)
+    graph.add_node("load", load_node(store, append_first=True))
+    graph.add_node("model", model)
+    graph.add_node("append", append_node(store))
+    for begin, end in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):
+        graph.add_edge(begin, end)
+    return graph.compile()
+
+
+async def test_a_node_appends_nothing_that_another_one_logged(store: ConversationStore) -> None:
+    """A node may log its reply itself, by the turn that its caller entered or by `append`, and return it."""
+    for how in ("turn", "chat"):
+        chat = _chat(store)
+        turn = await chat.turn("q1", human="Do orcas sleep?") if how == "turn" else None
+
+        async def answer(_: Any, target: Any = turn or chat) -> AIMessage:
+            reply = AIMessage("They do.", id="reply-1")
+            await target.append(reply)
+            return reply
+
+        graph = await _graph_that_answers(store, answer)
+        question = {"messages": [HumanMessage("Do orcas sleep?", id="q1")]}
+        async with turn or nullcontext():
+            await graph.ainvoke(question, {"configurable": chat.scope})
+        assert [message.type for message in await log_of(chat)] == ["human", "ai"]
+
+
+@pytest.mark.slow
+async def test_a_graph_may_get_one_reply_for_two_questions(store: ConversationStore) -> None:
+    """A cache returns the same reply with the same id; each question has it as its answer, once."""
+
+    async def answer(_: Any) -> AIMessage:
+        return AIMessage("Fish.", id="cached")
+
+    chat, graph = _chat(store), await _graph_that_answers(store, answer)
+    for number in (1, 2, 2):
+        question = {"messages": [HumanMessage("What do orcas eat?", id=f"q{number}")]}
+        await graph.ainvoke(question, {"configurable": chat.scope})
+    turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
+    assert turns == [["What do orcas eat?", "Fish."]] * 2
+
+
+@pytest.mark.slow
+async def test_an_agent_may_get_one_reply_for_two_questions(store: ConversationStore) -> None:
+    """The same with the middleware."""
+    chat = _chat(store)
+    for number in (1, 2):
+        model = Model(messages=iter([AIMessage("Fish.", id="cached")]))
+        agent = create_agent(model, middleware=[ConversationMiddleware(store)])
+        question = {"messages": [HumanMessage("What do orcas eat?", id=f"q{number}")]}
+        await agent.ainvoke(question, context=chat.scope)
+    turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
+    assert turns == [["What do orcas eat?", "Fish."]] * 2

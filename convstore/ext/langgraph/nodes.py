@@ -20,7 +20,6 @@ from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
-    answer_in,
     compose,
     loaded_of,
     logged_of,
@@ -32,7 +31,7 @@ from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
 from convstore.integration import append_in_halves, append_in_turn, run_sync
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.filing import ids_of, last_question, last_turn_of, linked
+from convstore.messages.filing import came_with, ids_of, is_answer, last_question, last_turn_of
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -209,12 +208,13 @@ class LoadNode(_Node):
         logged |= ids_of(messages) & ids_of(history.messages)
         start = last_question(messages) or 0
         removed = [each for each in messages[:start] if each.id in logged]
-        answers = await _missing_answer(chat, history, messages)
+        answer = await _answer(chat, history, messages)
+        answers = [answer] if answer and answer.id not in ids_of(messages) else []
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
         return {
             "messages": [*changes, *(RemoveMessage(str(each.id)) for each in removed), *answers],
-            "convstore_view": LoadedView(history, self.policy or self.store.policy, frozenset(logged)),
+            "convstore_view": LoadedView(history, self.policy or self.store.policy, frozenset(logged), answer),
             "convstore_logged": {each: each in kept for each in sorted(logged)},
             OWNER: owner_of(chat.scope),
         }
@@ -250,13 +250,11 @@ async def _append_named(
     stamp: ViewStamp | None = None,
     **options: Any,
 ) -> list[BaseMessage]:
-    """Append messages, each call under a unique id, and replies naming a question that is not among them.
+    """Append messages of a turn, each call under a unique id.
 
     The stamp is that of the first AI message. Returns the messages that this changed.
     """
-    is_late = turn_id not in ids_of(messages)  # another run may have asked something meanwhile
-    own = [linked(message, turn_id) if is_late and isinstance(message, AIMessage) else message for message in messages]
-    named = with_own_call_ids(own)
+    named = with_own_call_ids(messages)
     left = stamp
 
     async def append(batch: Sequence[BaseMessage]) -> None:
@@ -293,12 +291,11 @@ def _asked_again(history: History, messages: Sequence[BaseMessage], logged: set[
     return [each for each in questions if each.id not in logged or each != shown[each.id]]
 
 
-async def _missing_answer(chat: Conversation, history: History, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the answer to the state's question in full, if the log has it and the state does not."""
-    answer = answer_in(history, messages)
-    if answer is None or answer.id in ids_of(messages):
-        return []
-    if answer.id not in history.report.placeholders:
-        return [answer]
-    [record] = await chat.get_tool_messages([str(answer.id)])
-    return [answer.model_copy(update={"content": record.content})]
+async def _answer(chat: Conversation, history: History, messages: Sequence[BaseMessage]) -> AIMessage | None:
+    """Return the answer that the log has to the question of a state, in full; two commands if the view has both."""
+    question = last_turn_of(messages)
+    if question not in ids_of(history.messages[:-1]):
+        return None
+    turn = await chat.get_turn(str(question))
+    said = [each for each in turn.messages if isinstance(each, AIMessage) and not came_with(each)] if turn else []
+    return said[-1] if said and is_answer(said[-1]) else None

@@ -13,7 +13,7 @@ from pydantic import GetCoreSchemaHandler, SkipValidation
 from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
 from convstore.integration import fit_for
-from convstore.messages.filing import Filing, ids_of, is_answer, last_turn_of
+from convstore.messages.filing import ids_of
 from convstore.messages.provenance import kind_of
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
@@ -30,13 +30,17 @@ class LoadedView(dict[str, Any]):
         history: The result of `load_history`.
         policy: The policy it was loaded with.
         covered: Ids of the state's messages that the view includes.
+        answer: The answer that the log has to the question of the run; None without one.
     """
 
-    __slots__ = ("covered", "history", "policy")
+    __slots__ = ("answer", "covered", "history", "policy")
 
-    def __init__(self, history: History, policy: HistoryPolicy, covered: frozenset[str]) -> None:
+    def __init__(
+        self, history: History, policy: HistoryPolicy, covered: frozenset[str], answer: AIMessage | None = None
+    ) -> None:
         super().__init__()
         self.history, self.policy, self.covered = history, policy, covered
+        self.answer = answer
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -101,15 +105,7 @@ def answer_of(state: Any) -> AIMessage | None:
     Args:
         state: The state of the graph.
     """
-    return answer_in(_needed(state).history, messages_of(state))
-
-
-def answer_in(history: History, messages: Sequence[BaseMessage]) -> AIMessage | None:
-    """Return the last message of the finished turn in a view that answers the question of a state."""
-    question, filing = last_turn_of(messages), Filing(None)
-    own = [message for message in history.messages if not kind_of(message) and filing.owner(message) == question]
-    last = own[-1] if own and question else None
-    return last if isinstance(last, AIMessage) and is_answer(last) else None
+    return _needed(state).answer
 
 
 def loaded_of(state: Any) -> LoadedView | None:
