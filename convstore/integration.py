@@ -25,6 +25,7 @@ from convstore.conversation.operations import Operation
 from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
+from convstore.log.standing import Standing
 from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import pairs_of
 from convstore.mongo.artifact_types import new_codec
@@ -43,7 +44,7 @@ from convstore.values.json_form import is_json, sendable, sendable_message, vali
 from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, StoredMessage
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
-from convstore.values.turns import Pause, TurnCall, Variant
+from convstore.values.turns import Pause, TurnCall
 from convstore.view.provider_rules import fit_for, made_for
 from convstore.wire.contents import ContentReader, reasoning_part
 from convstore.wire.exact import marked, restored
@@ -292,8 +293,8 @@ async def _keeper(chat: Conversation) -> TurnKeeper:
     return (await host_of(chat).services()).turn_keeper
 
 
-async def variants_at_places(chat: Conversation, turn_ids: Sequence[str]) -> dict[str, list[Variant]]:
-    """Return the variants at the places of some turns, by turn id; none for a turn that stands there alone."""
+async def variants_at_places(chat: Conversation, turn_ids: Sequence[str]) -> dict[str, Standing]:
+    """Return what stands at the places of some active turns, by turn id; nothing for a turn that is alone there."""
     return await (await _keeper(chat)).variants.at_places(tuple(chat.scope.items()), turn_ids)
 
 

@@ -11,7 +11,7 @@ async def up(database: Target) -> None:
     message, source = {"conversation": 1, "messages.id": 1}, {"conversation": 1, "kept_source_ids": 1}
     await database.index("log", "message_ids", message, unique=True, present="messages.id")
     await database.index("log", "kept_source_ids", source, unique=True, present="kept_source_ids")
-    await database.index("log", "lookup", {"conversation": 1, "lookup": 1}, present="lookup")
+    await database.index("log", "lookup", {"conversation": 1, "lookup": 1, "_id": 1}, present="lookup")
     await database.index("log", "ordinals", {"conversation": 1, "first": 1, "_id": 1}, present="first")
     await database.index("log", "results", {"conversation": 1, "results_at": 1}, present="results_at")
     await database.index("log", "states", {"conversation": 1}, present="revision")

@@ -22,9 +22,9 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Ranges, Rewinds, changed, continued
+from convstore.log.standing import ShownVariant
 from convstore.log.state import forked
 from convstore.log.totals import totals_after
-from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.mongo.copies import Copies
 from convstore.mongo.heads import Origin
@@ -34,6 +34,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS, append_timeout
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
+from convstore.runtime.places import place_at
 from convstore.values.scope import PATH, Scope, check_id
 
 _SWEEP_AFTER = timedelta(seconds=5 * APPEND_SECONDS)
@@ -131,7 +132,7 @@ class Forker:
         if is_first and ranges == there.active.ranges and all(item.after >= ordinal for item in whole.items):
             return _Cut(tail.entries, tail, there.active)
         _, point = await self._rewinder.point(cached, ordinal, log.active)
-        entry = self._last_entry(row, there, point, ranges)
+        entry = await self._standing(self._last_entry(row, there, point, ranges), row, there)
         return _Cut(tail.entries, entry.totals, there.active.after(entry) if entry.is_rewind else there.active, entry)
 
     def _last_entry(self, row: StoredMessageRow, log: Snapshot, point: Totals, ranges: Ranges) -> Entry:
@@ -149,14 +150,24 @@ class Forker:
             shown_at=before.entries + 1 if sources else before.shown_at,
             link=whole.totals.link if kept else self._reader.clock.link(),
         )
-        event = _event(whole.event, has_messages=bool(kept))
-        entry = Entry(before.messages + 1, at, kept, totals, before.link, sources, event=event, items=items)
+        entry = Entry(before.messages + 1, at, kept, totals, before.link, sources, items=items)
         entry.rules = whole.rules
         return entry if ranges == log.active.ranges else changed(entry, log.active, ranges, point=point, undo=0)
 
+    async def _standing(self, entry: Entry, row: StoredMessageRow, log: Snapshot) -> Entry:
+        """Return the last entry of a fork with what it records of a place, if it is cut from an entry of a variant.
 
-def _event(event: TurnEvent | None, *, has_messages: bool) -> TurnEvent | None:
-    """Return what the last entry of a fork records: its variant, but no end of the turn and no decision."""
-    if event is None or not event.variant or (event.kind == "begin" and not has_messages):
-        return None
-    return event if event.kind == "begin" else event._replace(kind="append", call="", values="")
+        As far as the fork has the variant, it is what stands there, with neither an end of the turn nor a decision.
+        Else nothing does.
+        """
+        event = row.entry.event
+        if event is None or not event.variant or not entry.is_rewind:
+            return entry
+        branch = await self._reader.branch(log.cached, event, through=row.entry.number)
+        is_edit = event.turn == event.variant
+        rows = await self._reader.messages_by_id(log.cached, [event.first_turn if is_edit else event.turn])
+        here = (await place_at(self._reader, log, next(iter(rows.values())))).standing
+        if branch.own and branch.own[0].first < row.message.ordinal:
+            shown = here.finished(event.turn, event.variant, began=branch.began)
+            return replace(entry, event=event._replace(kind="append", call="", values=""), standing=shown)
+        return replace(entry, standing=here.changed(ShownVariant("" if is_edit else event.turn)))

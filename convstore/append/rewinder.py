@@ -18,20 +18,22 @@ from convstore.exceptions import (
 from convstore.log.entry import Entry, EntryItem, Totals
 from convstore.log.items import active_items, item_rows
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
+from convstore.log.standing import ShownVariant, Standing
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.mongo.keys import entry_id
-from convstore.mongo.log import SlotTaken
+from convstore.mongo.log import SlotTaken, StoredMessageRow
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.places import place_at
 from convstore.values.scope import Scope
 
 _TRIES = 100
 
-_Make = Callable[[Snapshot], Awaitable[Change | None]]
+_Make = Callable[[], Awaitable[tuple[Snapshot, Change | None]]]
 Reselect = Callable[[Snapshot], Awaitable[None]]
 """Makes the longest summary of active messages the current one; see `compaction.history`."""
 
@@ -54,21 +56,44 @@ class Rewinder:
         if cached is None or not (rows or await self._log.entries_with_items(cached.conversation, [message_id])):
             raise UnknownMessageError(message_id)
 
-        async def make(log: Snapshot) -> Change | None:
+        async def make() -> tuple[Snapshot, Change | None]:
+            log = await self.fresh(cached)
             if not rows:
-                return await self._to_item(log, message_id)
+                return log, await self._to_item(log, message_id)
             ordinal = rows[message_id].message.ordinal
-            return await self._to(log, ordinal) if log.active.has(ordinal) else None
+            return log, await self._to(log, ordinal, row=rows[message_id]) if log.active.has(ordinal) else None
 
         before, after = await self.append(cached, make)
         return before.active - after.active
 
-    async def _to(self, log: Snapshot, ordinal: int, *cuts: EntryItem) -> Change:
+    async def _to(self, log: Snapshot, ordinal: int, *cuts: EntryItem, row: StoredMessageRow | None = None) -> Change:
         """Return the rewind to an active message, or to the end of the log."""
         if ordinal > log.tail.messages:
             return Change(log.active.ranges, ordinal, log.tail.entries + 1, log.tail, cuts=cuts)
         entry, point = await self.point(log.cached, ordinal, log.active)
-        return Change(log.active.through(ordinal), ordinal, entry, point, cuts=cuts)
+        row = row or await self._log.message_at(log.cached.conversation, ordinal)
+        standing = await self._standing_without(log, row) if row else None
+        return Change(log.active.through(ordinal), ordinal, entry, point, standing=standing, cuts=cuts)
+
+    async def _standing_without(self, log: Snapshot, row: StoredMessageRow) -> Standing | None:
+        """Return what stands at the place of a turn once a message and all after it are rewound.
+
+        None if the message neither is a question nor follows one directly. At most two commands, rarely four.
+        """
+        turn, ordinal = "", row.message.ordinal
+        if not row.message.begins_turn:
+            question = await self._before(log, row, log.active.last_active(ordinal - 1))
+            if question is None or not question.message.begins_turn:
+                return None
+            row, turn = question, question.message.id
+        return (await place_at(self._reader, log, row)).standing.changed(ShownVariant(turn))
+
+    async def _before(self, log: Snapshot, row: StoredMessageRow, ordinal: int) -> StoredMessageRow | None:
+        """Return the message with an ordinal before another one, if there is one; it may be in the same entry."""
+        for message in row.entry.messages:
+            if message.ordinal == ordinal:
+                return StoredMessageRow(message, (), row.entry)
+        return await self._log.message_at(log.cached.conversation, ordinal) if ordinal else None
 
     async def _to_item(self, log: Snapshot, id_: str) -> Change | None:
         """Return the rewind to an item, with the messages and items after it; None if it is not active."""
@@ -91,12 +116,13 @@ class Rewinder:
             return 0
         restored = 0
 
-        async def make(log: Snapshot) -> Change | None:
+        async def make() -> tuple[Snapshot, Change | None]:
             nonlocal restored
+            log = await self.fresh(cached)
             rewinds, undo = log.active, log.active.undo
             is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
-                return None
+                return log, None
             before = (await self._log.entry(cached.conversation, undo - 1)).totals if undo else Totals()
             earlier = (await self._reader.snapshot(cached, before, known=rewinds)).active
             if ordinal > before.messages or not earlier.has(ordinal):
@@ -106,15 +132,33 @@ class Rewinder:
                 )
             undone = await self._log.entry(cached.conversation, undo)
             restored = before.active - undone.totals.active
-            event = undone.event and undone.event._replace(kind="undo")
+            standing = await self._standing_after_undo(log, undone.standing)
             items = item_rows(await self._log.entries_with_items(cached.conversation))
             since = {row.item.after for row in items if row.place >= (undo, 0)}
             cuts = tuple(EntryItem("", "", after, cut=(undo, 0)) for after in sorted(since))
             # What was appended since then is rewound instead.
-            return Change(earlier.ranges, before.messages + 1, before.entries + 1, before, earlier.undo, event, cuts)
+            return log, Change(
+                earlier.ranges,
+                before.messages + 1,
+                before.entries + 1,
+                before,
+                undo=earlier.undo,
+                standing=standing,
+                cuts=cuts,
+            )
 
         before, after = await self.append(cached, make)
         return restored if after is not before else 0
+
+    async def _standing_after_undo(self, log: Snapshot, undone: Standing | None) -> Standing | None:
+        """Return what stands at a place once the entry that changed it is undone; None if it changed no place."""
+        if undone is None:
+            return None
+        rows = await self._reader.messages_by_id(log.cached, [undone.place])
+        if undone.place not in rows:
+            return None
+        place = await place_at(self._reader, log, rows[undone.place])
+        return place.standing.changed(undone.left)
 
     async def _find(self, scope: Scope, message_id: str) -> tuple[CachedConversation, int]:
         """Return the conversation and the ordinal of one of its messages."""
@@ -158,8 +202,13 @@ class Rewinder:
         [previous] = rewinds.of([await self._log.entry(cached.conversation, entry.number - 1)])
         return previous.totals
 
+    async def fresh(self, cached: CachedConversation) -> Snapshot:
+        """Return the log as it is stored, whatever is cached: a backup may have been restored. Two round trips."""
+        tail = await self._log.last_totals(cached.conversation)
+        return await self._reader.snapshot(cached, tail, known=NO_REWINDS)
+
     async def append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
-        """Append the change that `make` returns for the active messages; return totals before and after.
+        """Append the change that `make` returns for a fresh log; return totals before and after.
 
         Raises:
             StoreUnavailableError: The call timed out; the entry may or may not be written.
@@ -173,9 +222,8 @@ class Rewinder:
 
     async def _append_in_order(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
-            tail = await self._log.last_totals(cached.conversation)
-            log = await self._reader.snapshot(cached, tail, known=NO_REWINDS)  # a backup may have been restored
-            change = await make(log)
+            log, change = await make()
+            tail = log.tail
             if change is None:
                 if tail.entries:  # an earlier call may have failed after its insert
                     await self._refresher.catch_up(cached, tail)

@@ -238,36 +238,37 @@ class Conversation:
             held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked)
         return TurnSession(self, keeper, held, services.past)
 
-    async def variants(self, turn_id: str) -> list[Variant]:
-        """Return all variants of a turn: its first answer, other answers, edited questions.
+    async def variants(self, turn_id: str, *, before: int | None = None, limit: int = 50) -> list[Variant]:
+        """Return the variants of a turn: its first answer, other answers, edited questions; by default the newest.
 
-        In the order in which they began, without those that were never finished. Three or four commands.
+        In the order in which they were finished, without those that never were. Three or four commands, rarely six.
 
         Args:
             turn_id: Id of the turn.
+            before: Only variants with a lower number, the nearest ones.
+            limit: Maximum number of variants, up to 200.
 
         Raises:
-            UnknownMessageError: The log does not have the turn's question.
+            UnknownMessageError: The log lacks the turn's question.
         """
-        keeper = (await self._services()).turn_keeper
-        return await keeper.variants.at(self._scope, check_id(turn_id, name="turn_id"))
+        return await (await self._services()).variants.at(self._scope, turn_id, before=before, limit=limit)
 
     async def activate(self, variant: Variant) -> None:
         """Show a variant in views and listings, with all that followed it, as when it was active last.
 
-        The variant shown until now is hidden, with everything after it; both stay in the log. Atomic; nothing happens
-        if the variant is active. `undo_rewind` undoes it.
+        The variant shown until now is hidden, with everything after it. Atomic; a repeated call does nothing, and
+        `undo_rewind` undoes it.
 
         Args:
             variant: One of `variants`.
 
         Raises:
             InvalidInputError: It is not one of this conversation's.
-            MessageRewoundError: All variants of the place were rewound.
+            MessageRewoundError: Something else stands at its place, or before it.
         """
         if not isinstance(variant, Variant):
             raise InvalidInputError(f"variant is one of chat.variants(turn_id), not {type(variant).__name__}")
-        await (await self._services()).turn_keeper.variants.activate(self._scope, variant.turn_id, variant.variant_id)
+        await (await self._services()).activator.activate(self._scope, variant.turn_id, variant.variant_id)
 
     async def stop(self, turn_id: str) -> bool:
         """Stop a turn, from any worker: what was said so far is its answer. Returns False if finished or unknown.
@@ -424,7 +425,7 @@ class Conversation:
 
         They stay in the log: `messages`, `get_tool_messages` and `get_sources` still return them, and `undo_rewind`
         restores them. The next append follows the message before. Returns the number of messages removed; 0 if this one
-        was already rewound, so a failed call can be retried as it is. Atomic; six commands, or more after earlier
+        was already rewound, so a failed call can be retried as it is. Atomic; seven commands, or more after earlier
         rewinds.
 
         A `LogItem` leaves `items` with the message that it follows. The id of one removes it, and all that follows it.

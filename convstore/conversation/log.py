@@ -82,8 +82,8 @@ class VariantChange(NamedTuple):
 
     Attributes:
         ordinal: The last one of the log then.
-        kind: "begin", "append" and "show" for an entry with messages, of which the last one shows the variant,
-            "finish" for one that shows it without, or "activate".
+        kind: "begin"; "append" for an entry with messages that are not shown yet; "show", or "finish" and "stop" which
+            end the turn, too, for the one that shows it; or "activate".
         turn: Id of the variant's turn.
         first_turn: Id of the turn that stood first at its place.
         variant: Id of the variant.
@@ -163,23 +163,22 @@ class ConversationLog:
         (services, _), found = await self._found(), list[VariantChange]()
         async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
             async for _, entry in entries:
-                event, kinds = entry.event or TurnEvent("", ""), ("append",) if entry.branch else ("show", "finish")
-                if entry.is_rewind and (not event.variant or event.kind == "undo"):
+                standing = entry.standing
+                if entry.is_rewind and not entry.branch and not (standing and standing.shown.variant):
                     return []
-                kind = event.kind if event.kind in {"begin", "activate"} else kinds[0] if entry.messages else kinds[-1]
-                if event.variant and (entry.messages or kind != "append"):
-                    found.append(VariantChange(entry.last, kind, event.turn, event.first_turn, event.variant, entry.at))
+                if change := _change_in(entry):
+                    found.append(change)
         return found
 
     async def change_variant(self, change: VariantChange, *, instead_of: str) -> None:
         """Begin, finish or activate a variant of an archive; an edit replaces the turn that is shown at its place."""
-        variants = (await self._services()).turn_keeper.variants
+        services = await self._services()
         if change.kind == "begin":
             asked = Asked(change.variant, instead_of if change.variant == change.turn else "")
-            await until_written(lambda: variants.begin(self._scope, change.turn, asked))
+            await until_written(lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked))
         elif change.kind == "activate":
-            await variants.activate(self._scope, change.turn, change.variant)
-        elif change.kind == "finish" and await self._in_variant(change):
+            await services.activator.activate(self._scope, change.turn, change.variant)
+        elif change.kind != "append" and await self._in_variant(change):
             await self.append((), change=change)
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
@@ -231,10 +230,12 @@ class ConversationLog:
         """Return the arguments of an append to a variant that was begun; none if it is finished."""
         variants = (await self._services()).turn_keeper.variants
         asked = Asked(change.variant, change.first_turn)
-        record, tail, branch = await variants.read(self._scope, change.turn, asked)
-        if record.is_finished:
+        record, tail, branch, was_shown = await variants.read(self._scope, change.turn, asked)
+        if record.is_finished or was_shown:
             return {}
-        event = branch.event._replace(kind="finish" if change.kind == "finish" else "append")
+        event = branch.event
+        if change.kind in ("finish", "stop"):
+            event = event._replace(kind=change.kind)
         condition = Condition(tail, branch=branch._replace(is_ending=change.kind != "append"))
         return {"condition": condition, "event": event}
 
@@ -290,3 +291,21 @@ class ConversationLog:
     ) -> list[LogMessage]:
         found = await services.annotator.of(cached, [message.ordinal for message in page])
         return [replace(message, annotations=found.get(message.ordinal, {})) for message in page]
+
+
+def _change_in(entry: Entry) -> VariantChange | None:
+    """Return what an entry did to a variant; None for nothing that an import has to repeat."""
+    event, standing = entry.event, entry.standing
+    if event is None or not event.variant:
+        if standing is None or not standing.shown.variant:
+            return None
+        now = standing.shown
+        return VariantChange(entry.last, "activate", now.turn, standing.place, now.variant, entry.at)
+    kind = event.kind
+    if kind != "begin" and entry.branch:
+        kind = "append"
+    elif kind not in ("begin", "finish", "stop"):
+        kind = "show"
+    if kind == "append" and not entry.messages:
+        return None
+    return VariantChange(entry.last, kind, event.turn, event.first_turn, event.variant, entry.at)

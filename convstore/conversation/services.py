@@ -56,6 +56,7 @@ from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
+from convstore.turns.activating import Activator
 from convstore.turns.deciding import Decisions
 from convstore.turns.keeper import TurnKeeper
 from convstore.turns.record_reader import TurnRecordReader
@@ -113,8 +114,9 @@ class Services:
         leases, drafts = TurnLeases(driver), Drafts(driver)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
+        self.activator = Activator(reader, self.rewinder)
         self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
-        variants = Variants(reader, self.writer, self.rewinder)
+        self.variants = variants = Variants(reader, self.writer, self.rewinder)
         self.watcher = Watcher(self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes)
         turn_records = TurnRecordReader(reader, self.turns)
         self.turn_keeper = TurnKeeper(ends, leases, drafts, turn_records, variants)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from convstore.log.entry import Entry, RewoundRange, Totals
 from convstore.log.rewind import Ranges, Rewinds, changed, continued, joined
+from convstore.log.standing import Standing, first_standing
 from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import digest_of
 
@@ -28,6 +29,8 @@ class Branch(NamedTuple):
         totals: Totals of its last entry, as if it were active.
         own: The ranges of its messages.
         is_ending: Its next entry is the last one.
+        standing: What stands at its place, as of the end of the log; None where nobody appends to it.
+        began: When it began, as ISO 8601.
     """
 
     event: TurnEvent
@@ -37,6 +40,8 @@ class Branch(NamedTuple):
     totals: Totals
     own: Ranges = ()
     is_ending: bool = False
+    standing: Standing | None = None
+    began: str = ""
 
     @property
     def key(self) -> str:
@@ -85,14 +90,26 @@ class Branch(NamedTuple):
 
         The last entry makes the variant active; any other hides its messages.
         """
-        number = made.number
+        number, event, here = made.number, self.event, self.standing or first_standing(self.event.first_turn)
         if self.is_ending:
+            shown = made.standing or here.finished(event.turn, event.variant, began=self.began)
+            made = replace(made, standing=shown)
             return changed(made, rewinds, self.after(made).rewound, point=made.totals, undo=number)
+        if made.event and made.event.kind == "begin":
+            made = replace(made, standing=here.begun(event.variant))
         hidden = replace(made, totals=continued(made.totals, log), branch=made.totals)
         if not made.messages:
             return hidden
         ranges = joined(rewinds.ranges, RewoundRange(made.first, made.last, number, number))
         return changed(hidden, rewinds, ranges, point=log, undo=rewinds.undo)
+
+
+def finishes_variant(entry: Entry) -> bool:
+    """Return True for the entry that first shows a variant."""
+    event, standing = entry.event, entry.standing
+    if event is None or standing is None or entry.branch is not None:
+        return False
+    return bool(event.variant) and event.variant == standing.shown.variant
 
 
 def branch_of(entries: Sequence[Entry], kept: Rewinds) -> Branch:
@@ -101,7 +118,8 @@ def branch_of(entries: Sequence[Entry], kept: Rewinds) -> Branch:
     event = begin.event or TurnEvent("", "")
     place, entry = json.loads(event.values)
     base = event._replace(kind="append", values="")
-    branch = Branch(base, place, entry, kept.through(place), begin.branch or begin.totals)
+    totals, began = begin.branch or begin.totals, begin.at.isoformat()
+    branch = Branch(base, place, entry, kept.through(place), totals, began=began)
     for following in later:
         branch = branch.after(following)
     return branch

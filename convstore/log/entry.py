@@ -15,6 +15,7 @@ from datetime import datetime
 from sys import getsizeof
 from typing import Any, NamedTuple
 
+from convstore.log.standing import Standing
 from convstore.log.turn_event import Over, TurnEvent
 from convstore.messages.sizes import bytes_of
 from convstore.sources.places import SourcePlace
@@ -353,10 +354,11 @@ class Entry:
         rewound: In a rewind entry the ranges that are rewound, besides those of the last whole list.
         restored: In a rewind entry the ranges of that list that are active again.
         undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
+        previous: In a rewind entry the number of the one before it, 0 for none.
         rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
         event: What it records of a turn besides its messages, None for most entries.
-        branch: For an entry of a variant that was not active yet, the totals that it continues: those of the log with
-            the variant. None for all others.
+        branch: For an entry of a hidden variant the totals that it continues, those of the log with it; else None.
+        standing: What stands at a place now, if the entry changed that or began a variant there; else None.
         claims: Source ids that the tools of a child gave, which no other conversation of the family may use then.
         claimant: The conversation of that child, "" for none.
         items: Items that are no messages; only reads of items and whole entries have them.
@@ -372,9 +374,11 @@ class Entry:
     rewound: tuple[RewoundRange, ...] = ()
     restored: tuple[RewoundRange, ...] = ()
     undo: int = 0
+    previous: int = 0
     rules: int = RULES
     event: TurnEvent | None = None
     branch: Totals | None = None
+    standing: Standing | None = None
     claims: tuple[int, ...] = ()
     claimant: str = ""
     items: tuple[EntryItem, ...] = ()
@@ -398,10 +402,6 @@ class Entry:
     def is_rewind(self) -> bool:
         """True for a rewind entry."""
         return self.totals.rewind_entry == self.totals.entries
-
-    def is_of(self, variant: str) -> bool:
-        """Return True for an entry that a variant consists of."""
-        return self.event is not None and self.event.variant == variant and self.event.kind not in ("activate", "undo")
 
     @property
     def last(self) -> int:

@@ -23,6 +23,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryItem, EntryMessage, RewoundRange, Totals
+from convstore.log.standing import Standing
 from convstore.log.turn_event import TurnEvent
 
 MAX_DIFFERENCE = 64
@@ -235,7 +236,7 @@ class Change(NamedTuple):
         entry: The first entry that contains only messages to rewind.
         point: Totals with the counts of the messages that are active then.
         undo: Number of the rewind that can be undone then; None for this one.
-        event: The change of a variant that it makes.
+        standing: What stands at the place that it changes, None if no place with variants is changed.
         cuts: What it removes of items that follow an active message.
     """
 
@@ -244,7 +245,7 @@ class Change(NamedTuple):
     entry: int
     point: Totals
     undo: int | None = None
-    event: TurnEvent | None = None
+    standing: Standing | None = None
     cuts: tuple[EntryItem, ...] = ()
 
 
@@ -253,7 +254,7 @@ def rewind_entry(after: Totals, rewinds: Rewinds, change: Change, *, at: datetim
     number = after.entries + 1
     ranges = joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
     totals = replace(after, entries=number, updated_at=at, link=link)
-    made = Entry(after.messages + 1, at, (), totals, after.link, event=change.event, items=change.cuts)
+    made = Entry(after.messages + 1, at, (), totals, after.link, standing=change.standing, items=change.cuts)
     return changed(made, rewinds, ranges, point=change.point, undo=number if change.undo is None else change.undo)
 
 
@@ -263,7 +264,14 @@ def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, un
     rewound, restored = difference(whole.ranges, ranges)
     is_whole = len(rewound) + len(restored) > MAX_DIFFERENCE
     totals = replace(entry.totals, rewind_entry=number, whole_list=number if is_whole else whole.entry)
-    made = replace(entry, totals=continued(totals, point), rewound=rewound, restored=restored, undo=undo)
+    made = replace(
+        entry,
+        totals=continued(totals, point),
+        rewound=rewound,
+        restored=restored,
+        undo=undo,
+        previous=rewinds.entry,
+    )
     return replace(made, rewound=ranges, restored=()) if is_whole else made
 
 

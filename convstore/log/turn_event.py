@@ -15,8 +15,8 @@ class TurnEvent(NamedTuple):
     """What an entry records of a turn besides messages.
 
     Attributes:
-        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin", "append",
-            "activate" or "undo" for a variant.
+        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin" or "append"
+            for a variant.
         turn: Id of the turn's question.
         call: For "wait" and "decide" the `result_id` of the call.
         values: For "decide" the decision, for "begin" the place, as JSON.

@@ -46,13 +46,19 @@ class Copies:
         """
         keys = set[str]()
 
-        def with_event(document: Document, key: str) -> dict[str, Any]:
+        def with_seals(document: Document, key: str) -> dict[str, Any]:
+            """Return the fields whose checksums name the document."""
             keys.update(_chunks_of(source, document))
-            event = document.get("event")  # its checksum names the document
-            return {"event": sealed(unsealed(event, document["_id"]), key)} if event else {}
+            changed = dict[str, Any]()
+            if event := document.get("event"):
+                changed["event"] = sealed(unsealed(event, document["_id"]), key)
+            if standing := document.get("standing"):
+                text = unsealed(standing, document["_id"], "standing")
+                changed["standing"] = sealed(text, key, "standing")
+            return changed
 
         query = within(source, *entry_range(source, before=through + 1))
-        if (copied := await _copy(self._raw_log, query, target, with_event)) < through:
+        if (copied := await _copy(self._raw_log, query, target, with_seals)) < through:
             raise BrokenLogError(source, f"{through - copied} of the first {through} entries are missing")
         await self._chunks(source, target, keys)
 

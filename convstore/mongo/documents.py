@@ -18,6 +18,7 @@ from sys import intern
 from typing import Any, get_args
 
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
+from convstore.log.branch import finishes_variant
 from convstore.log.entry import (
     NO_USAGE,
     RULES,
@@ -31,6 +32,7 @@ from convstore.log.entry import (
     Totals,
 )
 from convstore.log.rows import is_named
+from convstore.log.standing import Standing, keys_of, of_variant, standing_from, standing_text
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.turn_event import Over, TurnEvent
 from convstore.log.turns import turns_before
@@ -93,18 +95,30 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         )
     if entry.rules > 1:
         document["rules"] = entry.rules
+    return stamped(document | _turn_fields(entry, document["_id"]), "entry")
+
+
+def _turn_fields(entry: Entry, key: str) -> dict[str, Any]:
+    """Return the fields of an entry that say what it did to a turn and its variants."""
+    fields = dict[str, Any]()
     if entry.event:
-        document["event"] = sealed(json.dumps(entry.event), document["_id"])
+        fields["event"] = sealed(json.dumps(entry.event), key)
     if entry.branch:
-        document["branch"] = totals_document(entry.branch)
-    return stamped(document, "entry")
+        fields["branch"] = totals_document(entry.branch)
+    if entry.standing:
+        fields["standing"] = sealed(standing_text(entry.standing), key, "standing")
+    return fields
 
 
-def lookup_of(entry: Entry) -> list[str | int]:
+def lookup_of(entry: Entry) -> list[str | int | bytes]:
     """Return the values by which an index finds an entry: calls, turns, variants, blocks of source ids, items."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
     turns = map(messages_of_turn, sorted(turns_before(entry)))
-    variants = [variants_at(entry.event.first_turn)] if entry.event and entry.event.first_turn else []
+    variants = list[bytes]()
+    if entry.event and entry.event.variant:
+        variants.append(of_variant(entry.event.first_turn, entry.event.variant))
+    if entry.standing:
+        variants += keys_of(entry.standing, is_new=finishes_variant(entry))
     places = dict.fromkeys(_items_after(item.after) for item in entry.items)
     items = [*places, *(_item_name(item.id) for item in entry.items if item.id)]
     blocks = source_blocks([*entry.claims, *(source.id for source in entry.sources)])
@@ -114,11 +128,6 @@ def lookup_of(entry: Entry) -> list[str | int]:
 def messages_of_turn(question: int) -> str:
     """Return the value by which entries are found that have messages of a turn after a later question."""
     return f"turn {question}"
-
-
-def variants_at(first_turn: str) -> str:
-    """Return the value by which the entries of the variants at one place are found."""
-    return f"variants of {first_turn}"
 
 
 def item_filter(ids: Iterable[str] | None, *, after: int, before: int) -> dict[str, Any]:
@@ -169,8 +178,9 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         after=stored_number(document["after"]),
         sources=sources_from(document, messages) if "sources" in document else (),
         rules=stored_number(document.get("rules", 1)),
-        event=TurnEvent(*json.loads(unsealed(found, document["_id"]))) if (found := document.get("event")) else None,
+        event=event_in(document),
         branch=totals_from(document["branch"]) if "branch" in document else None,
+        standing=standing_in(document) if "standing" in document else None,
         items=tuple(map(_item_from, stored_list(document["items"]))) if "items" in document else (),
         claims=tuple(document.get("kept_source_ids", ())) if "claimant" in document else (),
         claimant=document.get("claimant", ""),
@@ -187,6 +197,17 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
         raise ValueError("`results_at` does not match the entry's results, so the index misses or misplaces it")
     return entry
+
+
+def event_in(document: Mapping[str, Any]) -> TurnEvent | None:
+    """Return the event that the document of an entry holds, None without one."""
+    found = document.get("event")
+    return TurnEvent(*json.loads(unsealed(found, document["_id"]))) if found else None
+
+
+def standing_in(document: Mapping[str, Any]) -> Standing:
+    """Return what the document of an entry says of a place."""
+    return standing_from(unsealed(document["standing"], document["_id"], "standing"))
 
 
 def _has_results(entry: Entry) -> bool:

@@ -21,7 +21,7 @@ class Index:
 _LOG = (
     Index("message_ids", (("conversation", 1), ("messages.id", 1)), unique=True, present="messages.id"),
     Index("kept_source_ids", (("conversation", 1), ("kept_source_ids", 1)), unique=True, present="kept_source_ids"),
-    Index("lookup", (("conversation", 1), ("lookup", 1)), present="lookup"),
+    Index("lookup", (("conversation", 1), ("lookup", 1), ("_id", 1)), present="lookup"),
     Index("ordinals", (("conversation", 1), ("first", 1), ("_id", 1)), present="first"),
     Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
     Index("states", (("conversation", 1),), present="revision"),

@@ -120,6 +120,12 @@ def entry_id(conversation: str, number: int) -> str:
     return f"{conversation}:{number:012d}"
 
 
+def number_in(key: str) -> int:
+    """Return the number in the key of an entry, 0 without a number."""
+    text = key.rpartition(":")[2]
+    return int(text) if text.isdecimal() else 0
+
+
 def entry_bound(conversation: str, number: int) -> str:
     """Return the bound between the key of an entry and that of the entry before it; no document has it as its key."""
     return f"{entry_id(conversation, number - 1)}~"

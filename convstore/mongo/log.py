@@ -28,17 +28,11 @@ from convstore.messages.compression import Chunk
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import from_stored, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import (
-    ENTRY_BYTES,
-    entry_bytes,
-    entry_from,
-    item_filter,
-    messages_of_turn,
-    variants_at,
-)
+from convstore.mongo.documents import ENTRY_BYTES, entry_bytes, entry_from, item_filter, messages_of_turn
 from convstore.mongo.driver import Driver, decoded, driver_errors
 from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, is_twin, log_ranges, root_id
 from convstore.mongo.payload_parts import chunks_of, decompressed, piece_of
+from convstore.mongo.places import Places
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
@@ -59,6 +53,7 @@ NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "items": 0} | {
     f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")
 }
 """Projection that keeps what compares messages: about 150 bytes for each, whatever its size."""
+_NO_MESSAGES = {"messages": 0, "sources": 0, "items": 0}
 _NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
 _ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}
 
@@ -77,12 +72,18 @@ class StoredMessageRow:
 
 
 class Log:
-    """Commands on the ``log`` collection."""
+    """Commands on the ``log`` collection.
+
+    Attributes:
+        must_look_first: The database does not keep ids unique.
+        places: What stands at the places of variants.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
         self.must_look_first = driver.name == "memory"  # it does not enforce unique indexes over arrays
         self._gate = _IN_MEMORY if driver.name == "memory" else nullcontext()
+        self.places = Places(self._log)
         # The entry is encoded once, to know its size; mongomock takes dicts only.
         self._document: Callable[[bytes], Any] = RawBSONDocument if driver.name != "memory" else bson.decode
 
@@ -112,7 +113,7 @@ class Log:
         """
         key = entry_id(conversation, number)
         query = {"_id": key, "conversation": conversation}
-        document = await self._log.find_one(query, {"messages": 0, "sources": 0, "items": 0})
+        document = await self._log.find_one(query, _NO_MESSAGES)
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
         return entry_from(document)
@@ -176,12 +177,6 @@ class Log:
         documents = await self._log.find(query, order=_NEWEST_FIRST, limit=_MOST_OF_CALLS)
         rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
-
-    async def variants(self, conversation: str, *first_turns: str) -> list[Entry]:
-        """Return the entries of all variants at the places of some turns, in order. One command."""
-        query = {"conversation": conversation, "lookup": {"$in": [variants_at(turn) for turn in first_turns]}}
-        found = await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
-        return [entry for entry in found if entry.event and entry.event.first_turn in first_turns]
 
     async def entries_of_turns(
         self, conversation: str, questions: Iterable[int], *, known: Iterable[int] = ()

@@ -248,8 +248,7 @@ class LogReader:
 
     async def branch(self, cached: CachedConversation, event: TurnEvent, *, through: int) -> Branch:
         """Return the variant that an event names, as of its last entry up to a number. At most three commands."""
-        found = await self.log.variants(cached.conversation, event.first_turn)
-        own = [entry for entry in found if entry.number <= through and entry.is_of(event.variant)]
+        own = await self.log.places.entries_of(cached.conversation, event.first_turn, [event.variant], through=through)
         return branch_of(own, (await self.snapshot(cached, own[0].totals)).active)
 
     async def payloads(

@@ -347,7 +347,7 @@ class _ConversationImport:
     def _change_of(self, batch: Batch) -> VariantChange | None:
         """Return the change that the entry of a batch was, None if it belongs to no variant."""
         first = next(iter(self._changes.get(batch.messages[-1].position, ())), None)
-        return first if first and first.kind in {"append", "show"} else None
+        return first if first and first.kind in {"append", "show", "finish", "stop"} else None
 
     async def _append(
         self,

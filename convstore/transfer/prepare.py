@@ -25,7 +25,7 @@ from convstore.values.scope import check_choice, check_id, check_number, id_prob
 MAX_SOURCE_ID = 10**12
 """Highest source id that is imported. A log gets there after a million results that each skip a million numbers."""
 
-_CHANGES = ("begin", "append", "show", "finish", "activate")
+_CHANGES = ("begin", "append", "show", "finish", "stop", "activate")
 _MAX_ENTRY_BYTES = 1_000_000
 """Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
 

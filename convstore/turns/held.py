@@ -58,6 +58,7 @@ class HeldTurn:
         record: The turn as the log has it.
         tail: The end of the log that the next append follows.
         branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
+        own_key: The key from which ids of its messages derive, if it is a variant; "" for the id of the turn.
         draft: The beginning of a reply that an interrupted worker left.
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease, or this one gave it back, or must not write any more.
@@ -76,6 +77,7 @@ class HeldTurn:
     record: TurnRecord
     tail: Totals
     branch: Branch | None = None
+    own_key: str = ""
     draft: str = ""
     record_of_view: ViewRecord = NO_RECORD
     is_stopping: bool = False
@@ -90,7 +92,12 @@ class HeldTurn:
     @property
     def key(self) -> str:
         """The key from which ids of its messages derive: its id, or the key of its variant."""
-        return self.branch.key if self.branch else self.record.turn_id
+        return self.own_key or self.record.turn_id
+
+    def take(self, variant: Branch, *, is_shown: bool) -> None:
+        """Take over a variant, as of its last entry."""
+        self.own_key = variant.key
+        self.branch = None if is_shown else variant
 
     @property
     def variant(self) -> str:

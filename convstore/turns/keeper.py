@@ -192,7 +192,7 @@ class TurnKeeper:
         except UnknownMessageError:
             for record, tail, branch in await self.variants.pending(scope, turn_id):
                 if branch.event.variant == turn_id:
-                    return made(record, tail, branch)
+                    return made(record, tail, branch, branch.key)
             raise
 
     async def _variant(
@@ -200,12 +200,13 @@ class TurnKeeper:
     ) -> HeldTurn:
         """Begin a variant, or continue it; its question is appended like the rest of it."""
         scope, *_ = made.args
-        await until_written(lambda: self.variants.begin(scope, turn_id, asked))
-        held = made(*await self.variants.read(scope, turn_id, asked))
+        found = await until_written(lambda: self.variants.enter(scope, turn_id, asked))
+        if question and found.record.messages:  # another one with the id is a conflict
+            await self._writer.append(scope, question, condition=Condition(branch=found.branch))
+        held = made(found.record, found.tail)
+        held.take(found.branch, is_shown=found.was_shown)
         if question and not held.record.messages:
             await self.writes.append(held, Addition(question))
-        elif question:  # another one with the id is a conflict
-            await self._writer.append(scope, question, condition=Condition(branch=held.branch))
         return held
 
     def drafting(self, held: HeldTurn, text: Callable[[], str], *, keeps: bool = False) -> Drafting:

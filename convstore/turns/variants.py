@@ -1,14 +1,17 @@
-"""The variants of a turn: begin another answer or another question, list what stands at a place, activate one of it.
+"""The variants of a turn: begin another answer or another question, continue it, and list what stands at a place.
 
-A variant that is worked on is a `Branch`: readers see its messages only when its last entry makes it active. A change
-of the active variant is one rewind entry, which restores the log as it was when the variant was active last.
+A variant that is worked on is a `Branch`: readers see its messages only when its last entry makes it active.
+
+What stands at a place is recorded in the entries that change it (`log.standing`), so no call reads all variants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import NamedTuple
 
 from convstore.append.condition import Condition
@@ -16,19 +19,27 @@ from convstore.append.rewinder import Rewinder
 from convstore.append.writer import Writer
 from convstore.exceptions import (
     InvalidInputError,
-    MessageRewoundError,
     TurnConflictError,
     UnknownMessageError,
 )
-from convstore.log.branch import Branch
+from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, Totals
-from convstore.log.rewind import Change, continued
+from convstore.log.rewind import continued
+from convstore.log.standing import Standing, at_place, numbered
 from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.turn_leases import TurnLease
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
-from convstore.values.scope import Scope, check_id
+from convstore.runtime.places import Place, place_at, place_of
+from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.turns import TurnCall, Variant
+
+_MAX_VARIANTS = 200
+_FEW = 10
+_SPARE = 20
+"""Entries that one command reads besides one for each place of a page."""
 
 
 class Asked(NamedTuple):
@@ -45,46 +56,20 @@ TurnOrVariant = tuple[TurnRecord, Totals, Branch | None]
 """The same of a turn as it stands, which has no branch, or of a variant."""
 
 
-class _Place(NamedTuple):
-    """What stands at one place of a log.
+class FoundVariant(NamedTuple):
+    """A variant that was begun.
 
     Attributes:
-        log: The log.
-        rows: The questions that were looked up, by id.
-        first_turn: Id of the turn that stood there first.
-        entries: The entries of all variants, in order.
+        record: Its turn.
+        tail: The end of the log.
+        branch: How to continue it, as long as it is hidden.
+        was_shown: It is not hidden any more.
     """
 
-    log: Snapshot
-    rows: dict[str, StoredMessageRow]
-    first_turn: str
-    entries: Sequence[Entry]
-
-    @property
-    def begun(self) -> list[TurnEvent]:
-        """What the first entry of each variant records, newest first."""
-        return [entry.event for entry in reversed(self.entries) if entry.event and entry.event.kind == "begin"]
-
-    def is_closed(self, variant: str) -> bool:
-        """Return True if the user went on with another question after a variant was begun."""
-        return self.log.tail.turns > self.of(variant)[0].totals.turns
-
-    @property
-    def stood(self) -> dict[str, list[Entry]]:
-        """The entries of each variant that was finished, by its id, in order of their beginning."""
-        own = {event.variant: self.of(event.variant) for entry in self.entries if (event := entry.event)}
-        return {variant: entries for variant, entries in own.items() if not all(entry.branch for entry in entries)}
-
-    def of(self, variant: str) -> list[Entry]:
-        """Return the entries that a variant consists of, in order."""
-        return [entry for entry in self.entries if entry.is_of(variant)]
-
-    def active(self, log: Snapshot) -> str | None:
-        """Return the id of the variant that was active in a log, that of the first turn for the first one."""
-        firsts = {id_: next(entry.first for entry in own if entry.messages) for id_, own in self.stood.items()}
-        firsts[self.first_turn] = self.rows[self.first_turn].message.ordinal
-        there = [id_ for id_ in firsts if firsts[id_] <= log.tail.messages and log.active.has(firsts[id_])]
-        return max(there, key=firsts.__getitem__, default=None)  # the answer to a question comes after it
+    record: TurnRecord
+    tail: Totals
+    branch: Branch
+    was_shown: bool
 
 
 class Variants:
@@ -97,8 +82,8 @@ class Variants:
     def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
         self._reader, self.writer, self._rewinder = reader, writer, rewinder
 
-    async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> _Place:
-        """Return what stands at the place of a turn, now or as of a log that was read. Four commands at most.
+    async def _question(self, scope: Scope, turn_id: str) -> tuple[CachedConversation, StoredMessageRow]:
+        """Return the conversation and the question of a turn. One command.
 
         Raises:
             UnknownMessageError: The log does not have its question.
@@ -109,167 +94,295 @@ class Variants:
             raise UnknownMessageError(turn_id, begins_turn=True)
         if not rows[turn_id].message.begins_turn:
             raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
-        event = rows[turn_id].entry.event
-        first = (event and event.first_turn) or turn_id
-        if first != turn_id:
-            rows |= await self._reader.messages_by_id(cached, [first])
-        log = log or await self._reader.snapshot(cached)
-        entries = await self._reader.log.variants(cached.conversation, first)
-        known = [entry for entry in entries if entry.number <= log.tail.entries]
-        return _Place(log, rows, first, known)
+        return cached, rows[turn_id]
 
-    async def at(self, scope: Scope, turn_id: str) -> list[Variant]:
-        """Return the variants at the place of a turn; see `Conversation.variants`."""
-        place = await self._place(scope, turn_id)
-        active, first = place.active(place.log), place.rows[place.first_turn]
-        found = [(place.first_turn, place.first_turn, first.entry.at)]
-        begun = [(id_, entries[0]) for id_, entries in place.stood.items()]
-        found += [(entry.event.turn, id_, entry.at) for id_, entry in begun if entry.event]
-        return [
-            Variant(
-                turn_id=turn, variant_id=id_, number=number, count=len(found), is_active=id_ == active, created_at=at
-            )
-            for number, (turn, id_, at) in enumerate(found, 1)
-        ]
-
-    async def at_places(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, list[Variant]]:
-        """Return the variants at the places of some turns, by turn id; none for a turn that stands there alone.
-
-        Two commands, and those of `at` for each turn that does not.
-        """
-        cached = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(cached, turn_ids) if cached and turn_ids else {}
-        if cached is None or not rows:
-            return {}
-        firsts = {id_: (event and event.first_turn) or id_ for id_, row in rows.items() for event in [row.entry.event]}
-        entries = await self._reader.log.variants(cached.conversation, *set(firsts.values()))
-        known = {entry.event.first_turn for entry in entries if entry.event}
-        return {id_: await self.at(scope, id_) for id_, first in firsts.items() if first in known}
-
-    async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
-        """Make a variant active with all that followed it; see `Conversation.activate`."""
-        if (cached := await self._reader.find(scope)) is None:
-            raise UnknownMessageError(turn_id, begins_turn=True)
-
-        async def make(_: Snapshot) -> Change | None:
-            place = await self._place(scope, turn_id)
-            if variant != place.first_turn and variant not in place.stood:
-                raise InvalidInputError(f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`")
-            active = place.active(place.log)
-            if active == variant:
-                return None
-            if active is None:
-                raise MessageRewoundError(turn_id)
-            earlier = await self._last_active(place, variant)
-            tail = earlier.tail
-            event = TurnEvent("activate", turn_id, first_turn=place.first_turn, variant=variant)
-            return Change(earlier.active.ranges, tail.messages + 1, tail.entries + 1, tail, event=event)
-
-        await self._rewinder.append(cached, make)
-
-    async def reselect(self, scope: Scope) -> None:
-        """Make the longest summary of active messages the current one, after a variant has become active."""
-        if cached := await self._reader.find(scope):
-            await self._rewinder.reselect(await self._reader.snapshot(cached))
-
-    async def _last_active(self, place: _Place, variant: str) -> Snapshot:
-        """Return the log as it was when a variant was active last: before a change of the variant, or as it began."""
-        cached = place.log.cached
-        entries, own = place.entries[::-1], place.stood.get(variant, ())[-1:]
-        changes = [entry.number - 1 for entry in entries if not entry.branch]
-        hidden = [entry.number - 1 for entry in entries if entry.branch]
-        for number in [*changes, *(entry.number for entry in own), *hidden]:  # a rewind may have come before a change
-            totals = (await self._reader.log.entry(cached.conversation, number)).totals
-            log = await self._reader.snapshot(cached, totals)
-            if place.active(log) == variant:
-                return log
-        raise MessageRewoundError(place.first_turn)
-
-    async def begin(self, scope: Scope, turn_id: str, asked: Asked) -> None:
-        """Append the first entry of a variant, unless the log has it.
+    async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place:
+        """Return the place of a turn, now or as of a log that was read. Three commands, rarely five.
 
         Raises:
-            UnknownMessageError: The turn to answer or to replace is not in the log, or was rewound.
+            UnknownMessageError: The log does not have its question.
+        """
+        cached, question = await self._question(scope, turn_id)
+        log = log or await self._reader.snapshot(cached)
+        return await place_at(self._reader, log, question)
+
+    async def at(self, scope: Scope, turn_id: str, *, before: int | None, limit: int) -> list[Variant]:
+        """Return a page of the variants at the place of a turn; see `Conversation.variants`."""
+        check_id(turn_id, name="turn_id")
+        check_number(limit, name="limit", minimum=1, maximum=_MAX_VARIANTS)
+        if before is not None:
+            check_number(before, name="before", minimum=0, maximum=2**53)
+        log, question, standing, is_shown = await self._place(scope, turn_id)
+        end = standing.variants + 1
+        if before is not None:
+            end = min(before, end)
+        numbers = range(max(1, end - limit), end)
+        found = dict[int, tuple[str, str, datetime]]()
+        if 1 in numbers:
+            first, rows = standing.place, {turn_id: question}
+            if first != turn_id:
+                rows = await self._reader.messages_by_id(log.cached, [first])
+            if first in rows:  # else a repair found that it was lost
+                found[1] = first, first, rows[first].entry.at
+        keys = [numbered(standing.place, number) for number in numbers if number > 1]
+        for row in await self._reader.log.places.rows(log.cached.conversation, keys) if keys else ():
+            shown = row.standing.shown
+            began = datetime.fromisoformat(row.standing.began) if row.standing.began else row.at
+            found[shown.number] = shown.turn, shown.variant, began
+        active = standing.shown.variant if is_shown else ""
+        return [
+            Variant(
+                turn_id=turn,
+                variant_id=variant,
+                number=number,
+                count=standing.variants,
+                is_active=variant == active,
+                created_at=began,
+            )
+            for number, (turn, variant, began) in sorted(found.items())
+        ]
+
+    async def at_places(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, Standing]:
+        """Return what stands at the places of some active turns, by turn id; nothing for a turn that is alone there.
+
+        Two commands; two or three more for a question whose answer was rewound.
+        """
+        cached = await self._reader.find(scope)
+        if cached is None or not turn_ids:
+            return {}
+        places = await self._reader.log.places.of_turns(cached.conversation, turn_ids)
+        newest, found = await self._newest(cached, set(places.values())), dict[str, Standing]()
+        for turn_id, place in places.items():
+            if (standing := newest.get(place)) is None:
+                continue
+            if not standing.shown.variant:
+                standing = (await self._place(scope, turn_id)).standing
+            if standing.variants > 1 or not standing.shown.variant:
+                found[turn_id] = standing
+        return found
+
+    async def _newest(self, cached: CachedConversation, places: Iterable[str]) -> dict[str, Standing]:
+        """Return what the last entry of each place says. One command, unless some of them changed often since."""
+        found, wanted = dict[str, Standing](), {at_place(place) for place in places}
+        while wanted:
+            limit = len(wanted) + _SPARE
+            rows = await self._reader.log.places.rows(cached.conversation, sorted(wanted), limit=limit)
+            for row in rows:  # newest first
+                found.setdefault(row.standing.place, row.standing)
+            wanted -= {at_place(place) for place in found}
+            if len(rows) < limit:
+                break
+        return found
+
+    async def reselect(self, scope: Scope, end: Totals) -> None:
+        """Make the longest summary of active messages the current one, after a variant has become active."""
+        if cached := await self._reader.find(scope):
+            await self._rewinder.reselect(await self._reader.snapshot(cached, end))
+
+    async def enter(self, scope: Scope, turn_id: str, asked: Asked) -> FoundVariant:
+        """Begin a variant, or return what the log has of it; raises as `begin` and `read` do."""
+        return await self.begin(scope, turn_id, asked) or await self.read(scope, turn_id, asked)
+
+    async def again(self, scope: Scope, branch: Branch) -> FoundVariant:
+        """Return a variant as the log has it now; raises as `read` does."""
+        event, instead_of = branch.event, ""
+        if event.variant == event.turn:
+            instead_of = event.first_turn
+        return await self.read(scope, event.turn, Asked(event.variant, instead_of))
+
+    async def begin(self, scope: Scope, turn_id: str, asked: Asked) -> FoundVariant | None:
+        """Append the first entry of a variant; None if the log has it already.
+
+        Raises:
+            UnknownMessageError: The turn to answer or to replace is not in the log, or not active.
             TurnConflictError: The new question's id is that of another turn.
             InvalidInputError: The variant belongs to another turn.
             TailMoved: Another writer appended meanwhile.
         """
-        target = asked.instead_of or turn_id
-        place = await self._place(scope, target)
-        cached, log = place.log.cached, place.log
-        if own := place.of(asked.variant):
-            if own[0].event and own[0].event.turn != turn_id:
-                raise InvalidInputError(f"{asked.variant!r} belongs to turn {own[0].event.turn!r}; use another key")
-            return
-        if asked.variant in place.rows or (asked.instead_of and await self._reader.messages_by_id(cached, [turn_id])):
-            raise TurnConflictError(turn_id)
-        question = place.rows[target].message.ordinal
-        if not log.active.has(question):
-            raise UnknownMessageError(target, begins_turn=True)
-        last, is_after = question - bool(asked.instead_of), not asked.instead_of
-        entry, point = await self._rewinder.point(cached, question, log.active, is_after=is_after)
-        event = TurnEvent("append", turn_id, first_turn=place.first_turn, variant=asked.variant)
-        totals = replace(continued(log.tail, point), over="")
-        branch = Branch(event, last, entry, log.active.through(last), totals)
-        as_if = Snapshot(cached, totals, branch.active(log.active))
-        branch = branch._replace(totals=await self._reader.recount_tail(cached, totals, as_if))
-        await self.writer.append(scope, (), condition=Condition(log.tail, branch=branch), event=branch.begin)
+        cached, question = await self._question(scope, asked.instead_of or turn_id)
+        log = await self._reader.snapshot(cached, cached.tail)
+        own = [asked.variant]
+        place, entries = await asyncio.gather(
+            place_at(self._reader, log, question), self._entries(log, place_of(question), own)
+        )
+        if not entries:
+            return await self._begin(place, turn_id, asked)
+        if (event := entries[0].event) and event.turn != turn_id:
+            raise InvalidInputError(f"{asked.variant!r} belongs to turn {event.turn!r}; use another key")
+        return None
 
-    async def read(self, scope: Scope, turn_id: str, asked: Asked) -> VariantRecord:
+    async def _begin(self, place: Place, turn_id: str, asked: Asked) -> FoundVariant:
+        log, question = place.log, place.question
+        ordinal = question.message.ordinal
+        is_taken = asked.variant in (question.message.id, place.standing.place)
+        if asked.instead_of and not is_taken:
+            is_taken = bool(await self._reader.messages_by_id(log.cached, [turn_id], retry_if_stale=False))
+        if is_taken:
+            raise TurnConflictError(turn_id)
+        if not log.active.has(ordinal):
+            raise UnknownMessageError(question.message.id, begins_turn=True)
+        last, record = ordinal, TurnRecord.of(turn_id, 0)
+        if asked.instead_of:
+            last -= 1
+        else:
+            first = [question.message]
+            record.add(first, await self._reader.decode_all(log.cached, first))
+        entry, point = await self._point(log, question, is_after=not asked.instead_of)
+        event = TurnEvent("append", turn_id, first_turn=place.standing.place, variant=asked.variant)
+        totals = replace(continued(log.tail, point), over="")
+        branch = Branch(event, last, entry, log.active.through(last), totals, standing=place.standing)
+        branch = await self._counted(log, branch)
+        condition = Condition(log.tail, branch=branch)
+        written = await self.writer.append(log.cached.scope, (), condition=condition, event=branch.begin)
+        if begin := written.entry:
+            branch = branch.after(begin)._replace(standing=begin.standing, began=begin.at.isoformat())
+        return FoundVariant(record, written.totals, branch, was_shown=False)
+
+    async def _point(self, log: Snapshot, question: StoredMessageRow, *, is_after: bool) -> tuple[int, Totals]:
+        """Return the first entry with only messages after a place, and the totals of the log there; see `Rewinder`."""
+        entry, ordinal = question.entry, question.message.ordinal
+        if is_after and ordinal == entry.last and not entry.is_rewind:
+            return entry.number + 1, log.active.of([entry])[0].totals
+        return await self._rewinder.point(log.cached, ordinal, log.active, is_after=is_after)
+
+    async def _counted(self, log: Snapshot, branch: Branch) -> Branch:
+        """Return a variant with sizes by the store's counter."""
+        as_if = Snapshot(log.cached, branch.totals, branch.active(log.active))
+        totals = await self._reader.recount_tail(log.cached, branch.totals, as_if)
+        return branch._replace(totals=totals)
+
+    async def read(self, scope: Scope, turn_id: str, asked: Asked) -> FoundVariant:
         """Return a variant that was begun.
 
         Raises:
             UnknownMessageError: It is unfinished, and its place is not active any more.
         """
-        target = asked.instead_of or turn_id
-        place = await self._place(scope, target)
-        record, tail, branch = await self._read(place, turn_id, asked.variant)
-        if not record.is_finished and not branch.fits(place.log.active):
-            raise UnknownMessageError(target, begins_turn=True)
-        return record, tail, branch
+        place = await self._place(scope, asked.instead_of or turn_id)
+        entries = await self._entries(place.log, place.standing.place, [asked.variant])
+        if not entries:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        found = await self._found(place, entries)
+        is_over = found.record.is_finished or found.was_shown
+        if not is_over and not found.branch.fits(place.log.active):
+            raise UnknownMessageError(place.question.message.id, begins_turn=True)
+        return found
 
-    async def _read(self, place: _Place, turn_id: str, variant: str) -> VariantRecord:
-        cached = place.log.cached
-        event = TurnEvent("", turn_id, first_turn=place.first_turn, variant=variant)
-        record = TurnRecord.of(turn_id, 0)
-        branch = await self._reader.branch(cached, event, through=place.log.tail.entries)
-        as_if = Snapshot(cached, branch.totals, branch.active(place.log.active))
-        branch = branch._replace(totals=await self._reader.recount_tail(cached, branch.totals, as_if))
-        if turn_id in place.rows and turn_id != variant:
-            question = [place.rows[turn_id].message]
-            record.add(question, await self._reader.decode_all(cached, question))
-        for entry in place.of(variant):
-            record.add(entry.messages, await self._reader.decode_all(cached, entry.messages), entry.event)
-        return record, place.log.tail, branch
+    async def _entries(self, log: Snapshot, place: str, variants: Iterable[str]) -> list[Entry]:
+        """Return the entries of some variants, as of a log, in order. One command."""
+        read = self._reader.log.places.entries_of
+        return await read(log.cached.conversation, place, variants, through=log.tail.entries)
 
-    async def pending(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> list[VariantRecord]:
+    async def _found(self, place: Place, own: Sequence[Entry]) -> FoundVariant:
+        """Return a variant from its entries."""
+        log, standing, event = place.log, place.standing, own[0].event or TurnEvent("", "")
+        question = place.question
+        began = await self._reader.snapshot(log.cached, own[0].totals)
+        branch = branch_of(own, began.active)._replace(standing=standing)
+        record = TurnRecord.of(event.turn, 0)
+        if event.turn == question.message.id != event.variant:
+            first = [question.message]
+            record.add(first, await self._reader.decode_all(log.cached, first))
+        was_shown = any(entry.branch is None for entry in own)
+        stands = was_shown and place.is_shown and standing.shown.variant == event.variant
+        for entry in log.active.of(own) if stands else own:
+            record.add(entry.messages, await self._reader.decode_all(log.cached, entry.messages), entry.event)
+        if stands:
+            await self._follow(record, log, own[-1].number + 1)
+        elif was_shown and not record.is_ended:  # something else was shown since then
+            record.fold.add((), TurnEvent("finish", event.turn, question=record.fold.question))
+        return FoundVariant(record, log.tail, await self._counted(log, branch), was_shown)
+
+    async def _follow(self, record: TurnRecord, log: Snapshot, start: int) -> None:
+        """Add what was appended to a turn from an entry on, up to the next question."""
+        async with aclosing(self._reader.batches(log, start=start, at_once=_FEW)) as batches:
+            async for entries in batches:
+                for entry in entries:
+                    decoded = await self._reader.decode_all(log.cached, entry.messages)
+                    record.add(entry.messages, decoded, None if entry.branch else entry.event)
+                if record.fold.is_superseded:
+                    return
+
+    async def pending(self, scope: Scope, turn_id: str) -> list[VariantRecord]:
         """Return the variants at the place of a turn that are not finished, and may become active, newest first."""
         with suppress(UnknownMessageError, InvalidInputError):
-            return await self._pending(await self._place(scope, turn_id, log))
+            return await self._pending(await self._place(scope, turn_id), lambda _: True)
         return []
 
-    async def _pending(self, place: _Place) -> list[VariantRecord]:
-        shown = place.stood
-        hidden = [new for new in place.begun if new.variant not in shown and not place.is_closed(new.variant)]
-        found = [await self._read(place, event.turn, event.variant) for event in hidden]
-        return [record for record in found if not record[0].is_finished and record[2].fits(place.log.active)]
+    async def unfinished(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place | None:
+        """Return the place of a turn, now or as of a log that was read, if a variant was begun there and not shown."""
+        with suppress(UnknownMessageError, InvalidInputError):
+            place = await self._place(scope, turn_id, log)
+            return place if place.standing.unfinished else None
+        return None
 
-    async def asking(self, scope: Scope, turn_id: str, call_id: str) -> tuple[list[VariantRecord], str]:
+    async def newest_pending(self, place: Place, lease: TurnLease | None) -> VariantRecord | None:
+        """Return the newest variant that the holder of a lease makes, or in which a person was asked; else None."""
+
+        def is_wanted(own: Sequence[Entry]) -> bool:
+            events = [entry.event for entry in own if entry.event]
+            is_made = lease is not None and lease.is_for(events[0].turn, events[0].variant)
+            return is_made or any(event.kind == "wait" for event in events)
+
+        return next(iter(await self._pending(place, is_wanted, limit=1)), None)
+
+    async def _pending(
+        self, place: Place, is_wanted: Callable[[Sequence[Entry]], bool], *, limit: int = 0
+    ) -> list[VariantRecord]:
+        """Return the variants that may become active, as far as they are wanted, or the newest `limit` of them."""
+        found = list[VariantRecord]()
+        for own in await self._begun(place, place.standing.unfinished):
+            if _is_closed(place.log, own) or not is_wanted(own):
+                continue
+            record, tail, branch, *_ = await self._found(place, own)
+            if not record.is_finished and branch.fits(place.log.active):
+                found.append((record, tail, branch))
+            if len(found) == limit:
+                break
+        return found
+
+    async def _begun(self, place: Place, variants: Iterable[str]) -> list[list[Entry]]:
+        """Return the entries of some variants, by variant, the one that began last first. One command at most."""
+        by_variant, wanted = dict[str, list[Entry]](), set(variants)
+        for entry in await self._entries(place.log, place.standing.place, wanted) if wanted else ():
+            if entry.event:
+                by_variant.setdefault(entry.event.variant, []).append(entry)
+        return list(by_variant.values())[::-1]
+
+    async def asking(self, scope: Scope, turn_id: str, call_id: str) -> tuple[list[TurnOrVariant], str]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first.
 
         Also the id of the variant at its place in which an agent paused last; "" if none waits.
         """
         with suppress(UnknownMessageError, InvalidInputError):
-            place, found = await self._place(scope, turn_id), list[VariantRecord]()
-            for event in place.begun:
-                if event.turn == turn_id:
-                    variant = await self._read(place, turn_id, event.variant)
-                    variant[0].fold.is_superseded = place.is_closed(event.variant)
-                    if (call := variant[0].find_call(call_id)) and call.result_id in variant[0].waiting:
-                        found.append(variant)
-            pending = await self._pending(place)
-            return found, next((branch.event.variant for record, _, branch in pending if record.paused), "")
+            place = await self._place(scope, turn_id)
+            variants = {*place.standing.unfinished, *await self._with_result(place, call_id)}
+            found, paused_last = list[TurnOrVariant](), ""
+            for own in await self._begun(place, variants):
+                record, tail, branch, was_shown = await self._found(place, own)
+                is_open = not was_shown and not _is_closed(place.log, own) and branch.fits(place.log.active)
+                if is_open and record.paused:
+                    paused_last = paused_last or branch.event.variant
+                if not (is_open or was_shown):
+                    record.fold.is_superseded = True
+                call = record.find_call(call_id)
+                if record.turn_id == turn_id and call and call.result_id in record.waiting:
+                    found.append((record, tail, None if was_shown else branch))
+            return found, paused_last
         return [], ""
+
+    async def _with_result(self, place: Place, call_id: str) -> set[str]:
+        """Return the variants at a place that have the result of a call, named by its id or by that of its result."""
+        log, conversation = self._reader.log, place.log.cached.conversation
+        by_id, by_call = await asyncio.gather(
+            log.messages_by_id(conversation, [call_id]), log.messages_by_call(conversation, [call_id])
+        )
+        events = [row.entry.event for row in (*by_id.values(), *by_call)]
+        return {event.variant for event in events if event and event.first_turn == place.standing.place}
+
+
+def _is_closed(log: Snapshot, own: Sequence[Entry]) -> bool:
+    """Return True if the user went on with another question after a variant was begun."""
+    return log.tail.turns > own[0].totals.turns
 
 
 def check_resumable(record: TurnRecord, call: TurnCall, branch: Branch | None, paused_last: str) -> None:

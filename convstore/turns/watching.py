@@ -192,8 +192,14 @@ class Watcher:
             return None
         record.fold.settle(log.tail)
         places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
-        pending = [pair for place in places for pair in await self._variants.pending(log.cached.scope, place, log)]
-        return _state_of_pending(pending, lease, draft) or _state_of(record, "", log.tail, lease, draft)
+        pending = list[VariantRecord]()
+        for turn_id in sorted(places):
+            place = await self._variants.unfinished(log.cached.scope, turn_id, log)
+            if place and (variant := await self._variants.newest_pending(place, lease)):
+                pending.append(variant)
+        if not pending:
+            return _state_of(record, "", log.tail, lease, draft)
+        return _state_of_variant(max(pending, key=lambda variant: variant[2].totals.entries), lease, draft)
 
     async def _confirmed(self, seen: _Seen, told: _Told, state: TurnState) -> TurnState:
         """Look again before a turn is told as interrupted: it may have begun after the lease was read."""
@@ -204,23 +210,21 @@ class Watcher:
 
     async def pending(self, scope: Scope, turn_id: str) -> TurnState | None:
         """Return what `Turn.pending` says of a turn."""
-        found, cached = await self._variants.pending(scope, turn_id), await self._reader.find(scope)
-        return _state_of_pending(found, *await self._work(cached.conversation)) if found and cached else None
+        if (place := await self._variants.unfinished(scope, turn_id)) is None:
+            return None
+        lease, draft = await self._work(place.log.cached.conversation)
+        variant = await self._variants.newest_pending(place, lease)
+        return _state_of_variant(variant, lease, draft) if variant else None
 
     async def _work(self, conversation: str) -> tuple[TurnLease | None, Draft | None]:
         lease, draft = await asyncio.gather(self._leases.holder(conversation), self._drafts.find(conversation))
         return lease, draft
 
 
-def _state_of_pending(
-    pending: Sequence[VariantRecord], lease: TurnLease | None, draft: Draft | None
-) -> TurnState | None:
-    """Return the state of the newest variant that a worker makes, or in which a person was asked, if there is one."""
-    for record, tail, branch in sorted(pending, key=lambda item: item[2].totals.entries, reverse=True):
-        variant = branch.event.variant
-        if record.waiting or (lease and lease.is_for(record.turn_id, variant)):
-            return _state_of(record, variant, tail, lease, draft)
-    return None
+def _state_of_variant(variant: VariantRecord, lease: TurnLease | None, draft: Draft | None) -> TurnState:
+    """Return the state of a variant that views do not show yet."""
+    record, tail, branch = variant
+    return _state_of(record, branch.event.variant, tail, lease, draft)
 
 
 def _state_of(

@@ -24,7 +24,7 @@ from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
-from convstore.turns.variants import Asked, Variants
+from convstore.turns.variants import Variants
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.turns import Pause
@@ -169,9 +169,9 @@ class TurnWriter:
         if written.entry:
             held.add(written.entry, messages, addition.event and written.entry.event)
         if branch and written.entry:
-            held.branch = None if branch.is_ending else branch.after(written.entry)
+            held.take(branch.after(written.entry), is_shown=branch.is_ending)
         if branch and branch.is_ending:
-            await self._variants.reselect(held.scope)
+            await self._variants.reselect(held.scope, written.totals)
         return written
 
     async def reserve(self, held: HeldTurn, number: int) -> range:
@@ -211,10 +211,9 @@ class TurnWriter:
             raise held.refusal
         held.check()
         if held.branch:
-            event = held.branch.event
-            asked = Asked(event.variant, event.first_turn if event.variant == event.turn else "")
-            held.record, held.tail, branch = await self._variants.read(held.scope, held.record.turn_id, asked)
-            held.branch = None if held.record.is_finished else branch  # an append of unknown outcome has finished it
+            found = await self._variants.again(held.scope, held.branch)
+            held.record, held.tail = found.record, found.tail
+            held.take(found.branch, is_shown=found.was_shown)  # an append of unknown outcome may have finished it
             return
         held.record, held.tail = await self._records.read(held.scope, held.record.turn_id)
         if held.record.fold.is_superseded:

@@ -96,7 +96,7 @@ class Variant(BaseModel):
     Attributes:
         turn_id: Id of its question.
         variant_id: The `regenerate` key of an answer; else the id of the question.
-        number: Its position among the variants of the place, from 1, in the order in which they began.
+        number: Its number among the variants of the place, from 1, in the order in which they were finished.
         count: Number of variants of the place.
         is_active: True if views and listings show it.
         created_at: When it began (UTC).

@@ -87,7 +87,7 @@ def branch_problem(entry: Entry, messages: Sequence[BaseMessage], known: dict[tu
     Those of its first entry are compared by `ActiveTotals`, once it becomes active.
     """
     event, stored = entry.event, entry.branch or entry.totals
-    if event is None or not event.variant or not entry.is_of(event.variant):
+    if event is None or not event.variant:
         return ""
     before = known.get((event.first_turn, event.variant))
     known[event.first_turn, event.variant] = stored
@@ -96,9 +96,3 @@ def branch_problem(entry: Entry, messages: Sequence[BaseMessage], known: dict[tu
     made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at, event=event)
     wrong = [name for name in OF_ACTIVE if getattr(made, name) != getattr(stored, name)]
     return f"the totals of variant {event.variant!r} do not follow: {', '.join(wrong)}" if wrong else ""
-
-
-def number_in(key: str) -> int:
-    """Return the number in the key of an entry, 0 without a number."""
-    text = key.rpartition(":")[2]
-    return int(text) if text.isdecimal() else 0

@@ -86,7 +86,7 @@ class LogCopy:
         for index, item in enumerate(entry.items):
             if item.id:
                 self._items[item.id] = (entry.number, index)
-        if entry.event and entry.event.variant and entry.is_of(entry.event.variant):
+        if entry.event and entry.event.variant:
             self._add_to_variant(entry, entry.event)
 
     def _add_to_variant(self, entry: Entry, event: TurnEvent) -> None:
@@ -248,7 +248,7 @@ class LogCopy:
         """Return an entry that rewinds and restores in the copy what an entry did in the log."""
         rewinds = _after(self.log_active, entry)
         if rewinds is None:
-            return made
+            return replace(made, standing=None)
         before, after = _pairs(self.log_active), _pairs(rewinds)
         gone = self._moved(_without(after, before))
         back = self._moved(_without(before, after))
@@ -289,8 +289,7 @@ class LogCopy:
         if event.kind == "begin":
             place = self._place_before(json.loads(event.values)[0])
             return event._replace(values=json.dumps([place, self._entry_after(place)]))
-        is_first = event.kind in ("activate", "undo") and event.variant == event.turn
-        if is_first or (event.first_turn, event.variant) in self._variants:
+        if (event.first_turn, event.variant) in self._variants:
             return event
         return event._replace(first_turn="", variant="") if event.kind in ("wait", "decide", "finish", "stop") else None
 
@@ -304,7 +303,7 @@ class LogCopy:
 
     def _branch(self, entry: Entry, event: TurnEvent | None) -> Branch | None:
         """Return the variant that an entry continues or finishes, None for any other entry."""
-        if event is None or not event.variant or event.kind == "begin" or not entry.is_of(event.variant):
+        if event is None or not event.variant or event.kind == "begin":
             return None
         known = self._variants.get((event.first_turn, event.variant))
         return known._replace(is_ending=entry.branch is None) if known else None

@@ -24,8 +24,8 @@ from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
-from convstore.mongo.keys import LOG, chunk_id, entry_id
-from convstore.verify.active_totals import ActiveTotals, branch_problem, number_in
+from convstore.mongo.keys import LOG, chunk_id, entry_id, number_in
+from convstore.verify.active_totals import ActiveTotals, branch_problem
 from convstore.verify.entry import Problem, RecentSources, check_entry, check_totals, item_problem
 from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of
 

@@ -97,6 +97,7 @@ KNOW_REWINDS = {
     "readback.records",
     "runtime.cache",
     "runtime.log_reader",
+    "turns.activating",
     "turns.variants",
     "values.models",
     "verify.active_totals",

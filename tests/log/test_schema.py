@@ -143,7 +143,7 @@ def test_indexes_cover_what_is_looked_up() -> None:
     assert [(index.keys, index.unique, index.present) for index in indexes_for([])["log"]] == [
         ((conversation, ("messages.id", 1)), True, "messages.id"),
         ((conversation, ("kept_source_ids", 1)), True, "kept_source_ids"),
-        ((conversation, ("lookup", 1)), False, "lookup"),
+        ((conversation, ("lookup", 1), ("_id", 1)), False, "lookup"),
         ((conversation, ("first", 1), ("_id", 1)), False, "first"),
         ((conversation, ("results_at", 1)), False, "results_at"),
         ((conversation,), False, "revision"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,18 @@ from convstore.transfer import export_conversations, import_conversations, read_
 
 
 class Walk:
-    """A conversation, and what it should show: `shown` now, `left` by place and variant when each was active last."""
+    """A conversation, and what it should show: `shown` now, `left` by place and variant when each was active last.
 
-    def __init__(self, chat: Conversation, seed: int) -> None:
-        self.chat, self.dice, self.number = chat, random.Random(seed), 0
+    `before` is what each change took away, for undos.
+    """
+
+    def __init__(self, chat: Conversation, seed: int, *, rewinds: bool = False) -> None:
+        self.chat, self.dice, self.number, self.rewinds = chat, random.Random(seed), 0, rewinds
         self.shown: list[str] = []
         self.left: dict[tuple[str, str], list[str]] = {}
         self.place: dict[str, str] = {}
         self.firsts: dict[str, dict[str, str]] = {}
+        self.before: list[list[str]] = []
 
     def new(self, kind: str) -> str:
         """A text that is also an id; questions begin with "q"."""
@@ -37,12 +42,13 @@ class Walk:
         return self.dice.choice([pair for pair in enumerate(self.shown) if pair[1].startswith("q")])
 
     def keep(self) -> None:
-        """Note what is shown for the variants that are active now."""
-        for place, firsts in self.firsts.items():
-            active = [text for text in firsts if firsts[text] in self.shown]
-            if active:
-                newest = max(active, key=lambda item: self.shown.index(firsts[item]))
-                self.left[place, newest] = list(self.shown)
+        """Note what is shown for the variants that are active now; none is where a question stands alone."""
+        for asked, answer in pairwise(self.shown):
+            if asked.startswith("q"):
+                place = self.place[asked]
+                others = {first: variant for variant, first in self.firsts[place].items()}
+                self.left[place, others.get(answer, asked)] = list(self.shown)
+        self.before.append(list(self.shown))
 
     async def answered(self, turn: TurnSession) -> list[str]:
         """Append one to three replies."""
@@ -102,10 +108,34 @@ class Walk:
         self.keep()
         await self.chat.activate(variant)
         self.shown = list(self.left[self.place[asked], variant.variant_id])
+        if self.shown == self.before[-1]:
+            self.before.pop()
+
+    async def rewind(self) -> None:
+        """Rewind any message but the first one and the results, with all after it."""
+        texts = [(index, text) for index, text in enumerate(self.shown) if index and text[0] != "r"]
+        if texts:
+            index, text = self.dice.choice(texts)
+            self.keep()
+            assert await self.chat.rewind(before=text) == len(self.shown) - index
+            del self.shown[index:]
+
+    async def undo(self) -> None:
+        """Undo the last change that was not undone."""
+        before = self.before
+        self.before = [*before]
+        self.keep()
+        self.before = before
+        await self.chat.undo_rewind()
+        if self.before:
+            self.shown = self.before.pop()
 
     async def step(self) -> None:
         """Do one of these, and compare what readers see."""
-        await self.dice.choice((self.ask, self.note, self.regenerate, self.edit, self.break_off, self.activate))()
+        steps = [self.ask, self.note, self.regenerate, self.edit, self.break_off, self.activate]
+        if self.rewinds:
+            steps += [self.rewind, self.undo, self.activate]
+        await self.dice.choice(steps)()
         assert await shown(self.chat) == self.shown
         assert [message.text async for turn in self.chat.turns() for message in turn.messages] == self.shown
         assert (await self.chat.info()).message_count == len(self.shown)
@@ -148,14 +178,17 @@ def test_messages_of_two_variants_have_no_common_id() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "steps"), [(1, 8), *(pytest.param(seed, 30, marks=pytest.mark.slow) for seed in (2, 3))]
+    ("seed", "steps", "rewinds"),
+    [(1, 8, False), (2, 30, False), (3, 30, False), *((seed, 30, True) for seed in range(4, 12))],
 )
-async def test_any_sequence_of_variants_shows_what_was_left(seed: int, steps: int, tmp_path: Path) -> None:
+async def test_any_sequence_of_variants_shows_what_was_left(
+    seed: int, steps: int, tmp_path: Path, *, rewinds: bool
+) -> None:
     """Views, listings and counts are those of the active ones, verify finds nothing, and an archive shows the same."""
     database = AsyncMongoMockClient()["app"]
     store = ConversationStore(database)
     await store.setup()
-    walk = Walk(store.conversation(user_id="ada", thread_id="t"), seed)
+    walk = Walk(store.conversation(user_id="ada", thread_id="t"), seed, rewinds=rewinds)
     await walk.ask()
     for _ in range(steps):
         await walk.step()

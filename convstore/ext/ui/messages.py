@@ -119,16 +119,15 @@ async def newest(chat: Conversation) -> ConversationUpdate:
 async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader) -> None:
     """Give a reader the sources and the metadata of the messages of a page."""
     turn_ids = {str(message.id): turn.turn_id for turn in turns for message in turn.messages}
-    found = await variants_at_places(chat, [turn.turn_id for turn in turns if turn.number])
-    active = {turn_id: variant for turn_id, variants in found.items() for variant in variants if variant.is_active}
+    places = await variants_at_places(chat, [turn.turn_id for turn in turns if turn.number])
     ids = list(turn_ids)
     for start in range(0, len(ids), MAX_IDS):
         annotations = await chat.annotations(ids[start : start + MAX_IDS])
         for record in await chat.get_tool_messages(ids[start : start + MAX_IDS]):
             id_, turn_id = record.tool_message_id, turn_ids[record.tool_message_id]
             own = {"ordinal": record.ordinal, "createdAt": record.created_at.isoformat(), "turnId": turn_id}
-            if variant := active.get(turn_id):
-                own["variant"] = {"id": variant.variant_id, "number": variant.number, "count": variant.count}
+            if place := places.get(turn_id):
+                own["variant"] = {"id": place.shown.variant, "number": place.shown.number, "count": place.variants}
             if id_ in annotations:
                 own["annotations"] = json_value(annotations[id_])
             reader.sources[id_], reader.metadata[id_] = record.sources, own

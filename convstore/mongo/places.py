@@ -1,0 +1,93 @@
+"""Read what entries say of the places of variants; see `log.standing`. Each method is one command, if it says no more.
+
+No query bounds ``_id`` as well: a server might then search a range of the log for one entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from convstore.log.entry import Entry
+from convstore.log.standing import Standing, of_variant
+from convstore.mongo.bson_values import reading, stored_list, stored_text, utc
+from convstore.mongo.collection import Collection, within
+from convstore.mongo.documents import entry_from, event_in, standing_in
+from convstore.mongo.driver import decoded
+from convstore.mongo.keys import entry_range, number_in
+from convstore.mongo.versions import check_version
+
+_IN_ORDER, _NEWEST_FIRST = (("_id", 1),), (("_id", -1),)
+_STANDING = {"conversation": 1, "at": 1, "v": 1, "standing": 1}
+_PLACE = {"conversation": 1, "v": 1, "event": 1, "messages.id": 1}
+_NO_MESSAGES = {"messages": 0, "sources": 0, "items": 0, "totals.preview": 0}
+_WHOLE = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, "items": 0}
+
+
+class StandingRow(NamedTuple):
+    """What stands at a place as of an entry: its number, its date, and what it recorded."""
+
+    number: int
+    at: datetime
+    standing: Standing
+
+
+class Places:
+    """Commands on the ``log`` collection by the keys of places."""
+
+    def __init__(self, log: Collection) -> None:
+        self._log = log
+
+    async def entries_of(self, conversation: str, place: str, variants: Iterable[str], *, through: int) -> list[Entry]:
+        """Return the entries up to a number that some variants at a place consist of, in order."""
+        keys = [of_variant(place, variant) for variant in variants]
+        query = {"conversation": conversation, "lookup": {"$in": keys}}
+        found = await self._log.find(query, _WHOLE, order=_IN_ORDER)
+        entries = [entry_from(decoded(document), has_messages=True) for document in found]
+        return [entry for entry in entries if entry.number <= through]
+
+    async def last(self, conversation: str, key: bytes, *, through: int | None = None) -> StandingRow | None:
+        """Return what the last entry with a key says, None without one.
+
+        One command; another one if that entry is after the number `through`.
+        """
+        query: dict[str, Any] = {"conversation": conversation, "lookup": key}
+        found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=1)
+        row = _row(found[0]) if found else None
+        if row is None or through is None or row.number <= through:
+            return row
+        query |= within(conversation, *entry_range(conversation, before=through + 1))
+        found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=1)
+        return _row(found[0]) if found else None
+
+    async def last_entry(self, conversation: str, key: bytes) -> Entry | None:
+        """Return the last entry with a key, without its messages; None without one."""
+        query = {"conversation": conversation, "lookup": key}
+        found = await self._log.find(query, _NO_MESSAGES, order=_NEWEST_FIRST, limit=1)
+        return entry_from(found[0]) if found else None
+
+    async def rows(self, conversation: str, keys: Sequence[bytes], *, limit: int = 0) -> list[StandingRow]:
+        """Return what the entries with some keys say, or the newest `limit` of them, newest first."""
+        query = {"conversation": conversation, "lookup": {"$in": keys}}
+        found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=limit)
+        return [_row(document) for document in found]
+
+    async def of_turns(self, conversation: str, turn_ids: Iterable[str]) -> dict[str, str]:
+        """Return the places of some turns, by the ids of their questions; reads no contents."""
+        wanted = set(turn_ids)
+        query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
+        places = dict[str, str]()
+        for document in await self._log.find(query, _PLACE):
+            check_version(document, "entry")
+            with reading(document):
+                ids = [stored_text(message["id"]) for message in stored_list(document["messages"])]
+                event = event_in(document)
+                places |= {id_: (event and event.first_turn) or id_ for id_ in ids}
+        return {id_: place for id_, place in places.items() if id_ in wanted}
+
+
+def _row(document: Mapping[str, Any]) -> StandingRow:
+    check_version(document, "entry")
+    with reading(document):
+        return StandingRow(number_in(document["_id"]), utc(document["at"]), standing_in(document))

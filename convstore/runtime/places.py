@@ -1,0 +1,66 @@
+"""Read what stands at a place of a log; see `log.standing`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from convstore.log.standing import ShownVariant, Standing, at_place, first_standing, of_variant
+from convstore.mongo.log import StoredMessageRow
+from convstore.runtime.log_reader import LogReader, Snapshot
+
+
+class Place(NamedTuple):
+    """A place of a log as of one of its entries.
+
+    Attributes:
+        log: The log.
+        question: The question of the turn that was asked for.
+        standing: What stands there.
+        is_shown: The place is in the active log: its question is active, or it is empty.
+    """
+
+    log: Snapshot
+    question: StoredMessageRow
+    standing: Standing
+    is_shown: bool
+
+
+def place_of(question: StoredMessageRow) -> str:
+    """Return the place of a turn, given its question: the id of the turn that stood there first."""
+    event = question.entry.event
+    return (event and event.first_turn) or question.message.id
+
+
+async def place_at(reader: LogReader, log: Snapshot, question: StoredMessageRow) -> Place:
+    """Return what stands at the place of a turn. One command, rarely three."""
+    key = at_place(place_of(question))
+    row = await reader.log.places.last(log.cached.conversation, key, through=log.tail.entries)
+    return await place_with(reader, log, question, row.standing if row else None)
+
+
+async def place_with(reader: LogReader, log: Snapshot, question: StoredMessageRow, standing: Standing | None) -> Place:
+    """Return the place of a turn, given what the last entry says that changed it; rarely one or two commands."""
+    if standing is None:
+        standing = first_standing(place_of(question))
+    turn, ordinal = standing.shown.turn, question.message.ordinal
+    if turn != question.message.id:
+        rows = await reader.messages_by_id(log.cached, [turn]) if turn else {}
+        if turn not in rows:
+            return Place(log, question, standing, is_shown=False)
+        ordinal = rows[turn].message.ordinal
+    standing = await _answered_since(reader, log, standing, ordinal)
+    return Place(log, question, standing, log.active.has(ordinal))
+
+
+async def _answered_since(reader: LogReader, log: Snapshot, standing: Standing, question: int) -> Standing:
+    """Return what stands at a place; if the question stood alone and has an answer since then, its own variant."""
+    turn = standing.shown.turn
+    is_answered = log.active.next_active(question + 1) <= log.tail.messages
+    if standing.shown.variant or not is_answered:
+        return standing
+    number = 1
+    if turn != standing.place:
+        key = of_variant(standing.place, turn)
+        finished = await reader.log.places.last(log.cached.conversation, key)
+        number = finished.standing.shown.number if finished else 0
+    return standing._replace(shown=ShownVariant(turn, turn, number))

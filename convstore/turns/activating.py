@@ -1,0 +1,113 @@
+"""Make a variant active that was finished before, with all that followed it.
+
+That is one rewind entry, which restores the log as it was when the variant was active last: as of the entry before the
+newest one that took it away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from convstore.append.rewinder import Rewinder
+from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
+from convstore.log.entry import Entry
+from convstore.log.rewind import NO_REWINDS, Change
+from convstore.log.standing import Standing, at_place, left_place
+from convstore.mongo.log import StoredMessageRow
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.places import Place, place_of, place_with
+from convstore.values.scope import Scope
+
+
+class _Earlier(NamedTuple):
+    """What `activate` reads besides the log.
+
+    Attributes:
+        question: The question of the variant.
+        standing: What the last entry says that changed the place; None if nothing did.
+        leaving: The last entry that took the variant away; None if none did.
+        log: The log as of the entry before that.
+    """
+
+    question: StoredMessageRow
+    standing: Standing | None
+    leaving: Standing | None
+    log: Snapshot
+
+
+class Activator:
+    """Makes variants of all conversations of a store active."""
+
+    def __init__(self, reader: LogReader, rewinder: Rewinder) -> None:
+        self._reader, self._rewinder = reader, rewinder
+
+    async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
+        """Make a variant active with all that followed it; see `Conversation.activate`.
+
+        Three round trips: what the log says of the place, the log as of then, and the entry; one or two more in a log
+        that has changed since this store read it, or for another question.
+        """
+        cached = await self._reader.find(scope)
+        if cached is None:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+
+        async def make() -> tuple[Snapshot, Change | None]:
+            known = cached.entries
+            while True:
+                earlier = self._earlier(cached, turn_id, variant)
+                log, found = await asyncio.gather(self._rewinder.fresh(cached), earlier)
+                if log.tail.entries == known:
+                    return log, await self._change(log, found, variant)
+                known = log.tail.entries  # what was read of the place may be older than the end of the log
+
+        await self._rewinder.append(cached, make)
+
+    async def _earlier(self, cached: CachedConversation, turn_id: str, variant: str) -> _Earlier:
+        """Return what a change to a variant needs. Two round trips, three for another question."""
+        read = self._reader.messages_by_id(cached, [turn_id])
+        rows, (here, leaving) = await asyncio.gather(read, self._last_two(cached, turn_id, variant))
+        if not rows:
+            raise UnknownMessageError(turn_id, begins_turn=True)
+        question = rows[turn_id]
+        if (place := place_of(question)) != turn_id:
+            here, leaving = await self._last_two(cached, place, variant)
+        standing = here.standing if here else None
+        if leaving is None:
+            return _Earlier(question, standing, None, Snapshot(cached))
+        numbers = {leaving.number - 1, leaving.previous, leaving.totals.whole_list} - {0, leaving.number}
+        reads = [self._reader.log.entry(cached.conversation, number) for number in numbers]
+        entries = {entry.number: entry for entry in await asyncio.gather(*reads)}
+        totals = entries[leaving.number - 1].totals
+        log = await self._reader.snapshot(cached, totals, list(entries.values()), known=NO_REWINDS)
+        return _Earlier(question, standing, leaving.standing, log)
+
+    async def _last_two(
+        self, cached: CachedConversation, place: str, variant: str
+    ) -> tuple[Entry | None, Entry | None]:
+        """Return the last entry that changed a place, and the last one that took a variant away."""
+        read = self._reader.log.places.last_entry
+        changed = read(cached.conversation, at_place(place))
+        return await asyncio.gather(changed, read(cached.conversation, left_place(place, variant)))
+
+    async def _change(self, log: Snapshot, earlier: _Earlier, variant: str) -> Change | None:
+        """Return the change to a variant; None if it is shown."""
+        place = await place_with(self._reader, log, earlier.question, earlier.standing)
+        shown, turn_id = place.standing.shown, earlier.question.message.id
+        if place.is_shown and shown.variant == variant:
+            return None
+        if earlier.leaving is None and shown.variant != variant:
+            raise InvalidInputError(f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`")
+        if earlier.leaving is None or not (place.is_shown or _is_empty(place, earlier)):
+            raise MessageRewoundError(place.standing.place)
+        tail, standing = earlier.log.tail, place.standing.changed(earlier.leaving.left)
+        kept = earlier.log.active.ranges
+        return Change(kept, tail.messages + 1, tail.entries + 1, tail, standing=standing)
+
+
+def _is_empty(place: Place, earlier: _Earlier) -> bool:
+    """Return True if all that stood at a place was rewound, and nothing follows what stands before it."""
+    last, active = earlier.question.message.ordinal - 1, place.log.active
+    is_same = active.gaps(last) == earlier.log.active.gaps(last)
+    return not place.standing.shown.turn and is_same and active.next_active(last + 1) > place.log.tail.messages
