@@ -433,14 +433,14 @@ class Writer:
         cached.unverified += len(entry.messages)
         cached.know_questions(entry.messages)
         messages = () if entry.branch else entry.messages
-        begins = max((index for index, message in enumerate(messages) if message.type == "human"), default=-1)
+        begins = max((index for index, message in enumerate(messages) if message.begins_turn), default=-1)
         question, link = cached.last_question
         if messages:
-            question = messages[-1].id if messages[-1].type == "human" else ""
+            question = messages[-1].id if messages[-1].begins_turn else ""
         elif link != entry.after:
             question = ""
         cached.last_question = question, entry.totals.link
-        ends = bool(messages) and messages[-1].is_answer
+        ends = bool(messages and entry.totals.over)
         if begins >= 0 or ends:
             self._cache.end_turn(cached)
         finished = len(messages) if ends else begins

@@ -85,6 +85,8 @@ class LoggedTurn:
                 self.results[answered] = message
 
     def _follow(self, event: TurnEvent) -> None:
+        if event.variant and event.kind != "activate":
+            self._ended = ""  # of the answer that stood there before
         if event.kind == "wait":
             interrupt, is_batch, allowed = json.loads(event.values) if event.values else Pause()
             self.waiting[event.call] = Pause(interrupt, is_batch, tuple(allowed))
@@ -96,8 +98,8 @@ class LoggedTurn:
     def settle(self, tail: Totals) -> None:
         """Take over from the end of the log if a later turn has begun, and if the turn goes on after all."""
         self.is_superseded = tail.turn > self.question
-        if tail.turn == self.question and not tail.is_ended:
-            self._ended = ""
+        if tail.turn == self.question:
+            self._ended = tail.over if tail.is_ended else ""
 
     def before(self, ordinal: int) -> LoggedTurn:
         """Return the turn with its messages before an ordinal; what a person decided stands."""

@@ -222,7 +222,9 @@ class Turns:
     async def _whole(self, log: Snapshot, turn: StoredTurn) -> Turn:
         async with self._reader.reading(log.cached):
             messages = await self._reader.decode_all(log.cached, turn.messages)
-        return Turn(**_facts(turn), messages=messages)
+        own = {message.ordinal for message in turn.logged.messages}
+        others = [message.id for message in turn.messages if message.ordinal not in own]
+        return Turn(**_facts(turn), messages=messages, others=tuple(others))
 
     def _outline(self, log: Snapshot, turn: StoredTurn) -> TurnOutline:
         answers = [message for message in turn.logged.messages if message.type == "ai"]

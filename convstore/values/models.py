@@ -303,6 +303,7 @@ class Turn(Value):
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
         messages: Equal to the appended messages.
+        others: Ids of those among them that belong to no turn, such as a reminder after the answer.
         is_finished: True if it is over.
         over: Why it is over: its last AI message has no tool calls and was not paused by its provider ("answered"), a
             `TurnSession` ended it ("finished", "stopped"), or a later question was asked ("superseded"). "" if it is in
@@ -319,6 +320,7 @@ class Turn(Value):
     last: int
     created_at: datetime
     messages: list[SerializeAsAny[BaseMessage]]
+    others: tuple[str, ...] = ()
     is_finished: bool
     over: OverBy = ""
     draft: str = ""

@@ -49,7 +49,7 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     if not found or found[0].ordinal != ordinal:
         raise HTTPException(404)
     [record] = await chat.get_tool_messages([str(found[0].message.id)])
-    is_question = found[0].message.type == "human"
+    is_question = found[0].turn_id == found[0].message.id
     variants = await chat.variants(str(found[0].message.id)) if is_question else []
     given = view.given(found[0])
     parts = whole_parts(found[0].message, record.artifact)

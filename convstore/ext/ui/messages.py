@@ -139,7 +139,8 @@ def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: b
         turn.messages.remove(message)
         reader.drop(message, "system message", "it is not meant for users; system=True returns it")
     shown = reader.turn(turn.turn_id, turn.messages, state.waiting_calls if state else (), is_over=turn.is_finished)
-    said = [str(message.id) for message in turn.messages if isinstance(message, AIMessage)][-1:]
+    spoken = [str(message.id) for message in turn.messages if isinstance(message, AIMessage)]
+    said = [id_ for id_ in spoken if id_ not in turn.others][-1:]
     about = {**reader.metadata.get(said[0] if said else turn.turn_id, {}), **({"messageId": said[0]} if said else {})}
     if state and state.draft:
         reply = StreamedReply()

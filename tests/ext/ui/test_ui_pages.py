@@ -222,6 +222,15 @@ async def test_a_stopped_answer_is_marked(chat: Conversation) -> None:
     assert (page.messages[-1]["metadata"].get("stopped"), page.turn and page.turn.status) == (True, "stopped")
 
 
+async def test_a_reminder_is_not_the_answer(chat: Conversation) -> None:
+    """It is shown after the answer, whose id the page names."""
+    await chat.append([HumanMessage("q", id="q1"), AIMessage("a", id="a1")])
+    await chat.append(AIMessage("Are you still there?", id="reminder"))
+    [_, answer] = (await ui_messages(chat)).messages
+    assert [part["text"] for part in answer["parts"] if part["type"] == "text"] == ["a", "Are you still there?"]
+    assert answer["metadata"]["messageId"] == "a1"
+
+
 @pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
 async def test_variants_are_marked(chat: Conversation, form: Any) -> None:
     """The shown one of several answers or questions, at its place alone; an unfinished one is not shown."""

@@ -1,0 +1,351 @@
+"""Every reader of turns says what `turn_oracle` works out from the rules, over generated logs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from mongomock_motor import AsyncMongoMockClient
+from turn_oracle import ExpectedTurn, Oracle, Said
+
+from convstore import Conversation, ConversationStore
+from convstore.integration import host_of, log_of
+from convstore.messages.filing import linked
+from convstore.messages.tool_calls import result_id
+from convstore.transfer import export_conversations, import_conversations, read_file
+
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+CALLS = ("look", "find", "read")
+
+
+def message_of(said: Said) -> BaseMessage:
+    """Return a message as an application appends it."""
+    made: BaseMessage
+    if said.type == "ai":
+        calls = [{"name": call, "args": {}, "id": call} for call in said.calls]
+        made = AIMessage("" if calls else "So.", id=said.id, tool_calls=calls)
+    elif said.type == "tool":
+        made = ToolMessage("5", tool_call_id=said.answers, id=said.id)
+    elif said.type == "human":
+        made = HumanMessage(IMAGE if said.has_media else "Why?", id=said.id)
+    else:
+        made = SystemMessage("A note.", id=said.id)
+    return linked(made, said.named, result="any" if said.is_added else None) if said.named else made
+
+
+@dataclass
+class World:
+    """A conversation, and what it has to be.
+
+    Attributes:
+        workers: The conversation in several processes.
+        dice: Decides what happens.
+        oracle: What it has to be.
+        number: Number of ids that were used.
+        is_varied: It has another answer, so nothing is rewound any more.
+        is_rewound: Something of it was rewound.
+    """
+
+    workers: list[Conversation]
+    dice: random.Random
+    oracle: Oracle = field(default_factory=Oracle)
+    number: int = 0
+    is_varied: bool = False
+    is_rewound: bool = False
+
+    @property
+    def chat(self) -> Conversation:
+        """The conversation in any of the processes."""
+        return self.dice.choice(self.workers)
+
+    def said(self, type_: str, **more: object) -> Said:
+        """Return a new message."""
+        self.number += 1
+        return Said(f"m{self.number}", type_, **more)
+
+    def step(self) -> Said:
+        """Return an AI message, with calls or not."""
+        count = self.dice.choice([0, 0, 1, 2])
+        return self.said("ai", calls=tuple(self.dice.sample(CALLS, count)))
+
+    def result(self) -> Said | None:
+        """Return a result of an open call, by the id of the call alone or by that of the result, too."""
+        calls = self.oracle.open_calls()
+        if not calls:
+            return None
+        message, _, call = self.dice.choice(calls[-4:])
+        own = result_id(message, call)
+        if self.dice.random() < 0.5 and all(stored.said.id != own for stored in self.oracle.log):
+            return Said(own, "tool", answers=call, exact=message)
+        return self.said("tool", answers=call)
+
+    async def append(self, *batch: Said | None) -> None:
+        """Append messages as one entry."""
+        messages = [said for said in batch if said]
+        if messages:
+            await self.chat.append([message_of(said) for said in messages])
+            self.oracle.append(*messages)
+
+    async def ask(self) -> None:
+        """Ask a question, perhaps with all of its answer."""
+        more = [self.step()] if self.dice.random() < 0.3 else []
+        await self.append(self.said("human"), *more)
+
+    async def answer(self) -> None:
+        """Append a step of the newest turn, or a reminder."""
+        await self.append(self.step(), *([self.step()] if self.dice.random() < 0.2 else []))
+
+    async def give(self) -> None:
+        """Append a result, perhaps with its image and the next step."""
+        result = self.result()
+        image = self.said("human", has_media=True) if result and self.dice.random() < 0.3 else None
+        await self.append(result, image, self.step() if self.dice.random() < 0.3 else None)
+
+    async def note(self) -> None:
+        """Append a system message."""
+        await self.append(self.said("system"))
+
+    async def go_on(self) -> None:
+        """Append a step of an earlier run, which names its question; perhaps something that its tool added."""
+        if self.oracle.questions:
+            named = self.dice.choice(self.oracle.questions[-3:]).said.id
+            count = self.dice.choice([0, 1])
+            batch = [self.said("ai", calls=CALLS[:count], named=named)]
+            if self.dice.random() < 0.3:
+                batch.append(self.said(self.dice.choice(["human", "ai"]), named=named, is_added=True))
+            await self.append(*batch)
+
+    async def steer(self) -> None:
+        """Let the worker of the newest turn append a message."""
+        newest = self.oracle.newest
+        if newest and not self.oracle.over(newest):
+            name = self.oracle.log[newest - 1].said.id
+            said = self.said(self.dice.choice(["system", "ai"]), named=name)
+            async with await self.chat.turn(name) as turn:
+                await turn.append(message_of(replace(said, named="")))
+            self.oracle.append(said)
+
+    async def pause(self) -> None:
+        """Let a call of the newest turn wait for a person, or decide about one that does."""
+        newest = self.oracle.newest
+        waiting, ready = self.oracle.undecided(newest), self.oracle.ready(newest)
+        name = self.oracle.log[newest - 1].said.id if newest else ""
+        if newest and waiting:
+            id_, runs = self.dice.choice(waiting), self.dice.random() < 0.5
+            message, call = self.oracle.unanswered(newest)[id_]
+            await self.chat.decide(name, id_, "approve" if runs else "reject")
+            self.oracle.decided[id_] = runs
+            if not runs:
+                self.oracle.append(Said(id_, "tool", answers=call, exact=message, named=name))
+        elif newest and ready:
+            id_ = self.dice.choice(ready)
+            async with await self.chat.turn(name) as turn:
+                await turn.wait_for(next(call for call in turn.open_calls if call.result_id == id_))
+            self.oracle.waiting.add(id_)
+
+    async def end(self) -> None:
+        """Stop or finish the newest turn, if it is in progress."""
+        newest = self.oracle.newest
+        if not newest or self.oracle.over(newest):
+            return
+        turn_id = self.oracle.log[newest - 1].said.id
+        if self.dice.random() < 0.5:
+            assert await self.chat.stop(turn_id)
+            self.oracle.end(newest, "stopped")
+        else:
+            async with await self.chat.turn(turn_id) as turn:
+                await turn.finish()
+            self.oracle.end(newest, "finished")
+
+    async def rewind(self) -> None:
+        """Rewind the newest messages, or take that back."""
+        if self.oracle.before and self.dice.random() < 0.4:
+            await self.chat.undo_rewind()
+            self.oracle.undo()
+        elif self.oracle.messages and not self.is_varied:
+            chosen = self.dice.choice(self.oracle.messages[-5:])
+            await self.chat.rewind(before=chosen.said.id)
+            self.oracle.rewind(chosen.ordinal)
+            self.is_rewound = True
+
+    async def vary(self) -> None:
+        """Make another answer to a question, or show one that was made before."""
+        if self.is_rewound or not self.oracle.questions:
+            return
+        known = [key for key in self.oracle.left if self.oracle.shown[key[0]] != key[1]]
+        known = [key for key in known if key[0] in self.oracle.state.active]
+        if known and self.dice.random() < 0.5:
+            question, key = self.dice.choice(known)
+            turn_id = self.oracle.log[question - 1].said.id
+            [variant] = [
+                variant for variant in await self.chat.variants(turn_id) if variant.variant_id == (key or turn_id)
+            ]
+            await self.chat.activate(variant)
+            self.oracle.activate(question, key)
+            return
+        if self.is_varied:
+            return  # variants inside of variants are those of another test
+        question, self.is_varied = self.dice.choice(self.oracle.questions[-2:]).ordinal, True
+        answer = self.said("ai")
+        async with await self.chat.turn(self.oracle.log[question - 1].said.id, regenerate="again") as turn:
+            await turn.append(message_of(answer))
+        self.oracle.regenerate(question, "again", answer)
+
+    async def live(self, count: int) -> None:
+        """Let a number of things happen."""
+        doings: dict[Callable[[], object], int] = {
+            self.ask: 4,
+            self.answer: 4,
+            self.give: 4,
+            self.note: 1,
+            self.go_on: 2,
+            self.steer: 1,
+            self.pause: 2,
+            self.end: 2,
+            self.rewind: 2,
+            self.vary: 2,
+        }
+        for doing in self.dice.choices(list(doings), list(doings.values()), k=count):
+            await doing()  # type: ignore[misc]
+
+
+async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) -> None:
+    """Ask every reader. A copy from an archive does not know how turns before the newest one were ended."""
+    expected = oracle.turns()
+    if is_copy:
+        newest = oracle.newest and oracle.log[oracle.newest - 1].said.id
+        expected = [
+            turn if turn.turn_id == newest or not turn.number else turn._replace(over=bool(turn.over))
+            for turn in expected
+        ]
+
+    def shown(over: str, turn_id: str, number: int) -> str | bool:
+        is_known = not is_copy or not number or turn_id == newest
+        return over if is_known else bool(over)
+
+    for newest_first in (False, True):
+        read = [turn async for turn in chat.turns(newest_first=newest_first)]
+        found = [
+            (turn.turn_id, turn.number, tuple(str(message.id) for message in turn.messages))
+            for turn in (reversed(read) if newest_first else read)
+        ]
+        assert found == [turn[:3] for turn in expected]
+        overs = [shown(turn.over, turn.turn_id, turn.number) for turn in read]
+        assert (overs[::-1] if newest_first else overs) == [turn.over for turn in expected]
+        assert all(turn.is_finished == bool(turn.over) for turn in read)
+    outlined = await chat.outline()
+    assert [
+        ExpectedTurn(turn.turn_id, turn.number, (), shown(turn.over, turn.turn_id, turn.number), turn.answer)
+        for turn in outlined
+    ] == [turn._replace(messages=()) for turn in expected]
+    names = {stored.ordinal: stored.said.id for stored in oracle.questions}
+    listed = [(stored.ordinal, names.get(oracle.turn_of(stored), "")) for stored in oracle.messages]
+    assert [(stored.ordinal, stored.turn_id) for stored in await chat.list_messages(limit=1_000)] == listed
+    if oracle.messages:
+        [last] = await chat.list_messages(limit=1)
+        assert (last.ordinal, last.turn_id) == listed[-1]
+    await check_each(chat, oracle, expected)
+    await check_watch(chat, oracle, listed)
+
+
+async def check_each(chat: Conversation, oracle: Oracle, expected: list[ExpectedTurn]) -> None:
+    """Ask for each turn by itself, as a reader and as the worker of its question."""
+    by_id = {turn.turn_id: turn for turn in expected}
+    begun = min((question.ordinal for question in oracle.questions), default=len(oracle.log) + 1)
+    without = {stored.said.id for stored in oracle.messages if not oracle.turn_of(stored) and stored.ordinal > begun}
+    for stored in oracle.log:
+        turn = await chat.get_turn(stored.said.id)
+        known = by_id.get(stored.said.id) if stored.ordinal in oracle.state.active else None
+        assert (turn is None) == (known is None)
+        if turn and known:
+            assert tuple(str(message.id) for message in turn.messages) == known.messages
+            assert set(turn.others) == {id_ for id_ in known.messages if id_ in without}
+            assert turn.is_finished == bool(known.over)
+    for question in oracle.questions:
+        async with await chat.turn(question.said.id) as session:
+            assert session.is_finished == bool(oracle.over(question.ordinal))
+            assert [call.result_id for call in session.open_calls] == oracle.ready(question.ordinal)
+            assert session.is_waiting == bool(oracle.undecided(question.ordinal) and not oracle.ready(question.ordinal))
+
+
+async def check_watch(chat: Conversation, oracle: Oracle, listed: list[tuple[int, str]]) -> None:
+    """Look at the conversation as a page does that is opened now."""
+    async for update in chat.watch(limit=1_000):
+        assert [(stored.ordinal, stored.turn_id) for stored in update.messages] == listed
+        if not oracle.newest:
+            assert update.turn is None
+        else:
+            assert update.turn
+            over, undecided = oracle.over(oracle.newest), oracle.undecided(oracle.newest)
+            status = "waiting" if undecided and not oracle.ready(oracle.newest) else "interrupted"
+            if over:
+                status = "stopped" if over == "stopped" else "finished"
+            assert [call.result_id for call in update.turn.waiting_calls] == undecided
+            assert (update.turn.turn_id, update.turn.status) == (oracle.log[oracle.newest - 1].said.id, status)
+        break
+
+
+async def check_copies(world: World, copy: Conversation, path: Path) -> None:
+    """Check an import of an export, and a fork of it all and one before a question."""
+    oracle, chat, chosen = world.oracle, world.chat, world.dice.choice(world.oracle.questions or [None])
+    if not world.is_varied:
+        file = BytesIO()
+        await export_conversations(chat.store, file.write, scope=chat.scope)
+        await asyncio.to_thread(path.write_bytes, file.getvalue())
+        report = await import_conversations(copy.store, read_file(path, codec=host_of(copy.store).codec))
+        assert report.is_complete, report.problems
+        assert await columns_of(copy) == await columns_of(chat)
+        await check(copy, replace(oracle, waiting=set()), is_copy=True)
+    if world.is_varied or chosen is None:
+        return
+    thread = f"{chat.scope['thread_id']} fork"
+    if oracle.over(oracle.newest):
+        fork = await chat.fork(key="all", new_scope={"user_id": "ada", "thread_id": f"{thread} all"})
+        await check(fork, oracle)
+    fork = await chat.fork(before=chosen.said.id, key="k", new_scope={"user_id": "ada", "thread_id": thread})
+    await check(fork, Oracle(oracle.log[: chosen.ordinal - 1], oracle.cut(chosen.ordinal)))
+
+
+async def columns_of(chat: Conversation) -> list[tuple[int, int]]:
+    """Return the turn of each message of a log, and how much its model was not shown."""
+    end = await log_of(chat).snapshot()
+    return [(found.turn, found.unseen) async for found in log_of(chat).read(end)] if end else []
+
+
+async def run(seeds: range, path: Path, *, copies: int) -> None:
+    """Let things happen in a conversation for each seed, and ask every reader."""
+    async with await ConversationStore.connect("memory://") as far:
+        database = AsyncMongoMockClient()["app"]
+        stores = [ConversationStore(database), ConversationStore(database)]
+        await stores[0].setup()
+        await far.setup()
+        for seed in seeds:
+            scope = {"user_id": "ada", "thread_id": str(seed)}
+            world = World([store.conversation(**scope) for store in stores], random.Random(seed))
+            try:
+                await world.live(world.dice.randint(3, 20))
+                await check(world.chat, world.oracle)
+                if seed % copies == 0:
+                    await check_copies(world, far.conversation(**scope), path / "archive.jsonl")
+            except BaseException as error:
+                error.add_note(
+                    f"seed {seed}: {[(s.ordinal, s.said, s.turn) for s in world.oracle.log]}, {world.oracle.state}"
+                )
+                raise
+
+
+async def test_every_reader_says_the_same_of_a_few_logs(tmp_path: Path) -> None:
+    """All calls that read turns, and the copies of one log."""
+    await run(range(4), tmp_path, copies=4)
+
+
+@pytest.mark.slow
+async def test_every_reader_says_the_same_of_many_logs(tmp_path: Path) -> None:
+    """The same for 2,000 logs, with all their copies."""
+    await run(range(2_000), tmp_path, copies=1)
