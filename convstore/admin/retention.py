@@ -42,7 +42,7 @@ head older than this can be replaced without losing an append in flight."""
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
 """Delay after which every append that started before a deletion has ended."""
 
-_SWEEP_AGAIN_AFTER = (timedelta(hours=24),)
+_SWEEP_AGAIN_AFTER = timedelta(hours=24)
 _KEPT_FOR = (timedelta(hours=24), timedelta(days=29))
 """Times from one sweep of a replaced log to the next."""
 
@@ -232,16 +232,26 @@ class Retention:
         tombstone = await self.tombstones.take(conversation, time=_TAKEN)
         if tombstone is None:
             return  # another process sweeps it
-        is_ended, sweeps = await self.tombstones.is_ended(conversation, tombstone), tombstone.get("sweeps", 0)
-        pauses = _KEPT_FOR if tombstone.get("successor") and is_ended else _SWEEP_AGAIN_AFTER
-        is_last = sweeps >= len(pauses)
-        if tombstone.get("successor") and is_ended and not is_last:
-            await self.move_late(tombstone)
-        elif is_ended:
+        is_ended = await self.tombstones.is_ended(conversation, tombstone)
+        if is_ended and tombstone.get("successor"):
+            await self._sweep_replaced(conversation, tombstone)
+            return
+        if is_ended:
             await self.tombstones.clear(conversation)
             if tombstone.get("has_children"):  # one may have begun during the deletion
                 await self._end_children(conversation)
-        await self.tombstones.swept(tombstone, again_after=None if is_last else pauses[sweeps])
+        is_last = bool(tombstone.get("swept"))
+        await self.tombstones.swept(tombstone, again_after=None if is_last else _SWEEP_AGAIN_AFTER, swept=True)
+
+    async def _sweep_replaced(self, conversation: str, tombstone: Document) -> None:
+        """Move what came late to a log that a repair replaced, or remove the log at the end of its time."""
+        sweeps = tombstone.get("sweeps", 0)
+        if sweeps < len(_KEPT_FOR):
+            await self.move_late(tombstone)
+            await self.tombstones.swept(tombstone, again_after=_KEPT_FOR[sweeps], sweeps=sweeps + 1)
+        else:
+            await self.tombstones.clear(conversation)
+            await self.tombstones.swept(tombstone, again_after=None)
 
     async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
         """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""

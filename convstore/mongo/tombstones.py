@@ -243,16 +243,13 @@ class Tombstones:
         for collection in self._others:
             await collection.delete_many(within(conversation))
 
-    async def swept(self, tombstone: Document, *, again_after: timedelta | None) -> None:
+    async def swept(self, tombstone: Document, *, again_after: timedelta | None, **values: Any) -> None:
         """Record a sweep that was taken, or drop the tombstone after the last, unless it was written again."""
         taken = {"_id": tombstone["_id"], "sweep_at": tombstone["sweep_at"]}
         if again_after is None:
             await self._heads.delete_one(taken)
-            return
-        sweeps = tombstone.get("sweeps", 0) + 1
-        is_replaced = bool(tombstone.get("successor"))  # which an erasure finds until it is removed
-        values = {"swept": not is_replaced, "sweeps": sweeps}
-        await self._heads.update(taken, await self._times.setting(values, field="sweep_at", ahead=again_after))
+        else:
+            await self._heads.update(taken, await self._times.setting(values, field="sweep_at", ahead=again_after))
 
 
 def _moved_fields(document: Document, conversation: str) -> dict[str, Any]:
