@@ -21,6 +21,7 @@ from convstore.log.totals import RunningTotals
 from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import decode_message
 from convstore.messages.filing import turn_of
+from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import calls_of, is_paused, result_ids
 from convstore.runtime.cache import CachedPayload
@@ -189,6 +190,7 @@ def _message(
         is_named=stored.is_named,
         is_failed=prepared.error is not None,
         is_paused=is_paused(prepared.message),
+        is_reasoning=begins_with_reasoning(prepared.message),
     )
 
 

@@ -109,6 +109,7 @@ class EntryMessage:
             none, or it was not read.
         is_failed: True for a tool result that reports a failed call.
         is_paused: True for an AI message that its provider paused, see `messages.tool_calls.is_paused`.
+        is_reasoning: True for an AI message that begins with reasoning.
         is_estimate: True if the sizes were estimated for another token counter, without the payload.
         kept: How a view showed it last, see `stored_message.KeptMessage`; None if none did.
     """
@@ -136,6 +137,7 @@ class EntryMessage:
     stamp: str = field(default="", compare=False)
     is_failed: bool = False
     is_paused: bool = False
+    is_reasoning: bool = False
     is_estimate: bool = field(default=False, compare=False)
     kept: Any = field(default=None, init=False, compare=False, repr=False)
 

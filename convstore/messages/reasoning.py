@@ -83,6 +83,19 @@ def is_reasoning(block: Any) -> bool:
     return block_type(block) in _BLOCKS or block.get("thought") is True or set(block) == {"reasoningContent"}
 
 
+def begins_with_reasoning(message: BaseMessage) -> bool:
+    """Return True if the first content block of an AI message is reasoning.
+
+    Anthropic refuses a request whose open turn began with it if the request begins that turn with another step.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> begins_with_reasoning(AIMessage([{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}, "Yes."]))
+    True
+    """
+    content: Any = message.content
+    return message.type == "ai" and isinstance(content, list) and bool(content) and is_reasoning(content[0])
+
+
 def without_reasoning(message: BaseMessage) -> BaseMessage:
     """Return the message without reasoning and signatures; the same object if it has no such parts.
 

@@ -317,6 +317,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "stamp": sealed(message.stamp, message.id) if message.stamp else None,
         "failed": int(message.is_failed),
         "paused": int(message.is_paused),
+        "reasoning": int(message.is_reasoning),
     }
     return document | {key: value for key, value in optional.items() if value}
 
@@ -357,6 +358,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         stamp,
         "failed" in document,
         "paused" in document,
+        "reasoning" in document,
     )
 
 

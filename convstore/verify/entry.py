@@ -20,6 +20,7 @@ from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
 from convstore.log.items import ItemRow, read_log_item
 from convstore.log.stored_message import read_message, stamp_of, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, RunningTotals, totals_after
+from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tool_calls import calls_of, is_paused, result_ids
 from convstore.messages.values import Codec
 from convstore.sources.detection import has_failed, read_back_ids
@@ -124,6 +125,8 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         yield "what its model had seen is stored against its stamp"
     if is_paused(appended) != message.is_paused:
         yield "it is marked as paused or not, against its content"
+    if begins_with_reasoning(appended) != message.is_reasoning:
+        yield "it is marked as beginning with reasoning or not, against its content"
     if isinstance(appended, ToolMessage):
         call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
         if message.call != call or (appended.name and message.tool != appended.name):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -135,7 +136,7 @@ class SizedLog:
             for index in (index for index, row in enumerate(rows) if is_hidden(row.message, policy)):
                 self._whole[index] = final[index] = self._settled[index] = 0
 
-    @property
+    @cached_property
     def _newest_question(self) -> int | None:
         """Ordinal of the question of the turn in progress, or of its first row; None if the newest turn is over."""
         if self.now.begin == self.now.end:
@@ -262,10 +263,23 @@ class SizedLog:
             return Part(0, ())
         if (stubs, gap) not in self._current:
             done = self._read[: self._steps_through(self._read, stubs)]
-            settled = self._settle(done, gap, self._answered(), counts_whole=gap != self._quarter)
+            settled = self._settle_now(done, gap)
             whole = Forms([WHOLE] * len(self.rows), self._whole)
             self._current[stubs, gap] = self._joined(self.now, _head(self.now, self._steps).stop, done, settled, whole)
         return self._current[stubs, gap]
+
+    def _settle_now(self, done: Sequence[range], gap: int) -> Part:
+        """Return settled steps of the turn in progress; the first one stays if it has reasoning and fits in `gap`.
+
+        Anthropic refuses a request that begins a turn with another step than the one with the reasoning.
+        """
+        counts_whole = gap != self._quarter
+        if done and self.rows[done[0].start].message.is_reasoning:
+            first = self._cut(done[0], self._eighth, self._answered)
+            if first.size <= gap:
+                rest = self._settle(done[1:], gap - first.size, self._answered, counts_whole=counts_whole)
+                return Part(first.size + rest.size, [*first.shown, *rest.shown], rest.left)
+        return self._settle(done, gap, self._answered, counts_whole=counts_whole)
 
     def _partly_settled(self, turn: Turn, stubs: int) -> Part:
         """Return a finished turn with its steps up to `stubs` settled."""
@@ -287,7 +301,7 @@ class SizedLog:
 
     def _short(self, turn: Turn) -> Part:
         """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
-        eighth, steps, forms = self._eighth, steps_of(self.rows, turn), self._in_shortened()
+        eighth, steps, forms = self._eighth, steps_of(self.rows, turn), self._in_shortened
         is_answered, head = bool(steps) and has_answer(self.rows[turn.begin : turn.end]), _head(turn, steps)
         answer = steps.pop() if is_answered else range(0)
         question = sum(self._settled[at] for at in head)
@@ -328,6 +342,7 @@ class SizedLog:
         )
         return sum(self._settled[at] for at in kept)
 
+    @cached_property
     def _in_shortened(self) -> Forms:
         """Return the forms in a shortened turn, where `keep_last_results` keeps no result."""
         shown = [FINISHED] * len(self.rows)
@@ -335,6 +350,7 @@ class SizedLog:
             shown[at] = WHOLE
         return Forms(shown, self._settled)
 
+    @cached_property
     def _answered(self) -> Forms:
         """Return the forms in steps of the turn in progress that the model has answered."""
         shown, sizes = [WHOLE] * len(self.rows), self._whole.copy()

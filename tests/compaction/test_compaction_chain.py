@@ -508,7 +508,7 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
     chat, other = handle(), handle()
     await chat.store.setup()
     for step, value in steps:
-        active = [message async for turn in chat.turns() for message in turn.messages]
+        active = [stored.message for stored in await chat.list_messages(limit=1_000, full=True)]
         if step == "append":
             await chat.append([message for kind in value for message in made(kind)])
         elif step == "rewind" and active:

@@ -70,7 +70,7 @@ def test_what_follows_an_answer_belongs_to_no_turn() -> None:
     assert log.append(SystemMessage("The user left.")) == [0]
     assert log.append(AIMessage("Are you still there?")) == [0]
     assert log.turn("m2").over == "answered"
-    assert log.turn("m2").answer.id == "m4"  # type: ignore[union-attr]
+    assert log.turn("m2").answer.id == "m4"
 
 
 def test_a_result_belongs_to_the_turn_of_its_call() -> None:

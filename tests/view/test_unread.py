@@ -119,3 +119,25 @@ async def test_a_summary_covers_nothing_unread() -> None:
         await chat.append(HumanMessage("Are you there?"))
         await chat.compact(force=True)
         assert await results(chat) == [True]
+
+
+@pytest.mark.parametrize("budget", [3_000, 8_000])
+async def test_a_turn_that_began_with_thinking_begins_with_it_as_long_as_it_is_open(
+    chat: Conversation, budget: int
+) -> None:
+    """Anthropic refuses a request without it; the other steps leave, and the view is within the budget."""
+    thinking = {"type": "thinking", "thinking": "I read all files.", "signature": "c2lnbmF0dXJl"}
+    await chat.append(HumanMessage("Read all.", id="q1"))
+    for number in range(24):
+        step = calling(f"c{number}", str(number))
+        await chat.append(
+            [step.model_copy(update={"content": [thinking]}) if number == 0 else step, result(str(number))]
+        )
+    history = await chat.load_history(HistoryPolicy(max_tokens=budget))
+    said = [message for message in history.messages if message.type == "ai"]
+    assert [message.id for message in said][:1] == ["c0"]
+    assert said[0].content == [thinking]
+    assert len(said) < 20
+    assert history.tokens <= budget
+    await chat.append(AIMessage("Done."))
+    assert (await chat.load_history(HistoryPolicy(max_tokens=budget))).tokens <= budget
