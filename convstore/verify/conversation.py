@@ -26,7 +26,7 @@ from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import check_head, read_head
 from convstore.verify.log import LogCheck
-from convstore.verify.repair import Repairer
+from convstore.verify.repair import Repaired, Repairer
 from convstore.verify.segments import SearchIndex, check_segments
 from convstore.verify.state import StateCheck, record_entries
 
@@ -88,13 +88,8 @@ class ConversationCheck:
 
         Nothing is replaced if that check finds a break, or if another repair was first.
         """
-        try:
-            made = await self.repairer.copy(self.head, self._state, sound_through=check.sound_through or 0)
-        except CorruptDocumentError as error:  # damage since the check, or the conversation is being deleted
-            _mark_breaks(check, problem=f"; it cannot be copied: {error.problem}")
-            return check
+        made = await self._copied(check)
         if made is None:
-            _mark_breaks(check, repairable=True, problem=_NOT_FIRST)
             return check
         again = await self._check_log(made.target)
         is_sound = again.sound_through is None and again.is_readable
@@ -108,6 +103,17 @@ class ConversationCheck:
         self.subject = replace(self.subject, conversation=made.target, findings=[*self.subject.findings, *breaks])
         self._state = await self.subject.inspection.state(made.target)
         return again
+
+    async def _copied(self, check: LogCheck) -> Repaired | None:
+        """Return a copy of what is left of the log; None if it cannot be made, which the findings say."""
+        try:
+            made = await self.repairer.copy(self.head, self._state, sound_through=check.sound_through or 0)
+        except CorruptDocumentError as error:  # damage since the check, or the conversation is being deleted
+            _mark_breaks(check, problem=f"; it cannot be copied: {error.problem}")
+            return None
+        if made is None:
+            _mark_breaks(check, repairable=True, problem=_NOT_FIRST)
+        return made
 
     async def _with_numbers(self, check: LogCheck) -> LogCheck:
         """Reserve numbers that children have and whose reservation the log lost; return the check with the new end.
