@@ -29,6 +29,9 @@ from convstore.log.turn_event import TurnEvent
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
 
+_LONG = 16
+"""Successive entries without active messages that a read of successive entries leaves out."""
+
 COUNTS = ("active", "turns", "results", "tokens", "view_tokens", "failed")
 """The totals that count active messages only."""
 
@@ -135,6 +138,29 @@ class Rewinds:
         """Return the first entry from `number` on that may contain active messages."""
         found = self._with_entry(number)
         return found.until + 1 if found else number
+
+    def stretch_from(self, start: int, end: int) -> int:
+        """Return the end, exclusive, of what to read from an entry on: `end`, or where many entries are all rewound."""
+        for range_ in self.ranges[bisect_right(self.ranges, start, key=_entry) :]:
+            if range_.entry >= end:
+                break
+            if range_.until - range_.entry >= _LONG:
+                return range_.entry
+        return end
+
+    def stretch_before(self, end: int, start: int) -> int:
+        """Return the first entry of what to read before one: `start`, or where many entries before it are rewound."""
+        for range_ in reversed(self.ranges[: bisect_right(self.ranges, end - 1, key=_entry)]):
+            if range_.until < start:
+                break
+            if range_.until - range_.entry >= _LONG:
+                return range_.until + 1
+        return start
+
+    def has_long_gap(self, first: int, last: int) -> bool:
+        """Return True if many entries between two messages, or directly after the second one, are all rewound."""
+        ranges = self.ranges[bisect_right(self.ranges, first, key=_first) :]
+        return any(range_.until - range_.entry >= _LONG for range_ in ranges if range_.first <= last + 1)
 
     def _with_entry(self, number: int) -> RewoundRange | None:
         """Return the range of which an entry has messages only; None without such a range."""

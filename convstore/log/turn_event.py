@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
+
+from convstore.messages.encoding import digest_of
 
 Over = Literal["", "answered", "finished", "stopped"]
 """Why a turn is over; "" if it is not."""
 
 _ENDS: Mapping[str, Over] = {"finish": "finished", "stop": "stopped"}
+
+
+def events_of(turn_id: str) -> bytes:
+    """Return the key by which the entries are found that say how calls of a turn wait, or what was decided."""
+    return digest_of(json.dumps(["events", turn_id]))
 
 
 class TurnEvent(NamedTuple):

@@ -34,7 +34,7 @@ from convstore.log.entry import (
 from convstore.log.rows import is_named
 from convstore.log.standing import Standing, keys_of, of_variant, standing_from, standing_text
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
-from convstore.log.turn_event import Over, TurnEvent
+from convstore.log.turn_event import Over, TurnEvent, events_of
 from convstore.log.turns import turns_before
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
 from convstore.messages.sizes import bytes_of
@@ -117,6 +117,8 @@ def lookup_of(entry: Entry) -> list[str | int | bytes]:
     variants = list[bytes]()
     if entry.event and entry.event.variant:
         variants.append(of_variant(entry.event.first_turn, entry.event.variant))
+    elif entry.event and entry.event.kind in ("wait", "decide"):
+        variants.append(events_of(entry.event.turn))
     if entry.standing:
         variants += keys_of(entry.standing, is_new=finishes_variant(entry))
     places = dict.fromkeys(_items_after(item.after) for item in entry.items)

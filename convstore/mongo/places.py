@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
 from convstore.log.standing import Standing, of_variant
+from convstore.log.turn_event import TurnEvent, events_of
 from convstore.mongo.bson_values import reading, stored_list, stored_text, utc
 from convstore.mongo.collection import Collection, within
 from convstore.mongo.documents import entry_from, event_in, standing_in
@@ -21,6 +22,8 @@ from convstore.mongo.versions import check_version
 _IN_ORDER, _NEWEST_FIRST = (("_id", 1),), (("_id", -1),)
 _STANDING = {"conversation": 1, "at": 1, "v": 1, "standing": 1}
 _PLACE = {"conversation": 1, "v": 1, "event": 1, "messages.id": 1}
+_EVENT = {"conversation": 1, "v": 1, "event": 1}
+_MOST_EVENTS = 200
 _NO_MESSAGES = {"messages": 0, "sources": 0, "items": 0, "totals.preview": 0}
 _WHOLE = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, "items": 0}
 
@@ -72,6 +75,19 @@ class Places:
         query = {"conversation": conversation, "lookup": {"$in": keys}}
         found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=limit)
         return [_row(document) for document in found]
+
+    async def events_of(self, conversation: str, turn_id: str, *, through: int) -> list[TurnEvent]:
+        """Return how calls of a turn wait and what was decided, up to an entry, in order; not of hidden variants."""
+        query = {"conversation": conversation, "lookup": events_of(turn_id)}
+        found = await self._log.find(query, _EVENT, order=_NEWEST_FIRST, limit=_MOST_EVENTS)
+        events = list[TurnEvent]()
+        for document in reversed(found):
+            check_version(document, "entry")
+            with reading(document):
+                event = event_in(document)
+            if event and number_in(document["_id"]) <= through:
+                events.append(event)
+        return events
 
     async def of_turns(self, conversation: str, turn_ids: Iterable[str]) -> dict[str, str]:
         """Return the places of some turns, by the ids of their questions; reads no contents."""

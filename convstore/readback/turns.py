@@ -161,7 +161,7 @@ class Turns:
     async def _newest_first(self, log: Snapshot, end: int, at_once: int) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries before a number with their active messages, newest first; each batch is in order."""
         while (end := log.active.end_before(end)) > 1:
-            start = max(1, end - at_once)
+            start = log.active.stretch_before(end, max(1, end - at_once))
             async with self._reader.reading(log.cached):
                 entries = await self._reader.entries(log.cached, start=start, before=end)
             yield log.active.of(entries)
@@ -205,6 +205,9 @@ class Turns:
             later = found
         for turn in turns:
             turn.judge(log, later.get(turn.question, ()))
+            if turn.question and log.active.has_long_gap(turn.question, turn.range[-1].ordinal):
+                for event in await self._reader.events_in_gaps(log, turn.first.id):
+                    turn.logged.add((), event)
         return turns
 
     async def _later(self, log: Snapshot, turns: Sequence[StoredTurn]) -> Sequence[Entry]:

@@ -56,7 +56,8 @@ async def newest_first(
         async with reader.reading(cached):
             if number:
                 number = active.end_before(number)
-                entries = await reader.entries(cached, start=max(1, number - at_once), before=number)
+                start = active.stretch_before(number, max(1, number - at_once))
+                entries = await reader.entries(cached, start=start, before=number)
             else:  # the entry is not known yet
                 entries = await reader.log.entries_around(cached.conversation, before=before, limit=at_once)
                 check_dense(cached.conversation, entries)

@@ -340,20 +340,26 @@ class LogReader:
     ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries of a log from a number on with their active messages, in order, in batches that grow.
 
-        One command for each batch.
+        One command for each batch. Many successive entries of which all messages were rewound, such as those of other
+        answers, are left out; `events_in_gaps` has what they say of a turn.
 
         Raises:
             BrokenLogError: An entry is missing.
         """
         last = list[Entry]()
         while (start := log.active.start_from(start)) <= log.tail.entries:
-            end = min(start + at_once, log.tail.entries + 1)
+            end = log.active.stretch_from(start, min(start + at_once, log.tail.entries + 1))
             async with self.reading(log.cached):
                 entries = await self.entries(log.cached, start=start, before=end, fields=fields)
                 if last and last[-1].number == start - 1:
                     check_dense(log.cached.conversation, [*last, *entries[:1]])
             yield log.active.of(entries)
             start, at_once, last = end, grown(at_once), entries[-1:]
+
+    async def events_in_gaps(self, log: Snapshot, turn_id: str) -> list[TurnEvent]:
+        """Return what was decided about calls of a turn, in order, also where `batches` leaves entries out."""
+        found = await self.log.places.events_of(log.cached.conversation, turn_id, through=log.tail.entries)
+        return [event for event in found if log.active.has(event.question)]
 
     async def entries(
         self, cached: CachedConversation, *, start: int, before: int, fields: Mapping[str, int] = LEAN

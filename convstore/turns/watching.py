@@ -190,6 +190,9 @@ class Watcher:
         log, lease, draft = seen
         if (record := told.record) is None:
             return None
+        if told.log is None and log.active.has_long_gap(record.fold.question, log.tail.messages):
+            for event in await self._reader.events_in_gaps(log, record.turn_id):
+                record.fold.add((), event)
         record.fold.settle(log.tail)
         places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
         pending = list[VariantRecord]()

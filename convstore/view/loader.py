@@ -190,7 +190,9 @@ class Loader:
     async def _read_more(self, load: Load) -> None:
         """Read entries before those that were read, but none before those that the view needs."""
         before, limit = load.before, min(_MAX_ENTRIES, 4 * len(load.entries))
-        start = load.first_needed if before > load.first_needed else 0
+        start = load.log.active.stretch_before(before, max(0, before - limit))
+        if before > load.first_needed:
+            start = max(start, load.first_needed)
         entries = await self._reader.log.entries(
             load.cached.conversation, start=start, before=before, limit=limit, fields=VIEW_FIELDS
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,28 @@ async def test_a_fork_cut_inside_an_answer_is_unfinished_wherever_it_is_read(
                     await turn.append(AIMessage("E"))
                 assert await shown(made) == ["Q2", "", "found", "found", "E"]
                 assert active(await made.variants("q2")) == [(len(await made.variants("q")),) * 2]
+
+
+@pytest.mark.slow
+async def test_a_decision_stands_where_many_entries_are_rewound(store: ConversationStore) -> None:
+    """A rejected call is not open again, though reads leave out the entry that says so."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    async with await chat.turn("q", human="Q") as turn:
+        await turn.append(AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "c"}]))
+        [call] = turn.open_calls
+        await turn.wait_for(call)
+    await chat.decide("q", "c", "reject", message="no")
+    async with await chat.turn("q") as turn:
+        for number in range(20):
+            await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"d{number}"}]))
+            await turn.add_result(turn.open_calls[0], "found")
+    await chat.rewind(before=call.result_id)
+    async with await chat.turn("q") as turn:
+        assert turn.open_calls == []
+        assert turn.messages[-1].text.endswith("reason: no")
+        async with aclosing(chat.watch()) as updates:
+            state = await anext(update.turn async for update in updates if update.turn)
+        assert (state.status, state.waiting_calls) == ("running", ())
 
 
 @pytest.mark.slow
