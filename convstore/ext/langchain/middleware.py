@@ -62,6 +62,7 @@ from convstore.ext.langchain.results import (
 from convstore.ext.langchain.review import Review, check_resumable, pauses_in, state_with, warn_of_review
 from convstore.ext.langchain.run import (
     CHANNEL,
+    TURN,
     AgentRun,
     ConversationAgentState,
     Ticket,
@@ -300,7 +301,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     async def _run(self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> AgentRun:
         await check_owner(chat, state.get(OWNER))
-        return run_in(state, chat.scope) or await take_up(chat, self._rules, messages)
+        return run_in(state, chat.scope) or await take_up(chat, self._rules, messages, state.get(TURN) or None)
 
     async def _prepare(
         self, chat: Conversation, request: ModelRequest[Any]
@@ -382,7 +383,7 @@ async def _pause(
 
 
 def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
-    update: dict[str, Any] = {CHANNEL: Ticket.to(run), OWN: [""]}
+    update: dict[str, Any] = {CHANNEL: Ticket.to(run), TURN: run.turn_id or "", OWN: [""]}
     if changes:
         update["messages"] = changes
     if run.is_answered or run.refusal:

@@ -21,9 +21,13 @@ from convstore.messages.filing import came_with, ids_of, results_after
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import result_id
+from convstore.messages.unread import has_all_results, steps_of
 from convstore.types import History
 
 CHANNEL = "convstore_run"
+TURN = "convstore_turn"
+"""Channel for the id of the question, which checkpoints keep though the state may lose the question."""
+
 NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream as the agent's."""
 
@@ -53,6 +57,8 @@ class AgentRun:
         conversation_id: Id of its conversation; "" until that is known.
         refusal: The error of an input that is refused, raised once the state is without it; None for a valid input.
         is_unimported: True for a refused input of a thread that has to be imported; it has no owner until then.
+        whole: The messages of the turn at the last step, if they lacked nothing.
+        unread: Ids of the model's last reply, as far as this run has appended it, and of what was appended since.
     """
 
     scope: dict[str, str]
@@ -74,11 +80,29 @@ class AgentRun:
     conversation_id: str = ""
     refusal: ConvstoreError | None = None
     is_unimported: bool = False
+    whole: list[BaseMessage] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
         """Record that the log has these messages as they are."""
         self.logged |= {str(message.id): message for message in messages}
+
+    def note_appended(self, messages: Iterable[BaseMessage]) -> None:
+        """Record that the log has these messages as they are, and that the model is to read those after its reply."""
+        for message in messages:
+            if isinstance(message, AIMessage) and not came_with(message):
+                self.unread.clear()
+            self.unread.add(str(message.id))
+            self.logged[str(message.id)] = message
+
+    def is_whole(self, messages: Sequence[BaseMessage]) -> bool:
+        """Return True if messages have the question, all that is unread, and each call and result with the other."""
+        here = ids_of(messages)
+        if self.turn_id in self.logged and self.turn_id not in here:
+            return False
+        is_longer = messages[: len(self.whole)] == self.whole
+        return self.unread <= here and has_all_results(messages[len(self.whole) :] if is_longer else messages)
 
     def missing(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
         """Return the messages that the log does not have, or not as they are now."""
@@ -104,9 +128,14 @@ class AgentRun:
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """Return the model's answer at this step from an earlier run; None if the model has to be called."""
-        here = ids_of(messages) if self.ahead else ()
-        said = (message for message in self.ahead if isinstance(message, AIMessage) and not came_with(message))
-        return next((message for message in said if message.id not in here), None)
+        if not self.ahead:
+            return None
+        here = ids_of(messages)
+        steps = steps_of(self.ahead)
+        # The state may have lost a part of a step, or earlier steps as a whole.
+        reached = [at for at, step in enumerate(steps) if not here.isdisjoint(step)]
+        following = steps[max(reached, default=-1) + 1 :]
+        return next((message for message in self.ahead if following and message.id == following[0][0]), None)
 
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
         """Return the results that an earlier run stored for the calls of some tools."""
@@ -145,9 +174,13 @@ def _joined(known: list[str], new: list[str]) -> list[str]:
 
 
 class ConversationAgentState(AgentState[Any]):
-    """The agent's state with private channels: the run, digests of messages that the log may lack, and the owner."""
+    """The agent's state with private channels.
+
+    They are for the run, the question, digests of messages that the log may lack, and the owner.
+    """
 
     convstore_run: NotRequired[Annotated[str, UntrackedValue(str, guard=False), PrivateStateAttr]]
+    convstore_turn: NotRequired[Annotated[str, PrivateStateAttr]]
     convstore_own: NotRequired[Annotated[list[str], PrivateStateAttr, _joined]]
     convstore_owner: NotRequired[Annotated[str, PrivateStateAttr]]
 

@@ -41,6 +41,7 @@ from convstore.messages.filing import ids_of, is_answer, last_question, last_tur
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
+from convstore.messages.unread import steps_of, with_unread
 from convstore.types import History, Receipt
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
@@ -136,9 +137,12 @@ def _divided(messages: Sequence[BaseMessage]) -> tuple[Sequence[BaseMessage], Se
     return messages[:start], messages[start:]
 
 
-async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage]) -> AgentRun:
-    """Rebuild the run of a state that lost it: after a resume, at an older checkpoint, or on another worker."""
-    run = AgentRun(chat.scope, last_turn_of(messages))
+async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], turn_id: str | None) -> AgentRun:
+    """Rebuild the run of a state that lost it: after a resume, at an older checkpoint, or on another worker.
+
+    `turn_id` is the turn of a state without its question.
+    """
+    run = AgentRun(chat.scope, last_turn_of(messages) or turn_id)
     found = await read_turn(chat, run.turn_id)
     if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
         branch = await go_back(chat, messages, rules.on_fork)
@@ -168,7 +172,7 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
     if run.drop_draft and any(isinstance(message, AIMessage) for message in missing):
         await run.drop_draft()
         run.drop_draft = None
-    run.note(missing)
+    run.note_appended(missing)
     if receipt.written < len(missing) and not run.is_known:
         found = await read_turn(chat, run.turn_id)
         _take_note(run, found)
@@ -214,11 +218,41 @@ async def prepare(
     await catch_up(chat, rules, run, as_in_state(messages, state))
     if answer := run.next_answer(messages):
         return answer
+    messages = await _with_unread(chat, run, messages)
     if run.view is None or _exceeds(chat, rules, run, messages):
         await _load_view(chat, rules, run, messages)
     run.shown = _fitted(run.with_turn(messages), run, rules.policy.provider)
     run.is_adapted = bool(run.missing(messages))
     return run.shown
+
+
+async def _with_unread(chat: Conversation, run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the turn's messages with those that the model has to read and that the state lacks, from the log."""
+    whole = list(messages)
+    if run.turn_id is None:
+        return whole
+    if run.turn_id not in run.logged:
+        _take_new_question(run, whole)
+        return whole
+    question = run.logged[run.turn_id]
+    if question is not None and run.turn_id not in ids_of(whole):
+        whole.insert(0, question)
+    if run.is_whole(whole):
+        run.whole = whole
+    elif found := await read_turn(chat, run.turn_id):
+        whole = with_unread([found.question, *found.later], whole)
+    return whole
+
+
+def _take_new_question(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
+    """Take over the question that replaces that of a run, which was removed from the state before it was appended."""
+    at = last_question(messages)
+    if at is None:
+        raise InvalidInputError(
+            "the question of this run was removed from the state before it was appended, so the model would be asked "
+            'nothing; end the run instead (`jump_to="end"`), or put another human message in its place'
+        )
+    run.turn_id = messages[at].id
 
 
 def _exceeds(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> bool:
@@ -267,6 +301,8 @@ def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
     if found:
         run.logged |= dict.fromkeys(ids_of(found.later))
         run.note([found.question])  # as logged, so that a question in other words is a conflict
+        if steps := steps_of(found.later):
+            run.unread = set(steps[-1])
 
 
 async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[BaseMessage]) -> list[BaseMessage]:

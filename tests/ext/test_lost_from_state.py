@@ -1,0 +1,129 @@
+"""A state that lost messages of its turn: the model is shown the question and what it has not read, from the log."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain.tools import InjectedState
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Command
+from scripted_agents import ScriptedModel, calls, log_of
+
+from convstore import ConversationStore
+from convstore.exceptions import InvalidInputError
+from convstore.ext.langchain import ConversationMiddleware
+
+FORGOTTEN = RemoveMessage(REMOVE_ALL_MESSAGES)
+_CallId = Annotated[str, InjectedToolCallId]
+
+
+@tool
+def forget(tool_call_id: _CallId) -> Command[Any]:
+    """Forget everything."""
+    done = ToolMessage("forgotten", tool_call_id=tool_call_id, name="forget")
+    return Command(update={"messages": [FORGOTTEN, done]})
+
+
+@tool
+def look(query: str = "") -> str:
+    """Look something up."""
+    return f"seen {query}"
+
+
+@tool
+def hand_over(state: Annotated[dict[str, Any], InjectedState], tool_call_id: _CallId) -> Command[Any]:
+    """Hand over to the other agent, with the messages so far."""
+    done = ToolMessage("over to you", tool_call_id=tool_call_id, name="hand_over")
+    return Command(goto="second", graph=Command.PARENT, update={"messages": [*state["messages"], done]})
+
+
+@pytest.fixture
+async def store(database: Any) -> Any:
+    """A store that is set up."""
+    made = ConversationStore(database)
+    await made.setup()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def config() -> Any:
+    """The configuration of a conversation that no other test has."""
+    return {"configurable": {"user_id": "ada", "thread_id": uuid.uuid4().hex}}
+
+
+def _texts(messages: list[BaseMessage]) -> list[str]:
+    return [message.text or message.type for message in messages if message.type != "system"]
+
+
+async def test_a_tool_that_forgets_hides_neither_question_nor_results(store: ConversationStore, config: Any) -> None:
+    """Only what the model has read stays removed, in the same run, and in one that goes on after a crash."""
+    said = [AIMessage("Hi."), calls("look", query="a"), calls("look", "forget", query="b"), RuntimeError("crash")]
+    model = ScriptedModel(replies=[*said, AIMessage("Done.")])
+    agent = create_agent(
+        model, [look, forget], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver()
+    )
+    await agent.ainvoke({"messages": [HumanMessage("Hello.")]}, config)
+    with pytest.raises(RuntimeError, match="crash"):
+        await agent.ainvoke({"messages": [HumanMessage("Forget it.")]}, config)
+    await agent.ainvoke(None, config)
+    wanted = ["Hello.", "Hi.", "Forget it.", "ai", "seen b", "forgotten"]
+    assert [sorted(_texts(shown)) for shown in model.shown[-2:]] == [sorted(wanted)] * 2
+    assert len(await log_of(store.conversation(**config["configurable"]))) == 9  # the log has everything
+
+
+@pytest.mark.slow
+async def test_a_step_that_a_hook_removes_is_shown(store: ConversationStore, config: Any) -> None:
+    """A hook removes call and result before the model has read them: they are in the log, and are shown."""
+
+    class Hook(AgentMiddleware[Any, Any, Any]):
+        def before_model(self, state: Any, runtime: Any) -> Any:  # noqa: ARG002 - the base class has it
+            return {"messages": [RemoveMessage(message.id) for message in state["messages"][1:]]}
+
+    model = ScriptedModel(replies=[calls("look", query="a"), AIMessage("Done.")])
+    agent = create_agent(model, [look], middleware=[ConversationMiddleware(store), Hook()])
+    await agent.ainvoke({"messages": [HumanMessage("Look.")]}, config)
+    assert _texts(model.shown[-1]) == ["Look.", "ai", "seen a"]
+
+
+async def test_a_question_that_a_guard_removes_is_not_asked(store: ConversationStore, config: Any) -> None:
+    """The model is not asked with the turn before alone; the guard may end the run, or replace the question."""
+    instead: list[Any] = []
+
+    class Guard(AgentMiddleware[Any, Any, Any]):
+        def before_agent(self, state: Any, runtime: Any) -> Any:  # noqa: ARG002 - the base class has it
+            return {"messages": [FORGOTTEN, *instead]}
+
+    model = ScriptedModel(replies=[AIMessage("Done.")])
+    agent = create_agent(model, middleware=[ConversationMiddleware(store), Guard()])
+    asked = {"messages": [HumanMessage("A secret.", id="q1")]}
+    with pytest.raises(InvalidInputError, match="removed from the state"):
+        await agent.ainvoke(asked, config)
+    instead.append(HumanMessage("Something.", id="q2"))
+    await agent.ainvoke(asked, config)
+    chat = store.conversation(**config["configurable"])
+    turn = await chat.get_turn("q2")
+    assert turn is not None
+    assert _texts(turn.messages) == _texts(await log_of(chat)) == ["Something.", "Done."]
+
+
+async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(store: ConversationStore, config: Any) -> None:
+    """The state of the graph around them lacks the result of a call beside the handover; the log has it."""
+    first = ScriptedModel(replies=[calls("look", "hand_over", query="a")])
+    second = ScriptedModel(replies=[AIMessage("Done.")])
+    middleware = [ConversationMiddleware(store, accept="all")]
+    graph = StateGraph(MessagesState)
+    agent: Any = create_agent(first, [look, hand_over], middleware=middleware)
+    graph.add_node("first", agent, destinations=("second",))
+    graph.add_node("second", create_agent(second, [look], middleware=middleware))
+    graph.add_edge(START, "first")
+    await graph.compile().ainvoke({"messages": [HumanMessage("Go.")]}, config)
+    assert sorted(_texts(second.shown[-1])) == sorted(["Go.", "ai", "seen a", "over to you"])
