@@ -18,7 +18,8 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     """Return messages with those of their turn that they lack and that the model needs for its next reply.
 
     These are the question, the last reply of the model with all that follows it, the call of each result, and the
-    results of each call. Each is added after the message that precedes it in the turn. What the model has read stays removed.
+    results of each call. Each is added after the message that precedes it in the turn. What the model has read stays
+    removed.
 
     Args:
         turn: The turn as the log has it, the question first.
@@ -30,6 +31,8 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     >>> [message.id for message in with_unread([question, call, result], [result])]
     ['q', 'a', 'r']
     """
+    if ids_of(turn) <= ids_of(messages):
+        return list(messages)
     steps = steps_of(turn)
     last_reply = next((at for at, message in enumerate(turn) if steps and message.id == steps[-1][0]), 0)
     needed = ids_of(messages) | ids_of(turn[:1]) | ids_of(turn[last_reply:])

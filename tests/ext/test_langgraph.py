@@ -255,7 +255,7 @@ async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(
     state = (await graph.aget_state(config)).values
     assert texts(state["messages"]) == ["three", "to three"]
     assert state["convstore_logged"] == [message.id for message in state["messages"]]
-    assert set(state) == {"messages", "convstore_logged", "convstore_owner"}
+    assert set(state) == {"messages", "convstore_logged", "convstore_owner", "convstore_turn"}
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two", "three", "to three"]
 
 
@@ -954,7 +954,7 @@ async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(stor
     history = await chat.load_history(policy)
     assert history.report.stubbed
     assert (
-        compose(LoadedView(history, policy, frozenset(str(message.id) for message in messages)), messages)
+        compose(LoadedView(history, policy, frozenset(str(message.id) for message in messages), messages), messages)
         == history.messages
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from itertools import pairwise
 from typing import Annotated, Any
 
 import pytest
@@ -12,14 +13,16 @@ from langchain.tools import InjectedState
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 from scripted_agents import ScriptedModel, calls, log_of
 
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
 
 FORGOTTEN = RemoveMessage(REMOVE_ALL_MESSAGES)
 _CallId = Annotated[str, InjectedToolCallId]
@@ -127,3 +130,55 @@ async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(store: C
     graph.add_edge(START, "first")
     await graph.compile().ainvoke({"messages": [HumanMessage("Go.")]}, config)
     assert sorted(_texts(second.shown[-1])) == sorted(["Go.", "ai", "seen a", "over to you"])
+
+
+def _graph(store: ConversationStore, model: ScriptedModel, *, guard: Any = None) -> Any:
+    """A graph whose steps are appended each, with a guard before the model."""
+
+    async def ask(state: ConversationState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(view_of(state))]}
+
+    def after_append(state: MessagesState) -> str:
+        last = state["messages"][-1]
+        if isinstance(last, AIMessage):
+            return "tools" if last.tool_calls else END
+        return "model"
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("load", load_node(store, append_first=guard is None))
+    graph.add_node("guard", guard or (lambda _: {"messages": []}))
+    graph.add_node("model", ask)
+    graph.add_node("append", append_node(store))
+    graph.add_node("tools", ToolNode([look, forget]))
+    for path in (START, "load", "guard", "model", "append"), ("tools", "append"):
+        for begin, end in pairwise(path):
+            graph.add_edge(begin, end)
+    graph.add_conditional_edges("append", after_append, ["model", "tools", END])
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+async def test_a_tool_of_a_graph_hides_neither_question_nor_results(store: ConversationStore, config: Any) -> None:
+    """The view of a state that lost its turn has the question and what no model has read, and later runs go on."""
+    model = ScriptedModel(replies=[calls("look", query="a"), calls("forget"), AIMessage("Done."), AIMessage("Sure.")])
+    graph, chat = _graph(store, model), store.conversation(**config["configurable"])
+    await graph.ainvoke({"messages": [HumanMessage("Forget it.", id="q1")]}, config)
+    assert _texts(model.shown[-1]) == ["Forget it.", "ai", "forgotten"]
+    turn = await chat.get_turn("q1")
+    assert turn is not None
+    assert _texts(turn.messages) == ["Forget it.", "ai", "seen a", "ai", "forgotten", "Done."]
+    await graph.ainvoke({"messages": [HumanMessage("And?")]}, config)
+    assert _texts(model.shown[-1])[-3:] == ["forgotten", "Done.", "And?"]
+    assert len(await log_of(chat)) == 8
+
+
+@pytest.mark.slow
+async def test_a_graph_whose_guard_removes_the_question_is_refused(store: ConversationStore, config: Any) -> None:
+    """`view_of` is not the view of the turn before, if the question is gone before it was appended."""
+    model = ScriptedModel(replies=[AIMessage("Done.")])
+    instead: list[Any] = []
+    graph = _graph(store, model, guard=lambda _: {"messages": [FORGOTTEN, *instead]})
+    with pytest.raises(InvalidInputError, match="removed from the state"):
+        await graph.ainvoke({"messages": [HumanMessage("A secret.")]}, config)
+    instead.append(HumanMessage("Something."))
+    await graph.ainvoke({"messages": [HumanMessage("A secret.")]}, config)
+    assert _texts(await log_of(store.conversation(**config["configurable"]))) == ["Something.", "Done."]

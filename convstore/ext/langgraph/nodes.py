@@ -25,6 +25,7 @@ from convstore.ext.langgraph.state import (
     logged_of,
     messages_of,
     owner_in,
+    turn_in,
     view_of,
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
@@ -186,7 +187,8 @@ class LoadNode(_Node):
         history = await chat.load_history(self.policy)
         if may_be_behind(history, messages) and await go_back(chat, messages, self.on_fork):
             history = await chat.load_history(self.policy)
-        return compose(LoadedView(history, self.policy or self.store.policy, frozenset(logged_of(state))), messages)
+        policy, logged = self.policy or self.store.policy, frozenset(logged_of(state))
+        return compose(LoadedView(history, policy, logged, messages), messages)
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages: Sequence[BaseMessage] = messages_of(state)
@@ -212,9 +214,11 @@ class LoadNode(_Node):
         answers = [answer] if answer and answer.id not in ids_of(messages) else []
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
+        policy = self.policy or self.store.policy
         return {
             "messages": [*changes, *(RemoveMessage(str(each.id)) for each in removed), *answers],
-            "convstore_view": LoadedView(history, self.policy or self.store.policy, frozenset(logged), answer),
+            "convstore_view": LoadedView(history, policy, frozenset(logged), messages, answer),
+            "convstore_turn": last_turn_of(messages) or "",
             "convstore_logged": {each: each in kept for each in sorted(logged)},
             OWNER: owner_of(chat.scope),
         }
@@ -236,8 +240,12 @@ class AppendNode(_Node):
                 await go_back(chat, messages, self.on_fork)
         if not new:
             return {}
-        stamp = _stamp(loaded_of(state), messages, new)
-        renamed = await _append_named(chat, new, last_turn_of(messages), stamp=stamp, **self.options)
+        loaded = loaded_of(state)
+        stamp = _stamp(loaded, messages, new)
+        renamed = await _append_named(chat, new, turn_in(state, messages), stamp=stamp, **self.options)
+        if loaded is not None:
+            changed = {message.id: message for message in renamed}
+            loaded.note([changed.get(message.id, message) for message in new])
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
 

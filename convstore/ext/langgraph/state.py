@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NotRequired
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -13,8 +13,9 @@ from pydantic import GetCoreSchemaHandler, SkipValidation
 from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
 from convstore.integration import fit_for
-from convstore.messages.filing import ids_of
+from convstore.messages.filing import ids_of, last_question, last_turn_of
 from convstore.messages.provenance import kind_of
+from convstore.messages.unread import with_unread
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy
@@ -31,16 +32,32 @@ class LoadedView(dict[str, Any]):
         policy: The policy it was loaded with.
         covered: Ids of the state's messages that the view includes.
         answer: The answer that the log has to the question of the run; None without one.
+        turn_id: Id of the question of the run; None without one.
+        turn: The messages of its turn that the view or an append node has seen, which the state may lose.
     """
 
-    __slots__ = ("answer", "covered", "history", "policy")
+    __slots__ = ("answer", "covered", "history", "policy", "turn", "turn_id")
 
     def __init__(
-        self, history: History, policy: HistoryPolicy, covered: frozenset[str], answer: AIMessage | None = None
+        self,
+        history: History,
+        policy: HistoryPolicy,
+        covered: frozenset[str],
+        messages: Sequence[BaseMessage],
+        answer: AIMessage | None = None,
     ) -> None:
         super().__init__()
         self.history, self.policy, self.covered = history, policy, covered
         self.answer = answer
+        self.turn_id = last_turn_of(messages)
+        whole = [*history.messages, *(message for message in messages if message.id == self.turn_id)]
+        begin = next((at for at, message in enumerate(whole) if message.id == self.turn_id), len(whole))
+        self.turn = [message for message in whole[begin:] if not kind_of(message)]
+
+    def note(self, appended: Iterable[BaseMessage]) -> None:
+        """Add what an append node has appended in this run."""
+        known = ids_of(self.turn)
+        self.turn += [message for message in appended if message.id not in known]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -62,6 +79,11 @@ def _first(owner: str, new: str) -> str:
     return owner or new
 
 
+def _newer(turn: str, new: str) -> str:  # noqa: ARG001 - a reducer has both
+    """Return the question of the run that began last."""
+    return new
+
+
 class ConversationState(MessagesState):
     """A state with this turn's messages and the view.
 
@@ -71,11 +93,13 @@ class ConversationState(MessagesState):
     Attributes:
         messages: The messages of this turn; earlier ones are removed when the view is loaded.
         convstore_view: The view; never checkpointed, so it is absent after a resume.
+        convstore_turn: Id of the question of the run, which the state may lose.
         convstore_logged: Ids of the state's messages that are in the log.
         convstore_owner: A digest of the scope, so that no other one takes the state over.
     """
 
     convstore_view: NotRequired[Annotated[LoadedView, UntrackedValue(LoadedView, guard=False)]]
+    convstore_turn: NotRequired[Annotated[str, _newer]]
     convstore_logged: NotRequired[Annotated[list[str], _mark]]
     convstore_owner: NotRequired[Annotated[str, _first]]
 
@@ -91,9 +115,10 @@ def view_of(state: Any) -> list[BaseMessage]:
 
     Raises:
         InvalidInputError: No load node has run before this node in this run of the graph; `LoadNode.aview_of` loads
-            the view where it is absent.
+            the view where it is absent. Or the question was removed from the state before it was appended.
     """
-    return compose(_needed(state), messages_of(state))
+    loaded = _needed(state)
+    return compose(loaded, checked(loaded, state))
 
 
 def answer_of(state: Any) -> AIMessage | None:
@@ -129,6 +154,11 @@ def logged_of(state: Any) -> set[str]:
     return set(_value(state, "convstore_logged") or ())
 
 
+def turn_in(state: Any, messages: Sequence[BaseMessage]) -> str | None:
+    """Return the id of the question that messages of a state answer, though the state may have lost it."""
+    return last_turn_of(messages) or str(_value(state, "convstore_turn") or "") or None
+
+
 def owner_in(state: Any) -> str:
     """Return what a state says of the conversation that it belongs to; "" for a new one."""
     return str(_value(state, OWNER) or "")
@@ -156,6 +186,18 @@ def _value(state: Any, key: str) -> Any:
     return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
 
 
+def checked(loaded: LoadedView, state: Any) -> list[BaseMessage]:
+    """Return the messages of a state; an error if it has lost a question that the log does not have."""
+    messages = messages_of(state)
+    known = ids_of(messages) | logged_of(state) | loaded.covered | ids_of(loaded.history.messages)
+    if loaded.turn_id and loaded.turn_id not in known and last_question(messages) is None:
+        raise InvalidInputError(
+            "the question of this run was removed from the state before it was appended, so the model would be asked "
+            "nothing; end the run instead, or put another human message in its place"
+        )
+    return messages
+
+
 def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the view and the state's other messages, paired as a view of both would be.
 
@@ -168,8 +210,8 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
     report = loaded.history.report
     changed = {*report.stubbed, *report.shortened}  # above the budget
     head, here = view[:start], [_own(message, own, keep=message.id in changed) for message in view[start:]]
-    shown = loaded.covered | ids_of(here)
-    fresh = [each for each in messages if each.id not in shown]
+    shown = loaded.covered | ids_of(view)
+    fresh = [each for each in with_unread(loaded.turn, messages) if each.id not in shown]
     whole = [*head, *here, *fresh]
     if loaded.policy.view == "conversation":
         whole = [*head, *get_conversational_history([*here, *fresh])]
