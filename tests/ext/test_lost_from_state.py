@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.tools import InjectedState
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
@@ -102,8 +102,10 @@ async def test_a_question_that_a_guard_removes_is_not_asked(store: ConversationS
     instead: list[Any] = []
 
     class Guard(AgentMiddleware[Any, Any, Any]):
+        @hook_config(can_jump_to=["end"])
         def before_agent(self, state: Any, runtime: Any) -> Any:  # noqa: ARG002 - the base class has it
-            return {"messages": [FORGOTTEN, *instead]}
+            ends = bool(instead) and isinstance(instead[0], AIMessage)
+            return {"messages": [FORGOTTEN, *instead], "jump_to": "end" if ends else None}
 
     model = ScriptedModel(replies=[AIMessage("Done.")])
     agent = create_agent(model, middleware=[ConversationMiddleware(store), Guard()])
@@ -115,7 +117,10 @@ async def test_a_question_that_a_guard_removes_is_not_asked(store: ConversationS
     chat = store.conversation(**config["configurable"])
     turn = await chat.get_turn("q2")
     assert turn is not None
-    assert _texts(turn.messages) == _texts(await log_of(chat)) == ["Something.", "Done."]
+    assert _texts(turn.messages) == ["Something.", "Done."]
+    instead[:] = [AIMessage("No.", id="a2")]
+    await agent.ainvoke(asked, config)
+    assert _texts(await log_of(chat)) == ["Something.", "Done.", "No."]
 
 
 async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(store: ConversationStore, config: Any) -> None:
@@ -181,4 +186,6 @@ async def test_a_graph_whose_guard_removes_the_question_is_refused(store: Conver
         await graph.ainvoke({"messages": [HumanMessage("A secret.")]}, config)
     instead.append(HumanMessage("Something."))
     await graph.ainvoke({"messages": [HumanMessage("A secret.")]}, config)
-    assert _texts(await log_of(store.conversation(**config["configurable"]))) == ["Something.", "Done."]
+    refused = {"messages": [AIMessage("No.", id="a2")], "convstore_turn": "removed"}
+    await append_node(store).ainvoke(refused, config)
+    assert _texts(await log_of(store.conversation(**config["configurable"]))) == ["Something.", "Done.", "No."]

@@ -135,7 +135,8 @@ class AgentRun:
         # The state may have lost a part of a step, or earlier steps as a whole.
         reached = [at for at, step in enumerate(steps) if not here.isdisjoint(step)]
         following = steps[max(reached, default=-1) + 1 :]
-        return next((message for message in self.ahead if following and message.id == following[0][0]), None)
+        wanted = following[0][0] if following else None
+        return next((each for each in self.ahead if isinstance(each, AIMessage) and each.id == wanted), None)
 
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
         """Return the results that an earlier run stored for the calls of some tools."""

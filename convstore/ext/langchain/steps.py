@@ -186,7 +186,7 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     if any(isinstance(message, AIMessage) for message in missing):
         how["stamp"], run.shown = _stamp(run), None
     if run.resent is None:
-        return await append_in_turn(chat, missing, run.turn_id, **how)
+        return await append_in_turn(chat, missing, _turn_of(run, missing), **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [message.model_copy() for message in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
@@ -194,6 +194,20 @@ async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequ
     resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
     receipt: Receipt = await resender.append(scope, history, skip=True, trust=trust, stamp=how.get("stamp"), **options)
     return receipt
+
+
+def _turn_of(run: AgentRun, missing: Sequence[BaseMessage]) -> str | None:
+    """Return the turn of messages to append.
+
+    If the question was removed from the state before it was appended, it is that of the question in its place, if any.
+    """
+    if run.turn_id in run.logged or run.turn_id in ids_of(missing):
+        return run.turn_id
+    at = last_question(missing)
+    if at is None:
+        return None
+    run.turn_id = missing[at].id
+    return run.turn_id
 
 
 def _stamp(run: AgentRun) -> ViewStamp | None:
@@ -232,8 +246,10 @@ async def _with_unread(chat: Conversation, run: AgentRun, messages: Sequence[Bas
     if run.turn_id is None:
         return whole
     if run.turn_id not in run.logged:
-        _take_new_question(run, whole)
-        return whole
+        raise InvalidInputError(
+            "the question of this run was removed from the state before it was appended, so the model would be asked "
+            'nothing; end the run instead (`jump_to="end"`), or put another human message in its place'
+        )
     question = run.logged[run.turn_id]
     if question is not None and run.turn_id not in ids_of(whole):
         whole.insert(0, question)
@@ -242,17 +258,6 @@ async def _with_unread(chat: Conversation, run: AgentRun, messages: Sequence[Bas
     elif found := await read_turn(chat, run.turn_id):
         whole = with_unread([found.question, *found.later], whole)
     return whole
-
-
-def _take_new_question(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Take over the question that replaces that of a run, which was removed from the state before it was appended."""
-    at = last_question(messages)
-    if at is None:
-        raise InvalidInputError(
-            "the question of this run was removed from the state before it was appended, so the model would be asked "
-            'nothing; end the run instead (`jump_to="end"`), or put another human message in its place'
-        )
-    run.turn_id = messages[at].id
 
 
 def _exceeds(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> bool:

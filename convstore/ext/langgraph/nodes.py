@@ -263,11 +263,13 @@ async def _append_named(
     The stamp is that of the first AI message. Returns the messages that this changed.
     """
     named = with_own_call_ids(messages)
-    left = stamp
+    left, is_begun = stamp, turn_id not in ids_of(named)
 
     async def append(batch: Sequence[BaseMessage]) -> None:
-        nonlocal left
-        await append_in_turn(chat, batch, turn_id, stamp=left, **options)
+        nonlocal left, is_begun
+        is_earlier = not is_begun and turn_id not in ids_of(batch)
+        await append_in_turn(chat, batch, None if is_earlier else turn_id, stamp=left, **options)
+        is_begun = not is_earlier
         left = None if any(isinstance(message, AIMessage) for message in batch) else left
 
     await append_in_halves(append, named)

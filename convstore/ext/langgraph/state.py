@@ -155,8 +155,9 @@ def logged_of(state: Any) -> set[str]:
 
 
 def turn_in(state: Any, messages: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the question that messages of a state answer, though the state may have lost it."""
-    return last_turn_of(messages) or str(_value(state, "convstore_turn") or "") or None
+    """Return the id of the question that messages of a state answer; of one that the state has lost if it is logged."""
+    turn = _value(state, "convstore_turn")
+    return last_turn_of(messages) or (turn if turn in logged_of(state) else None)
 
 
 def owner_in(state: Any) -> str:
