@@ -249,6 +249,7 @@ _FILTERS: Sequence[tuple[Document, list[int]]] = (
     ({"messages.type": "human", "first": {"$lte": 2}}, [1]),
     ({"$nor": [{"first": {"$gte": 2, "$lte": 3}}]}, [1, 4]),
     ({"first": {"$not": {"$lt": 3}}, "count": {"$ne": 0}}, [3, 4]),
+    ({"first": {"$nin": [1, 4]}}, [2, 3]),
     ({"$or": [{"first": {"$gt": 3}}, {"first": {"$eq": 1}}]}, [1, 4]),
     ({"conversation": {"$not": {"$regex": "."}}}, []),
     ({"messages.0": {"$exists": True}, "missing": {"$exists": False}, "first": 4}, [4]),
