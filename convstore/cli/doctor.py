@@ -51,8 +51,9 @@ async def doctor_command(
     --repair rebuilds heads from the log, and missing indexes and migrations. It
     removes leftovers of failed appends and deletions older than 24 hours. A log
     that lost entries is replaced by a copy of what is left: restore them from a
-    backup first if you can. No entry is changed or removed. Exit code 3 if a finding was not repaired, 1 if
-    the check could not be completed, 2 if the command line is invalid.
+    backup first if you can. No entry is changed or removed. Exit code 3 if a
+    finding was not repaired, 1 if the check could not be completed, 2 if the
+    command line is invalid.
 
     \b
     --server tries on the server everything that a store uses, and reads nothing

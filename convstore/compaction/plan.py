@@ -63,7 +63,7 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     is treated as abandoned.
     """
     cuts, calls, answered, rounds = list[tuple[int, bool]](), 0, set[str](), 0
-    begins, end = set(turn_begins(rows)), min(_first_unread(rows), _first_thought(rows))
+    begins, end = set(turn_begins(rows)), _first_unread(rows)
     for index, message in enumerate(row.message for row in rows[:end]):
         if index in begins:
             cuts += [(index, True)] if index else []
@@ -78,19 +78,6 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
             calls += len(message.calls)
     is_whole = bool(rows) and end == len(rows) and is_finished(rows)
     return [*cuts, (len(rows), True)] if is_whole else cuts
-
-
-def _first_thought(rows: Sequence[Row]) -> int:
-    """Return where a turn in progress that began with reasoning goes on after its question; else the number of rows.
-
-    Anthropic refuses a request that begins such a turn with another step, so it is not folded.
-    """
-    begins = turn_begins(rows)
-    if not begins or is_finished(rows):
-        return len(rows)
-    messages = (row.message for row in rows[begins[-1] :])
-    said = next((message for message in messages if message.type == "ai" and not message.is_added), None)
-    return begins[-1] + 1 if said and said.is_reasoning else len(rows)
 
 
 def _first_unread(rows: Sequence[Row]) -> int:
