@@ -14,7 +14,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.entered import note_entry, note_exit
-from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, StoreError
+from convstore.exceptions import (
+    ContentConflictError,
+    InvalidInputError,
+    InvalidMessageError,
+    StoreError,
+    TurnClosedError,
+)
 from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
@@ -50,6 +56,8 @@ class TurnSession:
     `Conversation.turn` makes it. ``async with`` renews the lease in the background and gives it back at the end,
     whatever happened in between, also in another task. A session that is never entered lapses after 30 seconds, like
     that of a killed worker; then another worker can continue the turn from what is in the log.
+
+    The exit swallows the `TurnClosedError` by which a stop ends the body, of an agent inside the turn, for example.
 
     What a step appends is in the log when the call returns. A worker that was silent for so long that another one took
     the turn gets a `TurnLostError` and writes nothing.
@@ -381,9 +389,8 @@ class TurnSession:
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
         if PATH in self._chat.scope:
-            await self._keeper.writes.renew(
-                self._held
-            )  # a reservation would begin a deleted outermost conversation again
+            # A reservation would begin a deleted outermost conversation again.
+            await self._keeper.writes.renew(self._held)
             self._held.check()
             numbers: range = await self._chat.reserve_source_ids(number)
             return numbers
@@ -399,12 +406,19 @@ class TurnSession:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         self._is_entered = False
         note_exit(self)
         if self._renewing is not None:
             self._renewing.cancel()
         await settle(self._leave())
+        return self.is_stopped and self._is_closed_by(error)
+
+    def _is_closed_by(self, error: BaseException | None) -> bool:
+        """Return True if an error says nothing but that this turn is over."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(self._is_closed_by(part) for part in error.exceptions)
+        return isinstance(error, TurnClosedError) and error.turn_id == self.turn_id
 
     async def _leave(self) -> None:
         """Close a stream that nobody reads to its end, so that its draft is written, and give the lease back."""

@@ -1,8 +1,8 @@
-"""File the messages of a log under the questions that they answer.
+"""Mark the messages of an agent's state with the question that they answer, and find the last one.
 
-Two runs may work on one conversation at once, so messages of a turn may follow a later question. Therefore an agent's
-message names the question that it answers, in ``response_metadata``, which is not sent to providers. A message that a
-tool adds to its result, such as an image as a human message, names its result, too, and begins no turn.
+The question may leave the state while its run goes on. So the middleware marks an agent's messages, in
+``response_metadata``, which is not sent to providers. A message that a tool adds to its result, such as an image as a
+human message, names its result, too, and begins no turn. In the log the turn of a message is a column.
 """
 
 from __future__ import annotations
@@ -98,39 +98,3 @@ def _linked_to(message: BaseMessage, key: str) -> str | None:
     link = message.response_metadata.get(LINK)
     value = link.get(key) if isinstance(link, dict) else None
     return None if id_problem(value) else str(value)  # of a message that another program made, it may be anything
-
-
-class Filing:
-    """Finds the question of each message of a log, in order.
-
-    A message belongs to the question that it is linked to, a result to that of its call, any other to the question
-    before it.
-
-    Args:
-        question: Id of the question before the first message; None without one.
-        earlier: Ids of the results of calls before that, whose questions are not known.
-
-    >>> filing = Filing("q1", ["late"])
-    >>> [filing.owner(HumanMessage("And how?", id="q2")), filing.owner(linked(HumanMessage("So."), "q1"))]
-    ['q2', 'q1']
-    >>> filing.owner(ToolMessage("5", tool_call_id="c1", id="late"))
-    ''
-    """
-
-    def __init__(self, question: str | None, earlier: Iterable[str] = ()) -> None:
-        self._question = question
-        # Calls of earlier turns are found by the ids of their results alone, because call ids may repeat in every turn.
-        self._by_result: dict[str | None, str | None] = dict.fromkeys(earlier, "")
-        self._by_call: dict[str, str | None] = {}
-
-    def owner(self, message: BaseMessage) -> str | None:
-        """Return the id of the question that a message answers, or its own; "" for a result of an earlier call."""
-        if is_question(message):
-            self._question = message.id
-            return message.id
-        owner = turn_of(message) or self._question
-        if isinstance(message, ToolMessage):
-            return self._by_result.get(message.id, self._by_call.get(message.tool_call_id, owner))
-        self._by_result |= dict.fromkeys(result_ids(message), owner)
-        self._by_call |= {call.id: owner for call in calls_of(message)}
-        return owner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -91,6 +92,33 @@ class TurnWriteContract:
             monkeypatch.setattr(TurnLeases, "release", late)
         async with await elsewhere.turn("r1") as again:
             assert (again.is_stopped, again.is_finished) == (True, True)
+
+    async def test_a_stop_is_no_error_where_the_session_is_left(
+        self, hurried: Conversation, elsewhere: Conversation
+    ) -> None:
+        """The exit swallows what a stop raises inside, in a task group, too; it raises any other error."""
+
+        async def reply() -> Any:
+            yield "They "
+            await elsewhere.stop(turn_id)
+            await asyncio.sleep(60)
+
+        for turn_id, other in (("r1", None), ("r2", None), ("r3", KeyError("other"))):
+            with nullcontext() if other is None else pytest.raises(KeyError):
+                async with await hurried.turn(turn_id, human="Do seals sleep?") as turn:
+                    async for _ in turn.stream(reply()):
+                        pass
+                    if other is not None:
+                        raise other
+                    if turn_id == "r1":
+                        await turn.append(AIMessage("They do."))
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(turn.append(AIMessage("They do.")))
+            assert (turn.is_stopped, turn.answer and turn.answer.text) == (True, "They ")
+        with pytest.raises(TurnClosedError):  # noqa: PT012 - the exit raises it
+            async with await hurried.turn("r4", human="Do seals sleep?") as turn:
+                await turn.finish()
+                await turn.append(AIMessage("They do."))
 
     async def test_a_slow_worker_has_lost_its_turn(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]

@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
 from convstore.append.condition import ANYWHERE, Condition, IdsTaken, TailMoved
-from convstore.exceptions import SchemaVersionError, StoreError, TurnConflictError
+from convstore.exceptions import SchemaVersionError, StoreError, TurnConflictError, UnknownMessageError
 from convstore.log.turn_record import paused
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
@@ -69,8 +69,15 @@ class TurnWriter:
         """Append messages of a state to a turn that nobody holds, or that begins with them.
 
         One command, unless the log has ids of the messages already. Then what stands before the answer to the question
-        is compared with the log, and the rest is appended as `append` does.
+        is compared with the log, and the rest is appended as `append` does. If the log does not have the question, or
+        it was rewound, the end of the log says which turn the messages belong to.
         """
+        try:
+            return await self._append_unheld(scope, turn_id, addition)
+        except UnknownMessageError:
+            return await self._write_unheld(scope, "", addition, ANYWHERE)
+
+    async def _append_unheld(self, scope: Scope, turn_id: str, addition: Addition) -> Receipt:
         messages = addition.messages
         try:
             return await self._write_unheld(scope, turn_id, addition, Condition(known=frozenset()))

@@ -81,8 +81,10 @@ async def test_a_streamed_run_keeps_a_redacted_draft_until_its_answer_is_appende
     async def work() -> list[str]:
         if not in_turn:
             return await stream(agent, chat)
+        heard = list[str]()
         async with await chat.turn("r1", human="Do seals sleep?"):
-            return await stream(agent, chat)
+            heard += await stream(agent, chat)
+        return heard
 
     working = asyncio.ensure_future(work())
     await draft_in(chat, "Ask […] ")

@@ -68,6 +68,7 @@ LONG = {
     "test_a_slow_worker_has_lost_its_turn",
     "test_a_stamp_and_a_message_give_the_view_as_it_was",
     "test_a_stop_as_the_session_is_left_is_marked",
+    "test_a_stop_is_no_error_where_the_session_is_left",
     "test_a_stopped_answer",
     "test_a_stream_that_breaks_leaves_a_draft",
     "test_a_summary_covers_the_old_answer",

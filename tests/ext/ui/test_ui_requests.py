@@ -132,7 +132,7 @@ async def waiting(chat: Conversation, *names: str) -> list[str]:
         await turn.append(AIMessage("", tool_calls=calls))
         for call in turn.open_calls:
             await turn.wait_for(call)
-        return [call.result_id for call in turn.waiting_calls]
+    return [call.result_id for call in turn.waiting_calls]
 
 
 def decided(*parts: dict[str, Any]) -> dict[str, Any]:
