@@ -168,9 +168,12 @@ class Rewinds:
         return self.ranges[index - 1] if index and self.ranges[index - 1].until >= number else None
 
     def event_of(self, entry: Entry) -> TurnEvent | None:
-        """Return what an entry records of a turn that is shown; an end of a turn counts until it is rewound."""
+        """Return what an entry records of a turn that is shown.
+
+        An end of a turn, and an answer in the place of another, count until they are rewound; a decision stays.
+        """
         event = None if entry.branch else entry.event
-        if event is None or not event.over:
+        if event is None or not (event.over or event.variant):
             return event
         is_active = self.has(entry.last) if entry.first <= entry.last else self._with_entry(entry.number) is None
         return event if is_active else None

@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage
-from convstore.log.turns import LoggedTurn
+from convstore.log.turns import LoggedTurn, turns_before
 from convstore.runtime.log_reader import Snapshot
 
 _ordinal = attrgetter("ordinal")
+
+
+class Part(NamedTuple):
+    """What an entry has of a turn: some of its messages, and perhaps an event."""
+
+    entry: Entry
+    messages: list[EntryMessage]
+
+
+Parts = dict[int, Part]
+"""Parts of one turn, by the numbers of their entries."""
 
 
 @dataclass(slots=True)
@@ -23,50 +35,51 @@ class StoredTurn:
 
     Attributes:
         number: Its position among the active turns; 0 for what stands before the first question.
-        entries: The entries of its range, and later ones with messages of it, by their numbers.
-        range: The active messages from its first one up to the next question, whatever turn they belong to.
+        range: What stands from its first message up to the next question, whatever turn it belongs to.
+        parts: Its own parts of entries, in its range and after it; `judge` finds them.
         messages: The messages that a reader shows as this turn, in order; `judge` finds them.
         logged: The turn as the log has it; `judge` folds it.
     """
 
     number: int = 0
-    entries: dict[int, Entry] = field(default_factory=dict)
-    range: list[EntryMessage] = field(default_factory=list)
+    range: Parts = field(default_factory=dict)
+    parts: Parts = field(default_factory=dict)
     messages: list[EntryMessage] = field(default_factory=list)
     logged: LoggedTurn = field(default_factory=lambda: LoggedTurn(0, ""))
 
     @property
     def first(self) -> EntryMessage:
         """Its first message."""
-        return self.range[0]
+        return next(part.messages[0] for part in self.range.values() if part.messages)
 
     @property
     def question(self) -> int:
         """Ordinal of its question, 0 if it has none."""
         return self.first.turn if self.first.begins_turn else 0
 
+    @property
+    def last(self) -> int:
+        """Ordinal of the last message of its range."""
+        return next(part.messages[-1].ordinal for part in reversed(self.range.values()) if part.messages)
+
     def extend(self, rest: StoredTurn) -> None:
         """Add what stands in its range after the entries that were read before."""
-        self.entries |= rest.entries
-        self.range += rest.range
+        self.range |= rest.range
 
     def entry_of(self, ordinal: int) -> Entry:
         """Return the entry of one of its messages."""
-        return next(entry for entry in self.entries.values() if entry.first <= ordinal <= entry.last)
+        return next(part.entry for part in self.parts.values() if part.entry.first <= ordinal <= part.entry.last)
 
-    def judge(self, log: Snapshot, later: Iterable[Entry] = ()) -> None:
-        """Find its messages and fold them, given all entries with messages of it after a later question."""
-        self.entries |= {entry.number: entry for entry in later}
+    def judge(self, log: Snapshot, later: Parts) -> None:
+        """Find its messages and fold them, given all parts of it that follow a later question."""
+        self.parts = dict(sorted((self.range | later).items()))
         self.logged = LoggedTurn(self.question, self.first.id)
-        if self.question:
-            for number in sorted(self.entries):
-                entry = self.entries[number]
-                self.logged.add(entry.messages, log.active.event_of(entry))
-        else:
-            self.logged.add(self.range)
+        for part in self.parts.values():
+            self.logged.add(part.messages, log.active.event_of(part.entry) if self.question else None)
         self.logged.settle(log.tail)
         shown = {message.ordinal: message for message in self.logged.messages}
-        shown |= {message.ordinal: message for message in self.range if not turn_shown(message, log)}
+        for part in self.range.values():
+            shown |= {message.ordinal: message for message in part.messages if not turn_shown(message, log)}
         self.messages = sorted(shown.values(), key=_ordinal)
 
 
@@ -75,17 +88,29 @@ def split(entries: Sequence[Entry]) -> tuple[StoredTurn, list[StoredTurn]]:
     rest, turns = StoredTurn(), list[StoredTurn]()
     current = rest
     for entry in entries:
-        current.entries[entry.number] = entry
+        part = current.range[entry.number] = Part(entry, [])
         number = entry.totals.turns - sum(message.begins_turn for message in entry.messages)
         is_first = entry.totals.active == len(entry.messages)
         for message in entry.messages:
             number += message.begins_turn
             if message.begins_turn or is_first:
-                current = StoredTurn(number, {entry.number: entry})
+                part = Part(entry, [])
+                current = StoredTurn(number, {entry.number: part})
                 turns.append(current)
             is_first = False
-            current.range.append(message)
+            part.messages.append(message)
     return rest, turns
+
+
+def add_later(found: dict[int, Parts], entries: Iterable[Entry]) -> None:
+    """Add the parts of entries to the turns that are not the newest one where they stand."""
+    for entry in entries:
+        own = {turn: Part(entry, []) for turn in turns_before(entry)}
+        for message in entry.messages:
+            if message.turn in own:
+                own[message.turn].messages.append(message)
+        for turn, part in own.items():
+            found.setdefault(turn, {})[entry.number] = part
 
 
 def turn_shown(message: EntryMessage, log: Snapshot) -> int:

@@ -6,8 +6,7 @@ turns returned: their ranges, and one look-up for what stands of them after late
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -16,7 +15,7 @@ from convstore.log.entry import Entry
 from convstore.log.stored_message import stamp_of
 from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
-from convstore.readback.stored_turns import StoredTurn, split
+from convstore.readback.stored_turns import Parts, StoredTurn, add_later, split
 from convstore.runtime.active_log import about
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
@@ -130,31 +129,31 @@ class Turns:
                 if held:
                     held[-1].extend(rest)
                 held += [turn for turn in turns if turn.first.ordinal > after]
-                for turn in await self._judged(log, held[:-1], before):
-                    yield turn
+                for turn, parts in await self._with_later(log, held[:-1], before):
+                    yield await self._judged(log, turn, parts)
                 held = held[-1:]
                 if held and held[0].first.ordinal >= before:
                     return
-        for turn in await self._judged(log, held, before):
-            yield turn
+        for turn, parts in await self._with_later(log, held, before):
+            yield await self._judged(log, turn, parts)
 
     async def _backward(
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[StoredTurn, None]:
         """Yield the same turns, newest first. From the end of the log on, nothing has to be looked up."""
         after_range = StoredTurn()
-        seen = defaultdict[int, list[Entry]](list)
+        seen = dict[int, Parts]()
         end = await self._end_of_turn(log, before, at_once)
         async with aclosing(self._newest_first(log, end, at_once)) as batches:
             async for entries in batches:
                 rest, turns = split(entries)
                 (turns[-1] if turns else rest).extend(after_range)
                 after_range = rest
-                _add_by_turn(seen, entries)
+                add_later(seen, entries)
                 wanted = [turn for turn in turns if turn.first.ordinal > after]
                 later = seen if end > log.tail.entries else None
-                for turn in reversed(await self._judged(log, wanted, before, later=later)):
-                    yield turn
+                for turn, parts in await self._with_later(log, wanted[::-1], before, later=later):
+                    yield await self._judged(log, turn, parts)
                 if len(wanted) < len(turns):
                     return
 
@@ -185,37 +184,34 @@ class Turns:
                             return entry.number + 1
         return log.tail.entries + 1
 
-    async def _judged(
-        self,
-        log: Snapshot,
-        turns: Sequence[StoredTurn],
-        before: int,
-        *,
-        later: Mapping[int, Sequence[Entry]] | None = None,
-    ) -> list[StoredTurn]:
-        """Return those of some turns that begin before an ordinal, whole.
+    async def _with_later(
+        self, log: Snapshot, turns: Sequence[StoredTurn], before: int, *, later: Mapping[int, Parts] | None = None
+    ) -> list[tuple[StoredTurn, Parts]]:
+        """Return those of some turns that begin before an ordinal, each with its parts after later questions.
 
-        `later` are the entries with messages of them after later questions, by turn; without it, one command looks
-        them up.
+        `later` has these parts by turn; without it, one command looks them up.
         """
         turns = [turn for turn in turns if turn.first.ordinal < before]
         if later is None:
-            found = defaultdict[int, list[Entry]](list)
-            _add_by_turn(found, await self._later(log, turns))
+            found = dict[int, Parts]()
+            add_later(found, await self._later(log, turns))
             later = found
-        for turn in turns:
-            turn.judge(log, later.get(turn.question, ()))
-            if turn.question and log.active.has_long_gap(turn.question, turn.range[-1].ordinal):
-                for event in await self._reader.events_in_gaps(log, turn.first.id):
-                    turn.logged.add((), event)
-        return turns
+        return [(turn, later.get(turn.question, {})) for turn in turns]
+
+    async def _judged(self, log: Snapshot, turn: StoredTurn, later: Parts) -> StoredTurn:
+        """Return a turn that is judged, given its parts after later questions."""
+        turn.judge(log, later)
+        if turn.question and log.active.has_long_gap(turn.question, turn.last):
+            for event in await self._reader.events_in_gaps(log, turn.first.id):
+                turn.logged.add((), event)
+        return turn
 
     async def _later(self, log: Snapshot, turns: Sequence[StoredTurn]) -> Sequence[Entry]:
         """Return the entries with messages of turns after later questions. One command, none for the newest turn."""
         questions = {turn.question for turn in turns} - {0, log.tail.turn}
         if not questions:
             return ()
-        near = {number: entry for turn in turns for number, entry in turn.entries.items()}
+        near = {number: part.entry for turn in turns for number, part in turn.range.items()}
         known = {number: entry for number, entry in near.items() if turns_before(entry) & questions}
         async with self._reader.reading(log.cached):
             found = await self._reader.log.entries_of_turns(log.cached.conversation, questions, known=known)
@@ -244,13 +240,6 @@ class Turns:
             answer=answer.ordinal if answer else None,
             stamp=stamp_of(log.cached.conversation, answer) if answer else None,
         )
-
-
-def _add_by_turn(found: dict[int, list[Entry]], entries: Iterable[Entry]) -> None:
-    """Add entries to the turns that they say something of after a later question."""
-    for entry in entries:
-        for question in turns_before(entry):
-            found[question].append(entry)
 
 
 def _entries_with(log: Snapshot, limit: int) -> int:
