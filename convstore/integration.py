@@ -6,7 +6,7 @@ These rooms import nothing else of the rooms that do the work.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,7 +22,12 @@ from convstore.conversation.entered import begun_turn, check_not_left, held_turn
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
-from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
+from convstore.exceptions import (
+    BatchTooLargeError,
+    ConversationDeletedError,
+    InvalidInputError,
+    UnknownMessageError,
+)
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.standing import Standing
@@ -41,7 +46,7 @@ from convstore.store.agent_tools import retrieve_previous_sources_tool, search_c
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
 from convstore.values.json_form import is_json, sendable, sendable_message, valid_text
-from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, StoredMessage
+from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, StoredMessage, TurnState
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall
@@ -89,6 +94,7 @@ __all__ = [
     "fit_for",
     "from_langchain",
     "held_by_caller",
+    "hidden_variant",
     "host_of",
     "is_answer_item",
     "is_history",
@@ -291,6 +297,17 @@ def begun_by_caller(chat: Conversation, turn_id: str | None) -> HeldTurn | None:
 
 async def _keeper(chat: Conversation) -> TurnKeeper:
     return (await host_of(chat).services()).turn_keeper
+
+
+async def hidden_variant(chat: Conversation, state: TurnState) -> tuple[list[BaseMessage], str]:
+    """Return the messages of a variant that views do not show yet, and the id of the question that they show instead.
+
+    Nothing if the question was not asked yet. Four commands, or five.
+    """
+    with suppress(UnknownMessageError):
+        variants = (await host_of(chat).services()).variants
+        return await variants.hidden(tuple(chat.scope.items()), state.turn_id, state.variant_id or state.turn_id)
+    return [], ""
 
 
 async def variants_at_places(chat: Conversation, turn_ids: Sequence[str]) -> dict[str, Standing]:

@@ -14,6 +14,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
+from langchain_core.messages import BaseMessage
+
 from convstore.append.condition import Condition
 from convstore.append.rewinder import Rewinder
 from convstore.append.writer import Writer
@@ -291,6 +293,17 @@ class Variants:
         elif was_shown and not record.is_ended:  # something else was shown since then
             record.fold.add((), TurnEvent("finish", event.turn, question=record.fold.question))
         return FoundVariant(record, log.tail, await self._counted(log, branch), was_shown)
+
+    async def hidden(self, scope: Scope, turn_id: str, variant: str) -> tuple[list[BaseMessage], str]:
+        """Return the messages of a variant that is not shown yet, and the id of the question that is shown instead.
+
+        Raises:
+            UnknownMessageError: The log does not have its question.
+        """
+        place = await self._place(scope, turn_id)
+        own = await self._entries(place.log, place.standing.place, [variant])
+        messages = (await self._found(place, own)).record.messages if own else []
+        return messages, place.standing.shown.turn
 
     async def _follow(self, record: TurnRecord, log: Snapshot, start: int) -> None:
         """Add what was appended to a turn from an entry on, up to the next question."""

@@ -18,12 +18,12 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
 
 from convstore import Conversation
 from convstore.exceptions import ConvstoreError, InvalidInputError
-from convstore.ext.ui.ag_ui import AGUIEncoder
+from convstore.ext.ui.ag_ui import AGUIEncoder, ag_ui_messages
 from convstore.ext.ui.ai_sdk import AISDKEncoder
 from convstore.ext.ui.messages import newest, ui_messages
 from convstore.ext.ui.requests import UIRequest
 from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
-from convstore.integration import StreamedReply, conversation_id_of, observed
+from convstore.integration import StreamedReply, conversation_id_of, hidden_variant, observed
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS
 
@@ -84,7 +84,8 @@ async def resume_stream(
 ) -> AsyncGenerator[bytes, None] | None:
     """Return the stream of the answer that a worker makes just now, from its beginning; None if none does.
 
-    An endpoint for the AI SDK's `resumeStream` then answers 204. For AG-UI the stream begins with the newest messages.
+    An endpoint for the AI SDK's `resumeStream` then answers 204. For AG-UI the stream begins with the messages up to
+    the question, also of an edited one that views do not show yet.
     What is being streamed arrives about once a second, as the draft of the reply.
 
     Args:
@@ -99,10 +100,22 @@ async def resume_stream(
         return None
     if format == "ai-sdk":
         return _followed(_Screen(chat, state.turn_id, AISDKEncoder(state.turn_id), client_tools), [])
-    shown = (await ui_messages(chat, format=format, client_tools=client_tools)).messages
-    question = [at for at, message in enumerate(shown, 1) if message["id"] == state.turn_id]
     screen = _Screen(chat, state.turn_id, AGUIEncoder(thread_id, run_id), client_tools)
-    return _followed(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": shown[: question[0] if question else None]}])
+    messages = await _up_to_question(chat, state, client_tools)
+    return _followed(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
+
+
+async def _up_to_question(chat: Conversation, state: TurnState, client_tools: Collection[str]) -> list[dict[str, Any]]:
+    """Return the messages of a page in AG-UI's format up to the question of a turn, which views may not show yet."""
+    shown = (await ui_messages(chat, format="ag-ui", client_tools=client_tools)).messages
+    ids = [message["id"] for message in shown]
+    if state.turn_id in ids:
+        return shown[: ids.index(state.turn_id) + 1]
+    own, replaced = await hidden_variant(chat, state)
+    if replaced in ids:
+        shown = shown[: ids.index(replaced)]
+    question = TurnReader(client_tools).turn(state.turn_id, own[:1])
+    return [*shown, *ag_ui_messages(question)]
 
 
 class _Screen:
@@ -246,8 +259,8 @@ async def _follow(screen: _Screen, messages: Sequence[BaseMessage], state: TurnS
         return screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
     rest = dropwhile(lambda message: message.id != screen.turn_id, messages)
     own = [*islice(rest, 1), *takewhile(lambda message: message.type != "human", rest)]
-    if state.variant_id:  # the answer that it replaces is not shown here
-        own = []
+    if state.turn_id == screen.turn_id and (state.variant_id or not own):  # of another answer, or an edited question
+        own, _ = await hidden_variant(screen.chat, state)
     if state.turn_id != screen.turn_id:
         return await screen.end(own, (), "finished")
     if state.status != "running":

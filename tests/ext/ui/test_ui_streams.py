@@ -434,6 +434,58 @@ async def test_another_answer_is_followed_from_another_worker(
         assert plain(built["message"]) == await page_of(fast)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["first", "another", "edit"])
+@pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
+async def test_a_page_that_resumes_shows_steps_in_order_under_their_question(
+    form: Any, kind: str, chat: Conversation, database: Any
+) -> None:
+    """The call, its result, then the text, also of an answer or a question that views do not show yet."""
+    go = asyncio.Event()
+    async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
+        fast, turn_id = store.conversation(**chat.scope), "q1"
+        asked: dict[str, Any] = {"human": "What?"}
+        if kind != "first":
+            async with await fast.turn("q1", **asked) as turn:
+                await turn.append(AIMessage("Old."))
+            asked = {"regenerate": "click"}
+        if kind == "edit":
+            turn_id, asked = "q2", {"human": "Why?", "instead_of": "q1"}
+
+        async def words() -> AsyncGenerator[str, None]:
+            yield "New "
+            await go.wait()
+            yield "text."
+
+        async with await fast.turn(turn_id, **asked) as turn:
+            await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c1"}]))
+            await turn.add_result(turn.open_calls[0], "found")
+            streaming = asyncio.ensure_future(_read(turn.stream(words())))
+            resumed = None
+            while resumed is None:
+                resumed, _ = await resume_stream(fast, format=form), await asyncio.sleep(0.01)
+            stream = ""
+            async with aclosing(resumed):
+                async for event in resumed:
+                    stream += event.decode()
+                    if b"New " in event:
+                        go.set()
+            await streaming
+    assert "Old." not in stream
+    sent = events(stream)
+    if form == "ag-ui":
+        [snapshot] = [event for event in sent if event["type"] == "MESSAGES_SNAPSHOT"]
+        assert [message["content"] for message in snapshot["messages"]] == ["Why?" if kind == "edit" else "What?"]
+    wanted = {"tool-output-available", "text-start", "TOOL_CALL_RESULT", "TEXT_MESSAGE_START"}
+    order = [event["type"] for event in sent if event["type"] in wanted]
+    assert order == sorted(wanted & set(order), key=lambda type_: type_.lower().startswith("text"))
+
+
+async def _read(stream: AsyncGenerator[Any, None]) -> None:
+    async for _ in stream:
+        pass
+
+
 async def test_a_later_question_ends_what_follows_an_answer(chat: Conversation) -> None:
     """With all of the answer, and nothing of the next one, which is being made."""
     async with await read_request(ASKED).turn(chat) as turn:
