@@ -77,8 +77,8 @@ async def work(chat: Conversation, model: Any, turn_id: str, question: str | Non
                 async for chunk in turn.stream(stream):
                     if chunk.choices:  # the last chunk has only the usage
                         print(end=getattr(chunk.choices[0].delta, "content", None) or "")
-        print("" if turn.answer else "  The worker leaves the turn.")
-        return [call.id for call in turn.waiting_calls]
+    print("" if turn.answer else "  The worker leaves the turn.")
+    return [call.id for call in turn.waiting_calls]
 
 
 async def main(uri: str) -> None:
