@@ -406,7 +406,7 @@ class TurnSession:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    ) -> bool | None:  # after a mere `bool` type checkers would call every name of the block possibly unbound
         self._is_entered = False
         note_exit(self)
         if self._renewing is not None:
