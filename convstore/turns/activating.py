@@ -26,12 +26,14 @@ class _Earlier(NamedTuple):
 
     Attributes:
         question: The question of the variant.
-        standing: What the last entry says that changed the place; None if nothing did.
+        changed_at: Number of the last entry that changed the place, 0 for none.
+        standing: What that entry says; None without one.
         leaving: The last entry that took the variant away; None if none did.
         log: The log as of the entry before that.
     """
 
     question: StoredMessageRow
+    changed_at: int
     standing: Standing | None
     leaving: Standing | None
     log: Snapshot
@@ -58,9 +60,9 @@ class Activator:
             while True:
                 earlier = self._earlier(cached, turn_id, variant)
                 log, found = await asyncio.gather(self._rewinder.fresh(cached), earlier)
-                if log.tail.entries == known:
+                if found.changed_at <= log.tail.entries == known:
                     return log, await self._change(log, found, variant)
-                known = log.tail.entries  # what was read of the place may be older than the end of the log
+                known = log.tail.entries  # what was read of the place may be older or newer than the end of the log
 
         await self._rewinder.append(cached, make)
 
@@ -73,15 +75,19 @@ class Activator:
         question = rows[turn_id]
         if (place := place_of(question)) != turn_id:
             here, leaving = await self._last_two(cached, place, variant)
-        standing = here.standing if here else None
+        changed_at = 0
+        standing = None
+        if here is not None:
+            changed_at = here.number
+            standing = here.standing
         if leaving is None:
-            return _Earlier(question, standing, None, Snapshot(cached))
+            return _Earlier(question, changed_at, standing, None, Snapshot(cached))
         numbers = {leaving.number - 1, leaving.previous, leaving.totals.whole_list} - {0, leaving.number}
         reads = [self._reader.log.entry(cached.conversation, number) for number in numbers]
         entries = {entry.number: entry for entry in await asyncio.gather(*reads)}
         totals = entries[leaving.number - 1].totals
         log = await self._reader.snapshot(cached, totals, list(entries.values()), known=NO_REWINDS)
-        return _Earlier(question, standing, leaving.standing, log)
+        return _Earlier(question, changed_at, standing, leaving.standing, log)
 
     async def _last_two(
         self, cached: CachedConversation, place: str, variant: str
