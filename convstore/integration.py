@@ -18,7 +18,7 @@ from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
 from convstore.append.trust import Sent, Trust, check_trust, read_sent
 from convstore.conversation import Conversation
-from convstore.conversation.entered import begun_turn, check_not_left, held_turn, observed
+from convstore.conversation.entered import EnteredTurn, begun_turn, check_not_left, held_turn, observed
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
@@ -64,6 +64,7 @@ __all__ = [
     "ContentReader",
     "ConversationLog",
     "Decision",
+    "EnteredTurn",
     "HeldTurn",
     "Host",
     "LogMessage",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from convstore.exceptions import TurnLostError
 from convstore.turns.held import HeldTurn
+from convstore.turns.streaming import is_streaming
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope
 from convstore.wire.history import History
+from convstore.wire.streams import StreamedReply
 
 
 class _Session(Protocol):
@@ -19,6 +21,7 @@ class _Session(Protocol):
     _chat: Any
     _held: HeldTurn
     _is_entered: bool
+    _unsaid: StreamedReply
 
     @property
     def turn_id(self) -> str: ...
@@ -59,6 +62,42 @@ def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | Non
     """Return the turn of that session; None if it is of none of these turns."""
     session = entered_turn(store, scope)
     return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
+
+
+class EnteredTurn(NamedTuple):
+    """A turn that this context has entered, for frameworks that hear the models which work on it.
+
+    Attributes:
+        session: The session, by whose identity it is known.
+        held: The turn.
+    """
+
+    session: _Session
+    held: HeldTurn
+
+    @classmethod
+    def of(cls, store: Any, scope: Scope) -> EnteredTurn | None:
+        """Return the turn that was entered for a conversation; None if there is none, or it was left."""
+        session = entered_turn(store, scope)
+        return cls(session, session._held) if session else None  # noqa: SLF001
+
+    @classmethod
+    def innermost(cls) -> EnteredTurn | None:
+        """Return the turn that was entered last and not left; None without one, and for the source of its stream.
+
+        A session's stream hears its source itself.
+        """
+        session = next((each for each in reversed(_ENTERED.get()) if each._is_entered), None)  # noqa: SLF001
+        return cls(session, session._held) if session and not is_streaming() else None  # noqa: SLF001
+
+    def hear(self, reply: StreamedReply) -> None:
+        """Make what a model says by then the answer of the turn if it is left because somebody stopped it."""
+        self.session._unsaid = reply  # noqa: SLF001
+
+    def forget(self, reply: StreamedReply) -> None:
+        """Undo `hear`, unless another reply is heard by now."""
+        if self.session._unsaid is reply:  # noqa: SLF001
+            self.session._unsaid = StreamedReply()  # noqa: SLF001
 
 
 def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None:

@@ -37,6 +37,12 @@ def working_on(
         _OUTER.reset(token)
 
 
+def is_asking() -> bool:
+    """Return True while the middleware of an agent calls its model, which hears the reply and ends at a stop itself."""
+    running = _OUTER.get()
+    return bool(running) and running[-1][1] is None
+
+
 def own_conversation(chat: Conversation) -> Conversation:
     """Return the conversation of an agent: below the call that it answers if the agent around it works on this one.
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from inspect import isawaitable
 from typing import Any
 
@@ -21,6 +22,14 @@ DRAFT_CHARACTERS = 250_000
 """Characters that a draft keeps, so that it takes 1 MB at most."""
 
 
+_IS_READING: ContextVar[bool] = ContextVar("_IS_READING", default=False)
+
+
+def is_streaming() -> bool:
+    """Return True in the task that reads the source of a session's stream, which keeps the draft and ends at a stop."""
+    return _IS_READING.get()
+
+
 async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, None]:
     """Yield the chunks of a stream as they come, until it ends or an event is set; the source is closed then.
 
@@ -30,6 +39,7 @@ async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, N
 
     async def pump() -> None:
         nonlocal source
+        _IS_READING.set(True)
         try:
             if isawaitable(source):
                 source = await source

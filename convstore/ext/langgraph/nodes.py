@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,6 +17,7 @@ from langgraph.runtime import get_runtime
 from convstore import Conversation, ConversationStore
 from convstore.ext.around import own_conversation, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
+from convstore.ext.langgraph.hearing import Joined, join_turn, joined_turn
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
@@ -47,6 +48,7 @@ def load_node(
     policy: HistoryPolicy | None = None,
     append_first: bool = False,
     on_fork: OnFork = "rewind",
+    drafts: bool | Callable[[str], str] = False,
 ) -> LoadNode:
     """Return a node that loads the view, for `view_of`, and removes messages of earlier turns from the state.
 
@@ -62,16 +64,20 @@ def load_node(
         append_first: Append the state's messages that are not in the log before the view is loaded.
         on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the view is
             that of the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
+        drafts: In a turn that the caller entered, keep a draft of what a model streams in a node, as
+            `TurnSession.stream` does, until the append node has logged the reply. A function redacts it.
 
     Raises:
         InvalidScopeError: `scope` is invalid; from the node: the run lacks a key, or its checkpoint is another scope's.
         InvalidInputError: `policy` is not a policy; from the node: the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         OlderCheckpointError: From the node, with ``on_fork="raise"``.
+        TurnClosedError: From the node: somebody asked to stop the turn that the caller entered.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     policy = check_policy(policy)
-    return LoadNode(store=store, scope=scope, policy=policy, append_first=append_first, on_fork=on_fork)
+    redact = drafts if callable(drafts) else str if drafts else None
+    return LoadNode(store=store, scope=scope, policy=policy, append_first=append_first, on_fork=on_fork, redact=redact)
 
 
 def append_node(
@@ -101,6 +107,7 @@ def append_node(
         InvalidScopeError: As in `load_node`; a checkpoint is checked if the load node did not run before in this run.
         InvalidInputError: From the node: the state has no messages, or some without ids, or see `Conversation.append`.
         OlderCheckpointError: As in `load_node`.
+        TurnClosedError: As in `load_node`; a reply that came after the stop is not appended, what precedes it is.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     options = {"unencodable": unencodable, "on_source_clash": on_source_clash}
@@ -160,6 +167,7 @@ class LoadNode(_Node):
 
     policy: HistoryPolicy | None
     append_first: bool
+    redact: Callable[[str], str] | None = None
     name: str | None = "load"
 
     def view_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
@@ -193,6 +201,7 @@ class LoadNode(_Node):
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages: Sequence[BaseMessage] = messages_of(state)
         await check_owner(chat, owner_in(state))
+        join_turn(chat, self.redact)
         logged, changes = logged_of(state), list[BaseMessage]()
         history = None if self.append_first else await chat.load_history(self.policy)
         if (history is None or may_be_behind(history, messages)) and (
@@ -240,14 +249,26 @@ class AppendNode(_Node):
                 await go_back(chat, messages, self.on_fork)
         if not new:
             return {}
+        turn_id = turn_in(state, messages)
+        if joined := joined_turn(chat, turn_id):
+            new = list(joined.taken(new))
         loaded = loaded_of(state)
         stamp = _stamp(loaded, messages, new)
-        renamed = await _append_named(chat, new, turn_in(state, messages), stamp=stamp, **self.options)
+        renamed = await _append_named(chat, new, turn_id, stamp=stamp, **self.options) if new else []
         if loaded is not None:
             changed = {message.id: message for message in renamed}
             loaded.note([changed.get(message.id, message) for message in new])
+        if joined:
+            await _settled(joined, new)
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": renamed} if renamed else update
+
+
+async def _settled(joined: Joined, appended: Sequence[BaseMessage]) -> None:
+    """Delete the draft of a reply that was appended; an error if the turn is to be stopped."""
+    if any(isinstance(message, AIMessage) for message in appended):
+        await joined.drop_draft()
+    joined.check()
 
 
 async def _append_named(

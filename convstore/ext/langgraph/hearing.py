@@ -1,0 +1,212 @@
+"""Hear the models of a graph that runs in a turn: keep a draft of a streamed reply, and end the call at a stop.
+
+A node that calls a model is the application's, so the store's nodes do not see the tokens. A callback handler does: it
+is registered with langchain-core once, and hears every call of a model in this process. It does nothing but in a node
+of a graph whose load node has joined the turn that the caller entered. LangChain then calls it in the task of the node,
+and raises its errors there, which ends the call of the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tracers.context import register_configure_hook
+
+from convstore import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.ext.around import is_asking
+from convstore.integration import EnteredTurn, HeldTurn, StreamedReply, drafting_in_turn
+
+_NO_STREAM = "nostream"
+"""Tag of model calls that LangGraph does not stream; they are not heard either."""
+
+
+@dataclass(eq=False, slots=True)
+class Joined:
+    """A turn that a graph has joined.
+
+    Attributes:
+        chat: Its conversation.
+        held: The turn as its caller holds it.
+        redact: Returns the text that a draft may hold; None for no drafts.
+        said: Ids and texts of the replies that were complete before somebody asked to stop.
+    """
+
+    chat: Conversation
+    held: HeldTurn
+    redact: Callable[[str], str] | None
+    said: set[str] = field(default_factory=set)
+    _drafting: asyncio.Task[Callable[[], Awaitable[None]]] | None = None
+
+    def check(self) -> None:
+        """Raise an error if the turn was taken over, or is to be stopped and is not over."""
+        self.held.check(may_stop=not self.held.must_stop)
+
+    def begin_draft(self, reply: StreamedReply, done: asyncio.Event) -> None:
+        """Keep a draft of a reply until an event is set; not in a thread without an event loop."""
+        redact = self.redact
+        if redact is not None:
+            work = self._draft(lambda: redact(reply.text), done)
+            self._drafting = asyncio.get_running_loop().create_task(work)
+
+    async def _draft(self, text: Callable[[], str], done: asyncio.Event) -> Callable[[], Awaitable[None]]:
+        async with await drafting_in_turn(self.chat, self.held.record.turn_id, text) as drop:
+            waiting = [asyncio.ensure_future(event.wait()) for event in (done, self.held.ended)]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waiting:
+                    each.cancel()
+        if self.held.must_stop:  # what was said becomes the answer
+            await drop()
+        return drop
+
+    async def drop_draft(self) -> None:
+        """Delete the draft of a reply that was appended."""
+        if self._drafting is not None:
+            drop = await self._drafting
+            self._drafting = None
+            await drop()
+
+    def taken(self, messages: Sequence[BaseMessage]) -> Sequence[BaseMessage]:
+        """Return the messages that are still taken: those before a reply that came after somebody asked to stop."""
+        return messages if not self.held.must_stop else messages[: self._first_late(messages)]
+
+    def _first_late(self, messages: Sequence[BaseMessage]) -> int:
+        late = (at for at, each in enumerate(messages) if isinstance(each, AIMessage) and not self._was_said(each))
+        return next(late, len(messages))
+
+    def _was_said(self, message: AIMessage) -> bool:
+        return message.id in self.said or (bool(message.text) and message.text in self.said)
+
+
+_JOINED: WeakKeyDictionary[Any, Joined] = WeakKeyDictionary()
+"""The turns that graphs have joined, by the session that their caller entered."""
+
+
+def join_turn(chat: Conversation, redact: Callable[[str], str] | None) -> None:
+    """Let a graph work in the turn that its caller entered, if any; an error if that is to be stopped."""
+    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
+    if entered is not None:
+        joined = _JOINED.setdefault(entered.session, Joined(chat, entered.held, redact))
+        joined.redact = redact
+        joined.check()
+
+
+def joined_turn(chat: Conversation, turn_id: str | None) -> Joined | None:
+    """Return the turn that the caller of a graph entered, for a node that appends to it; None for another one."""
+    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
+    if entered is None or entered.held.record.turn_id != turn_id:
+        return None
+    return _JOINED.setdefault(entered.session, Joined(chat, entered.held, None))
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call of a model that is heard, in a turn."""
+
+    entered: EnteredTurn
+    joined: Joined
+    reply: StreamedReply = field(default_factory=StreamedReply)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Hearing(BaseCallbackHandler):
+    """Hears the models of graphs in turns; see the module."""
+
+    run_inline = True
+    raise_error = True
+
+    def __init__(self) -> None:
+        self._calls = dict[UUID, _Call]()
+
+    @property
+    def ignore_chain(self) -> bool:
+        """Hear no graph, node or other Runnable."""
+        return True
+
+    @property
+    def ignore_agent(self) -> bool:
+        """Hear no tool."""
+        return True
+
+    @property
+    def ignore_retriever(self) -> bool:
+        """Hear no retriever."""
+        return True
+
+    def on_chat_model_start(
+        self,
+        *_: Any,
+        run_id: UUID,
+        tags: Sequence[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **__: Any,
+    ) -> None:
+        """Hear a call of a node; an error if the turn is to be stopped."""
+        entered = EnteredTurn.innermost()
+        if entered is None or entered.held.record.is_finished or is_asking():
+            return
+        joined = _JOINED.get(entered.session)
+        if joined is None or "langgraph_node" not in (metadata or {}) or _NO_STREAM in (tags or ()):
+            return
+        joined.check()
+        call = self._calls[run_id] = _Call(entered, joined)
+        entered.hear(call.reply)
+        if _has_loop():
+            joined.begin_draft(call.reply, call.done)
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+        """Add a chunk; an error if the turn is to be stopped."""
+        call = self._calls.get(run_id)
+        if call is None:
+            return
+        call.joined.check()
+        try:
+            call.reply.add(chunk.message)
+        except (AttributeError, InvalidInputError):  # no chunk of a chat model
+            self._end(run_id)
+
+    def on_llm_end(self, response: Any, *, run_id: UUID, **_: Any) -> None:
+        """Note a reply that is complete."""
+        call = self._end(run_id)
+        if call is None or call.joined.held.must_stop:
+            return
+        for generations in response.generations:
+            for generation in generations:
+                message = getattr(generation, "message", None)
+                if isinstance(message, AIMessage):
+                    call.joined.said |= {text for text in (message.id, message.text) if text}
+        call.entered.forget(call.reply)  # a node appends it, or it is no reply to the user
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+        """Forget a call that failed; what it said by a stop is the answer."""
+        call = self._end(run_id)
+        if call is not None and not call.joined.held.must_stop:
+            call.entered.forget(call.reply)
+
+    def _end(self, run_id: UUID) -> _Call | None:
+        call = self._calls.pop(run_id, None)
+        if call is not None:
+            call.done.set()
+        return call
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_HEARING: ContextVar[BaseCallbackHandler | None] = ContextVar("convstore_hearing", default=Hearing())  # noqa: B039
+register_configure_hook(_HEARING, inheritable=True)
