@@ -97,13 +97,15 @@ class _OpenCalls:
             if len(pending.id) <= _CALL_ID_CHARACTERS:  # every following entry would store the long id
                 self._calls.setdefault(pending.id, []).append(pending)
 
-    def answer(self, result: ToolMessage) -> OpenCall | None:
-        """Remove and return the call that a result answers, None if there is none."""
-        calls = self._calls.get(result.tool_call_id)
-        if calls is None:
+    def answer(self, result: ToolMessage, turn: int | None) -> OpenCall | None:
+        """Remove and return the call that a result answers, None if there is none; of its turn, if that is known."""
+        calls = self._calls.get(result.tool_call_id, [])
+        candidates = [call for call in calls if turn in (None, call.turn)]
+        if not candidates:
             return None
         # Of several calls with one id the one that the result was made for, else the last.
-        call = calls.pop(next((index for index, call in enumerate(calls) if call.result == result.id), -1))
+        call = next((call for call in candidates if call.result == result.id), candidates[-1])
+        calls.remove(call)
         if not calls:
             self._calls.pop(result.tool_call_id, None)
         return call
@@ -201,7 +203,7 @@ class RunningTotals:
 
         Its turn is the one given, if any; see `log.assignment`.
         """
-        answered = self._calls.answer(message) if isinstance(message, ToolMessage) else None
+        answered = self._calls.answer(message, turn) if isinstance(message, ToolMessage) else None
         if turn is None:
             turn = self._assignment.turn_of(message, ordinal, answered)
         is_said = is_written_by_model(message)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.turn_event import Over, TurnEvent
+from convstore.messages.tool_calls import result_id
 from convstore.values.turns import Decision, OverBy, Pause
 
 
@@ -74,15 +76,30 @@ class LoggedTurn:
 
     def _add(self, message: EntryMessage) -> None:
         self.messages.append(message)
-        for position, result_id in enumerate(message.calls):
-            self.calls[result_id] = self._open[result_id] = LoggedCall(result_id, message, position)
+        for position, made in enumerate(message.calls):
+            self.calls[made] = self._open[made] = LoggedCall(made, message, position)
         if message.type == "ai" and not message.is_added:
             self._said = message
-        if message.type == "tool":
-            answered = message.answers or message.id
-            if answered in self._open:
-                del self._open[answered]
-                self.results[answered] = message
+        if message.type == "tool" and (answered := self._answered(message)):
+            del self._open[answered]
+            self.results[answered] = message
+
+    def _answered(self, result: EntryMessage) -> str:
+        """Return the `result_id` of the open call that a result answers, "" if there is none."""
+        known = result.answers or result.id
+        if known in self._open:
+            return known
+        if result.answers or not result.call:
+            return ""
+        # One of more calls than the totals keep: it was not found at append.
+        for message in dict.fromkeys(call.message.id for call in reversed(self._open.values())):
+            for position in count():
+                made = result_id(message, result.call, position)
+                if made in self._open:
+                    return made
+                if made not in self.calls:
+                    break
+        return ""
 
     def _follow(self, event: TurnEvent) -> None:
         if event.variant and event.kind != "activate":

@@ -9,8 +9,8 @@ other position holds a tool message. `pair` establishes the rule, `check_pairing
 
 - A result answers the latest earlier AI message that has an unanswered call with its id. Inside one AI message the
   calls are answered in order. So a call id may be reused, as happens in real conversations.
-- A result whose own id was made by `result_id` answers the call that it was made for: two runs may work on one
-  conversation at once, and both name their calls ``call_0``.
+- A result whose own id was made by `result_id` answers the call that it was made for, and a result of a log the one
+  that is stored with it: two runs may work on one conversation at once, and both name their calls ``call_0``.
 - The first answer wins: a second one, or a result that comes before its call, is left out and reported.
 - A call without an answer gets a result that says so.
 - A summary or a note may replace calls of the list; `without_orphans` then shows their results as text.
@@ -37,6 +37,8 @@ MISSING_TEXT: Final = "No result was recorded for this call."
 
 _MALFORMED_TEXT: Final = "Tool call {name} with id {id} could not be executed - arguments were malformed or truncated."
 """The same for a call with invalid arguments, in the words of LangChain's ``create_agent``."""
+
+_UNKNOWN: Mapping[str, str] = {}
 
 _NO_RESULTS: Final = frozenset({AIMessage, HumanMessage, SystemMessage})
 CALL_BLOCKS: Final = {
@@ -101,7 +103,8 @@ class _Slot:
 class _OpenCalls:
     """The calls without a result, while results are assigned."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers: Mapping[str, str]) -> None:
+        self._answers = answers
         # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
         self._stacks: defaultdict[str, list[_Slot]] = defaultdict(list)
         self._by_result_id: dict[str | None, _Slot] = {}
@@ -118,7 +121,7 @@ class _OpenCalls:
             stack.pop()
         if not stack:
             return False
-        own = self._by_result_id.get(result.id)
+        own = self._by_result_id.get(self._answers.get(result.id or "", result.id))
         is_open = own is not None and own.result is None and own.call.id == result.tool_call_id
         (own if own is not None and is_open else stack[-1]).result = index
         return True
@@ -223,14 +226,15 @@ def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
     )
 
 
-def pair(messages: Sequence[BaseMessage]) -> Pairing:
+def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN) -> Pairing:
     """Place the results of each AI message directly after it, one per call, in the order of the calls.
 
     Nothing else is reordered, and the input and its messages are not modified. Pairing a paired list changes nothing.
 
     The result is stable when the log grows: everything before the first generated result stays the beginning of the
     paired list. If none of the missing results arrives later, the whole list does. Time is linear in the number of
-    messages and calls.
+    messages and calls. `answers` has the `result_id` of the call that each result answers, by the result's id, as far
+    as that is known.
 
     >>> call = AIMessage("", id="m1", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
     >>> late = ToolMessage("found", id="m3", tool_call_id="call_1")
@@ -242,7 +246,7 @@ def pair(messages: Sequence[BaseMessage]) -> Pairing:
     """
     if is_paired(messages):
         return Pairing(messages=list(messages), indexes=tuple(range(len(messages))), missing=(), orphans=(), moved=())
-    slots, orphans = _fill_slots(messages)
+    slots, orphans = _fill_slots(messages, answers)
     paired: list[BaseMessage] = []
     indexes: list[int | None] = []
     missing: list[str] = []
@@ -267,23 +271,25 @@ def pair(messages: Sequence[BaseMessage]) -> Pairing:
     )
 
 
-def without_orphans(messages: Sequence[BaseMessage], calls: Mapping[str, str] | None = None) -> list[BaseMessage]:
+def without_orphans(
+    messages: Sequence[BaseMessage], calls: Mapping[str, str] | None = None, answers: Mapping[str, str] = _UNKNOWN
+) -> list[BaseMessage]:
     r"""Return the messages with results that answer no call among them shown as text of human messages.
 
     Such a text comes after the run of results that contained the result, because nothing may separate a call from its
     results. It keeps the result's id and blocks such as images, and is marked
     ``{"convstore": {"kind": "late_result"}}``. All other messages are the same objects. The choice is stable: appending
     messages never turns a text into a result, or a result into a text. `calls` describes calls by the id of their
-    result, where more than the tool's name is known.
+    result, where more than the tool's name is known; `answers` is that of `pair`.
 
     >>> [message.text for message in without_orphans([ToolMessage("2 orcas", name="count", tool_call_id="x")])]
     ['[Result of an earlier call of count]\n2 orcas']
     """
-    answers = set(pair(messages).indexes)
+    placed = set(pair(messages, answers).indexes)
     shown: list[BaseMessage] = []
     waiting: list[BaseMessage] = []
     for index, message in enumerate(messages):
-        if isinstance(message, ToolMessage) and index not in answers:
+        if isinstance(message, ToolMessage) and index not in placed:
             waiting.append(_as_text(message, (calls or {}).get(message.id or "") or message.name or "a tool"))
             continue
         if not isinstance(message, ToolMessage):
@@ -357,10 +363,12 @@ def is_paired(messages: Sequence[BaseMessage]) -> bool:
     return not waiting
 
 
-def _fill_slots(messages: Sequence[BaseMessage]) -> tuple[dict[int, list[_Slot]], list[int]]:
+def _fill_slots(
+    messages: Sequence[BaseMessage], answers: Mapping[str, str]
+) -> tuple[dict[int, list[_Slot]], list[int]]:
     """Assign each result to its call; return the slots by index of their AI message, and the results without a call."""
     slots: dict[int, list[_Slot]] = {}
-    open_calls = _OpenCalls()
+    open_calls = _OpenCalls(answers)
     orphans: list[int] = []
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage):

@@ -371,10 +371,12 @@ def _paired(
     """Return the messages as the provider accepts them, and the results whose calls are left out."""
     if policy.provider:
         messages = with_original_ids(messages, policy.provider)
-    pairing, late_results = pair(messages), tuple[str, ...]()
+    answers = {message.id: message.answers for message in stored if message.answers}
+    pairing, late_results = pair(messages, answers), tuple[str, ...]()
     if has_notes and pairing.orphans:
         calls = {message.id: f"{message.tool} {message.arguments}".strip() for message in stored}
-        late_results, pairing = pairing.orphans, pair(without_orphans(messages, calls))
+        late_results = pairing.orphans
+        pairing = pair(without_orphans(messages, calls, answers), answers)
     return replace(pairing, messages=made_for(pairing.messages, policy.provider)), late_results
 
 

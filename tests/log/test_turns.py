@@ -85,6 +85,30 @@ def test_a_result_belongs_to_the_turn_of_its_call() -> None:
     assert log.append(ToolMessage("nobody asked", tool_call_id="z")) == [3]
 
 
+def test_a_result_of_a_named_turn_answers_a_call_of_that_turn() -> None:
+    """Two runs at once give their calls the same ids."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"))
+    log.append(HumanMessage("Seals?", id="other"))
+    log.append(calling("c1", "a"), turn="q")
+    log.append(calling("c2", "a"), turn="other")
+    log.append(ToolMessage("5", tool_call_id="a"), turn="q")
+    assert [log.turn(turn).without_result == [] for turn in ("q", "other")] == [True, False]
+    log.append(ToolMessage("6", tool_call_id="a"), turn="q")
+    assert log.turn("other").without_result
+    log.append(ToolMessage("7", tool_call_id="a"), turn="other")
+    assert not log.turn("other").without_result
+
+
+def test_each_of_300_parallel_calls_has_its_result() -> None:
+    """Though the totals keep fewer open calls, and the results have ids of their own."""
+    log = Log()
+    calls = [f"a{number}" for number in range(300)]
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", *calls))
+    log.append(*[ToolMessage("5", tool_call_id=call) for call in calls])
+    assert not log.turn("q").without_result
+
+
 def test_media_directly_after_a_result_belong_to_it() -> None:
     """Some providers take images of a tool in no other way; in an entry of its own an image is a question."""
     log = Log()

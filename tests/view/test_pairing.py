@@ -588,6 +588,13 @@ def test_a_result_with_the_id_made_for_it_answers_its_own_call() -> None:
     assert paired.messages == [log[0], log[2], log[1], log[4], log[3]]
 
 
+def test_a_result_answers_the_call_that_is_stored_with_it() -> None:
+    """Its own id says nothing, and another run has called the same since."""
+    log = [_message("m1 ai x"), _message("m2 ai x"), _message("m3 tool x"), _message("m4 tool x")]
+    answers = {"m3": result_id("m1", "x"), "m4": result_id("m2", "x")}
+    assert pair(log, answers).messages == [log[0], log[2], log[1], log[3]]
+
+
 def test_results_of_two_calls_with_one_id_in_one_message_keep_their_order() -> None:
     """The second tool was quicker."""
     log = [_message("m1 ai x x"), _result_of("m1", 1), _result_of("m1", 0)]
