@@ -233,7 +233,7 @@ async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage
     if held := held_by_caller(chat, turn_id):
         return list(held.record.messages)
     found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
-    return found.messages if found else []
+    return [message for message in found.messages if message.id not in found.others] if found else []
 
 
 async def update_state_of(

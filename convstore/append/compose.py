@@ -81,8 +81,8 @@ def compose(
         if batch.stamp and prepared.stored.id == answer:
             message.stamp = write_stamp(batch.stamp)
             message.saw = saw_of(ordinal, batch.stamp)
-        if message.saw and (columns := batch.columns.get(message.id)):
-            message.saw = max(0, ordinal - 1 - columns.unseen)
+        if message.saw and not message.stamp and (columns := batch.columns.get(message.id)):
+            message.saw = max(1, ordinal - 1 - columns.unseen)
         if message.begins_turn:
             asked[message.id] = ordinal
         running.add_size(message)

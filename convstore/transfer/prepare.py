@@ -144,8 +144,8 @@ def _questions(messages: Sequence[Message]) -> dict[Any, int]:
     """Return the positions of the questions of a record, by id."""
     found = dict[Any, int]()
     for position, given in enumerate(messages, 1):
-        message = given.message if isinstance(given, RecordItem) else given
-        if isinstance(message, HumanMessage):
+        message, turn = (given.message, given.turn) if isinstance(given, RecordItem) else (given, None)
+        if isinstance(message, HumanMessage) and turn in (None, position):
             found[message.id] = position
     return found
 

@@ -121,7 +121,7 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         yield "its content digest does not match its content"
     if tuple(result_ids(appended)) != message.calls:
         yield "the stored ids of its calls' results are wrong"
-    if message.saw != _seen_by(message, appended):
+    if not _is_right_about_seen(message, appended):
         yield "what its model had seen is stored against its stamp"
     if is_paused(appended) != message.is_paused:
         yield "it is marked as paused or not, against its content"
@@ -135,9 +135,17 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         yield "it is marked as failed or not, against its content"
 
 
-def _seen_by(message: EntryMessage, appended: BaseMessage) -> int:
-    """Return the last ordinal that the model of a message was shown; 0 for one that a tool added."""
-    return saw_of(message.ordinal, stamp_of("", message)) if is_written_by_model(appended) else 0
+def _is_right_about_seen(message: EntryMessage, appended: BaseMessage) -> bool:
+    """Return True if what the model of a message was shown is what its stamp says; without a stamp, it may be less.
+
+    An archive keeps what a model was shown also where it leaves the stamp out.
+    """
+    if not is_written_by_model(appended):
+        return message.saw == 0
+    stamp, whole = stamp_of("", message), saw_of(message.ordinal)
+    if stamp is not None:
+        return message.saw == saw_of(message.ordinal, stamp)
+    return min(1, whole) <= message.saw <= whole
 
 
 def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> str:

@@ -302,6 +302,7 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
         assert report.is_complete, report.problems
         assert await columns_of(copy) == await columns_of(chat)
         await check(copy, replace(oracle, waiting=set()), is_copy=True)
+        assert not (await copy.store.verify(**copy.scope)).findings
     if world.is_varied or chosen is None:
         return
     thread = f"{chat.scope['thread_id']} fork"
@@ -309,7 +310,7 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
         fork = await chat.fork(key="all", new_scope={"user_id": "ada", "thread_id": f"{thread} all"})
         await check(fork, oracle)
     fork = await chat.fork(before=chosen.said.id, key="k", new_scope={"user_id": "ada", "thread_id": thread})
-    await check(fork, Oracle(oracle.log[: chosen.ordinal - 1], oracle.cut(chosen.ordinal)))
+    await check(fork, replace(oracle, log=oracle.log[: chosen.ordinal - 1], state=oracle.cut(chosen.ordinal)))
 
 
 async def columns_of(chat: Conversation) -> list[tuple[int, int]]:

@@ -79,6 +79,8 @@ def archive() -> list[dict[str, Any]]:
     for ordinal, message in enumerate(_MESSAGES, 1):
         lines.append({"message": [message], "ordinal": ordinal, "entry": ordinal, "at": AT})
     lines[1]["annotations"] = [{"rating": 1}]
+    lines[1]["turn"] = 1
+    lines[4]["unseen"] = 1
     lines[3]["sources"] = "1-2"
     lines[2]["stamp"] = {"tokens": 9, "digest": "d", "marks": [1, 0, 0, 0]}
     lines.append({"item": [{"id": "i1", "kind": "mark", "data": 1}], "after": 1})
