@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
@@ -171,11 +171,12 @@ class TurnSession:
         an id that is taken.
 
         Args:
-            messages: What a model or a tool returned: LangChain messages, dicts or objects of a provider's SDK.
+            messages: What a model or a tool returned: LangChain messages, dicts or objects of a provider's SDK. A human
+                message, such as an image of a result or a hint of the user, belongs to the turn, too.
             stamp: Stamp of the view that the first AI message answers; by default of the view loaded last.
 
         Raises:
-            InvalidMessageError: A message is invalid, or a human message, which would begin another turn.
+            InvalidMessageError: A message is invalid, or has the id of the turn.
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
             UnknownMessageError: The question, or what stands before a variant, was rewound. Nothing was written.
@@ -187,8 +188,6 @@ class TurnSession:
         addition = self._normalized(messages)
         whole = addition.messages
         for index, message in enumerate(whole):
-            if isinstance(message, HumanMessage):
-                raise InvalidMessageError("a human message begins a turn of its own; ask it in that", index=index)
             if message.id == self.turn_id:
                 raise InvalidMessageError("has the id of the turn, which is that of its question", index=index)
         answers = any(isinstance(message, AIMessage) for message in whole)

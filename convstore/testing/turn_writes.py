@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, StoreUnavailableError, TurnClosedError, TurnLostError
@@ -19,6 +19,8 @@ from convstore.testing.fixtures import ahead, kinds_of
 from convstore.testing.turn_sessions import calls
 
 __all__ = ["TurnWriteContract"]
+
+_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 
 class TurnWriteContract:
@@ -273,6 +275,23 @@ class TurnWriteContract:
                 assert (again.is_finished, again.is_running, again.open_calls) == (True, False, [])
                 assert (again.is_stopped, again.answer is not None) == (end == "stop", end == "answer")
                 assert again.messages[-1].id == f"late {end}"
+
+    async def test_human_messages_of_a_session_belong_to_its_turn(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """An image of a result and a hint of the user begin no turn, and the result before them stays whole."""
+        async with await chat.turn("r1", human="What is on page 3?") as turn:
+            await turn.append(calls("page"))
+            await turn.add_result(turn.open_calls[0], "orca " * 1_000)
+            await turn.append([HumanMessage([_IMAGE]), {"role": "user", "content": "Look at the picture."}])
+            assert (turn.is_running, len(turn.messages), turn.open_calls) == (True, 5, [])
+            shown = (await turn.load_history()).messages
+            assert [len(message.text) for message in shown if message.type == "tool"] == [5_000]
+            await turn.append(AIMessage("An orca."))
+        async with await elsewhere.turn("r1") as again:
+            assert again.answer
+            assert len(again.messages) == 6
+        assert [len(found.messages) async for found in elsewhere.turns()] == [6]
 
     async def test_a_question_after_an_unseen_rewind_is_taken(
         self, chat: Conversation, elsewhere: Conversation

@@ -118,6 +118,7 @@ LONG = {
     "test_it_changes_nothing_without_repair",
     "test_items_alone_do_not_hide_messages",
     "test_items_keep_their_place_and_are_no_messages",
+    "test_human_messages_of_a_session_belong_to_its_turn",
     "test_its_place_is_rewound_meanwhile",
     "test_its_totals_are_derived",
     "test_large_parts_of_any_message_come_back_equal",
