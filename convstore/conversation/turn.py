@@ -263,11 +263,18 @@ class TurnSession:
         await self.append(message)
 
     def _stop(self) -> Addition | None:
-        """Return what marks the turn as stopped; None if it is marked already."""
-        if self._held.record.is_ended:
-            return None
-        said = self._stopped()
-        return said._replace(event=TurnEvent("stop", self.turn_id), stamp=self._stamp if said.messages else None)
+        """Return what marks the turn as stopped; None if it is marked already, with what was said.
+
+        Raises:
+            TurnClosedError: It was ended without what was said.
+        """
+        record, said = self._held.record, self._stopped()
+        if not record.is_ended:
+            stamp = self._stamp if said.messages else None
+            return said._replace(event=TurnEvent("stop", self.turn_id), stamp=stamp)
+        if said.messages and (record.answer is None or record.answer.text != self._unsaid.text):
+            raise TurnClosedError(self.turn_id)
+        return None
 
     def _stopped(self) -> Addition:
         """Return what was said before a stop, with results for its calls."""

@@ -141,6 +141,7 @@ class Backend:
         return StreamingResponse(self._words(turn, variant), media_type="text/plain")
 
     async def _words(self, turn: TurnSession, variant: str) -> AsyncIterator[str]:
+        state = "stopping"  # the exit of the session swallows that it was stopped
         try:
             async with turn:
                 if turn.draft:
