@@ -48,6 +48,13 @@ def hand_over(state: Annotated[dict[str, Any], InjectedState], tool_call_id: _Ca
     return Command(goto="second", graph=Command.PARENT, update={"messages": [*state["messages"], done]})
 
 
+@tool
+def hand_over_alone(tool_call_id: _CallId) -> Command[Any]:
+    """Hand over to the other agent, without the messages so far."""
+    done = ToolMessage("over to you", tool_call_id=tool_call_id, name="hand_over_alone")
+    return Command(goto="second", graph=Command.PARENT, update={"messages": [FORGOTTEN, done]})
+
+
 @pytest.fixture
 async def store(database: Any) -> Any:
     """A store that is set up."""
@@ -124,17 +131,21 @@ async def test_a_question_that_a_guard_removes_is_not_asked(store: ConversationS
 
 
 async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(store: ConversationStore, config: Any) -> None:
-    """The state of the graph around them lacks the result of a call beside the handover; the log has it."""
-    first = ScriptedModel(replies=[calls("look", "hand_over", query="a")])
-    second = ScriptedModel(replies=[AIMessage("Done.")])
-    middleware = [ConversationMiddleware(store, accept="all")]
-    graph = StateGraph(MessagesState)
-    agent: Any = create_agent(first, [look, hand_over], middleware=middleware)
-    graph.add_node("first", agent, destinations=("second",))
-    graph.add_node("second", create_agent(second, [look], middleware=middleware))
-    graph.add_edge(START, "first")
-    await graph.compile().ainvoke({"messages": [HumanMessage("Go.")]}, config)
-    assert sorted(_texts(second.shown[-1])) == sorted(["Go.", "ai", "seen a", "over to you"])
+    """The state of the graph around them lacks results, call and question; the log has them."""
+    for over in ("hand_over", "hand_over_alone"):
+        first = ScriptedModel(replies=[calls("look", over, query="a")])
+        second = ScriptedModel(replies=[AIMessage("Done.")])
+        middleware = [ConversationMiddleware(store, accept="all")]
+        graph = StateGraph(MessagesState)
+        agent: Any = create_agent(first, [look, hand_over, hand_over_alone], middleware=middleware)
+        graph.add_node("first", agent, destinations=("second",))
+        graph.add_node("second", create_agent(second, [look], middleware=middleware))
+        graph.add_edge(START, "first")
+        await graph.compile().ainvoke({"messages": [HumanMessage("Go.", id=over)]}, config)
+        assert sorted(_texts(second.shown[-1])[-4:]) == sorted(["Go.", "ai", "seen a", "over to you"])
+        turn = await store.conversation(**config["configurable"]).get_turn(over)
+        assert turn is not None
+        assert (len(turn.messages), turn.over) == (5, "answered")
 
 
 def _graph(store: ConversationStore, model: ScriptedModel, *, guard: Any = None) -> Any:
@@ -189,3 +200,13 @@ async def test_a_graph_whose_guard_removes_the_question_is_refused(store: Conver
     refused = {"messages": [AIMessage("No.", id="a2")], "convstore_turn": "removed"}
     await append_node(store).ainvoke(refused, config)
     assert _texts(await log_of(store.conversation(**config["configurable"]))) == ["Something.", "Done.", "No."]
+
+
+@pytest.mark.slow
+async def test_a_thread_that_lost_an_answered_question_asks_no_model(store: ConversationStore, config: Any) -> None:
+    """A run without a question finds the answer, as it does in a state that has the question."""
+    model = ScriptedModel(replies=[calls("forget"), AIMessage("Done.")])
+    agent = create_agent(model, [forget], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver())
+    await agent.ainvoke({"messages": [HumanMessage("Forget it.")]}, config)
+    result = await agent.ainvoke({"messages": []}, config)
+    assert (result["messages"][-1].text, len(model.shown)) == ("Done.", 2)

@@ -29,7 +29,7 @@ from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsupportedError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, Ticket, run_in
-from convstore.messages.filing import linked, turn_of
+from convstore.messages.filing import linked
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import calls_of, result_id
 from convstore.summarization import HeadTailSummarizer, RunningSummarizer
@@ -74,7 +74,9 @@ async def test_what_the_state_gets_is_in_the_log_under_the_same_ids(
     assert result["messages"][-1].text == "Bees dance."
     question, call, found, answer = log
     assert found.id == result_id(str(call.id), "call_0")
-    assert turn_of(call) == turn_of(answer) == question.id
+    assert not call.response_metadata
+    assert (turn := await store.conversation(**scope).get_turn(str(question.id)))
+    assert turn.messages == [question, call, found, answer]
 
 
 @pytest.mark.costly

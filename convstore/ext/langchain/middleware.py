@@ -28,7 +28,7 @@ from convstore.integration import (
     run_sync,
 )
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.filing import ids_of, linked
+from convstore.messages.filing import ids_of
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
@@ -421,7 +421,6 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
     for message in response.result:
         named = message.model_copy()
         if isinstance(named, AIMessage):
-            named = linked(named, run.turn_id)
             named.id = named.id if named.id and named.id not in taken else str(uuid4())
             taken.add(named.id)
         elif named.id is None and not isinstance(named, ToolMessage):

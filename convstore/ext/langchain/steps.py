@@ -6,7 +6,7 @@ All of them may run again: appending messages that the log has writes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -37,7 +37,7 @@ from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
 from convstore.integration import Trust, append_in_turn, finish_in_turn, fit_for, host_of, made_for, sendable_message
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.filing import ids_of, is_answer, last_question, last_turn_of, pending_results
+from convstore.messages.filing import ids_of, is_answer, is_question, last_question, last_turn_of, pending_results
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
@@ -98,7 +98,9 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     messages, named = await with_turn_id(chat, messages)
     changes, logged = [*changes, *named], logged | (shown & ids_of(named))
     earlier, turn = _divided(messages)
-    run = AgentRun(chat.scope, last_turn_of(messages), dict.fromkeys(logged), history=history)
+    turn_id = last_turn_of(messages) or _lost_question(history, logged)
+    logged |= shown & {str(turn_id)}
+    run = AgentRun(chat.scope, turn_id, dict.fromkeys(logged), history=history)
     run.resent = resent.known if resent else None
     run.abandoned = branch.abandoned if branch else frozenset()
     removed = ids_of(message for message in earlier if message.id in logged or is_made_up(message)) - ids_of(turn)
@@ -117,18 +119,40 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
         is_unfinished = last and last.type != "system" and not is_answer(last)  # then the view has all of the turn
         run.view = None if is_unfinished else history.messages
         return run, changes
+    return run, [*changes, *await _found_again(chat, run, turn, trust, is_inner=is_inner)]
+
+
+async def _found_again(
+    chat: Conversation, run: AgentRun, turn: Sequence[BaseMessage], trust: Trust, *, is_inner: bool
+) -> list[BaseMessage]:
+    """Look up a turn that may have begun before; return the changes to the state's messages."""
     found = await read_turn(chat, run.turn_id)
     _take_note(run, found)
-    if found is None or turn[0].id != run.turn_id or (is_inner and len(turn) > 1):
-        if found and not trust.is_all:
+    if found is None:
+        return []
+    if turn[0].id != run.turn_id or (is_inner and len(turn) > 1):
+        if not trust.is_all:
             run.note(found.later)  # as logged, so that other content is a conflict
-        return run, changes
+        is_last = found.is_finished and turn[-1].id == found.later[-1].id
+        run.is_answered = is_last and not is_inner  # of a state that has lost the question
+        return []
     run.ahead = [*found.later, *await _only_here(chat, found, turn[1:])]
     run.is_answered = _is_answered(turn, found, run.ahead)
     if run.is_answered:
-        return run, [*changes, *run.ahead]
+        return run.ahead
     # They enter the state again one by one, so that each passes the hooks that it had not passed.
-    return run, [*changes, *map(removal, turn[1:])]
+    return list(map(removal, turn[1:]))
+
+
+def _lost_question(history: History, logged: Collection[str]) -> str | None:
+    """Return the question of those messages of a state that a view has, though the state has lost it."""
+    question = found = None
+    for message in history.messages:
+        if is_question(message) and not is_made_up(message):
+            question = message.id
+        if message.id in logged:
+            found = question
+    return found
 
 
 def _divided(messages: Sequence[BaseMessage]) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
