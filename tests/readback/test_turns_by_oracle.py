@@ -142,7 +142,10 @@ class World:
             await self.chat.decide(name, id_, "approve" if runs else "reject")
             self.oracle.decided[id_] = runs
             if not runs:
-                self.oracle.append(Said(id_, "tool", answers=call, exact=message, named=name))
+                [last] = await self.chat.list_messages(limit=1)
+                given = str(last.message.id)
+                assert given == id_ or any(stored.said.id == id_ for stored in self.oracle.log)  # then it was rewound
+                self.oracle.append(Said(given, "tool", answers=call, exact=message, named=name))
         elif newest and ready:
             id_ = self.dice.choice(ready)
             async with await self.chat.turn(name) as turn:
@@ -348,5 +351,5 @@ async def test_every_reader_says_the_same_of_a_few_logs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_every_reader_says_the_same_of_many_logs(tmp_path: Path) -> None:
-    """The same for 2,000 logs, with all their copies."""
-    await run(range(2_000), tmp_path, copies=1)
+    """The same for 2,000 logs, and the copies of every fourth."""
+    await run(range(2_000), tmp_path, copies=4)
