@@ -217,12 +217,13 @@ class Talk(Model):
         return questions | {str(message.id) for message in now[steps[-1] if steps else 0 :]}
 
     def turn_in_progress(self) -> set[str]:
-        """Ids of the messages of the last turn, if it is not finished."""
+        """Ids of the messages of the last turn, if it is not finished: an answer ends it, whatever follows."""
         active = list(self.active.values())
-        if not active or (active[-1].type == "ai" and not getattr(active[-1], "tool_calls", [])):
-            return set()
         asked = [index for index, message in enumerate(active) if message.type == "human"]
-        return {str(message.id) for message in active[asked[-1] if asked else 0 :]}
+        turn = active[asked[-1] if asked else 0 :]
+        said = [message for message in turn if message.type == "ai"]
+        is_answered = any(not getattr(message, "tool_calls", []) for message in said)
+        return set() if is_answered else {str(message.id) for message in turn}
 
 
 class Writer:

@@ -121,7 +121,8 @@ async def test_a_page_is_json_whatever_a_model_and_its_tools_write(chat: Convers
     for shape in FORMATS:
         page = await ui_messages(chat, format=shape)
         assert page.turn
-        assert page.model_dump(mode="json")["turn"]["waiting_calls"][0]["args"] != {}
+        waiting = page.model_dump(mode="json")["turn"]["waiting_calls"][0]
+        assert waiting["args"] or waiting["error"]  # arguments that nest too deeply are invalid
         assert json.loads(page.model_dump_json()) == json.loads(
             json.dumps(page.model_dump(mode="json"), allow_nan=False)
         )
