@@ -22,6 +22,7 @@ class _Session(Protocol):
     _held: HeldTurn
     _is_entered: bool
     _unsaid: StreamedReply
+    _notes: dict[type, Any]
 
     @property
     def turn_id(self) -> str: ...
@@ -68,7 +69,7 @@ class EnteredTurn(NamedTuple):
     """A turn that this context has entered, for frameworks that hear the models which work on it.
 
     Attributes:
-        session: The session, by whose identity it is known.
+        session: The session.
         held: The turn.
     """
 
@@ -89,6 +90,11 @@ class EnteredTurn(NamedTuple):
         """
         session = next((each for each in reversed(_ENTERED.get()) if each._is_entered), None)  # noqa: SLF001
         return cls(session, session._held) if session and not is_streaming() else None  # noqa: SLF001
+
+    @property
+    def notes(self) -> dict[type, Any]:
+        """What frameworks note of the session as long as it lives, by the class of each note."""
+        return self.session._notes  # noqa: SLF001
 
     def hear(self, reply: StreamedReply) -> None:
         """Make what a model says by then the answer of the turn if it is left because somebody stopped it."""

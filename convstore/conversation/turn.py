@@ -70,6 +70,7 @@ class TurnSession:
         self._streaming: AsyncGenerator[Any, None] | None = None
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
+        self._notes = dict[type, Any]()  # of frameworks that work within the session, by the class of each
         self._reserved = dict[str, _Numbers]()  # by the id of the result, whose append may have failed
         self._numbering = asyncio.Lock()
 

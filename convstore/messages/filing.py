@@ -1,8 +1,7 @@
-"""Mark the messages of an agent's state with the question that they answer, and find the last one.
+"""Find the last question of an agent's state, and mark the messages that a tool adds to its result.
 
-The question may leave the state while its run goes on. So the middleware marks an agent's messages, in
-``response_metadata``, which is not sent to providers. A message that a tool adds to its result, such as an image as a
-human message, names its result, too, and begins no turn. In the log the turn of a message is a column.
+Such a message, an image as a human message, for example, begins no turn. The middleware marks it with its turn and its
+result, in ``response_metadata``, which is not sent to providers. In the log the turn of a message is a column.
 """
 
 from __future__ import annotations

@@ -173,3 +173,17 @@ async def test_a_stream_of_the_session_in_a_node_is_heard_by_itself(chat: Conver
         await _when_asked_to_stop(chat, turn)
         await asyncio.wait({working})
     assert [message.text for message in await log_of(chat)] == ["Do seals sleep?"]
+
+
+@pytest.mark.slow
+async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> None:
+    """The same request asks again; the call is held by its session alone, as nobody hears that it was cancelled."""
+    going = asyncio.Event()
+    working = asyncio.ensure_future(_stream(_graph(chat, _streaming("They ", going), drafts=True), chat))
+    assert await _draft(chat) == "They "
+    working.cancel()
+    await asyncio.wait({working})
+    assert (turn := await chat.get_turn("r1"))
+    assert (turn.over, turn.draft) == ("", "They ")
+    await _stream(_graph(chat, _streaming("They do."), drafts=True), chat)
+    assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "They do."]

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage
@@ -38,12 +38,14 @@ class Joined:
         held: The turn as its caller holds it.
         redact: Returns the text that a draft may hold; None for no drafts.
         said: Ids and texts of the replies that were complete before somebody asked to stop.
+        calls: The calls of models that are heard.
     """
 
     chat: Conversation
     held: HeldTurn
     redact: Callable[[str], str] | None
     said: set[str] = field(default_factory=set)
+    calls: dict[UUID, object] = field(default_factory=dict)
     _drafting: asyncio.Task[Callable[[], Awaitable[None]]] | None = None
 
     def check(self) -> None:
@@ -88,15 +90,11 @@ class Joined:
         return message.id in self.said or (bool(message.text) and message.text in self.said)
 
 
-_JOINED: WeakKeyDictionary[Any, Joined] = WeakKeyDictionary()
-"""The turns that graphs have joined, by the session that their caller entered."""
-
-
 def join_turn(chat: Conversation, redact: Callable[[str], str] | None) -> None:
     """Let a graph work in the turn that its caller entered, if any; an error if that is to be stopped."""
     entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
     if entered is not None:
-        joined = _JOINED.setdefault(entered.session, Joined(chat, entered.held, redact))
+        joined = entered.notes.setdefault(Joined, Joined(chat, entered.held, redact))
         joined.redact = redact
         joined.check()
 
@@ -106,10 +104,11 @@ def joined_turn(chat: Conversation, turn_id: str | None) -> Joined | None:
     entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
     if entered is None or entered.held.record.turn_id != turn_id:
         return None
-    return _JOINED.setdefault(entered.session, Joined(chat, entered.held, None))
+    joined: Joined = entered.notes.setdefault(Joined, Joined(chat, entered.held, None))
+    return joined
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class _Call:
     """A call of a model that is heard, in a turn."""
 
@@ -126,7 +125,8 @@ class Hearing(BaseCallbackHandler):
     raise_error = True
 
     def __init__(self) -> None:
-        self._calls = dict[UUID, _Call]()
+        # Sessions hold their calls: LangChain reports the end of a cancelled call to no handler.
+        self._calls = WeakValueDictionary[UUID, _Call]()
 
     @property
     def ignore_chain(self) -> bool:
@@ -155,11 +155,11 @@ class Hearing(BaseCallbackHandler):
         entered = EnteredTurn.innermost()
         if entered is None or entered.held.record.is_finished or is_asking():
             return
-        joined = _JOINED.get(entered.session)
+        joined: Joined | None = entered.notes.get(Joined)
         if joined is None or "langgraph_node" not in (metadata or {}) or _NO_STREAM in (tags or ()):
             return
         joined.check()
-        call = self._calls[run_id] = _Call(entered, joined)
+        call = self._calls[run_id] = joined.calls[run_id] = _Call(entered, joined)
         entered.hear(call.reply)
         if _has_loop():
             joined.begin_draft(call.reply, call.done)
@@ -196,6 +196,7 @@ class Hearing(BaseCallbackHandler):
     def _end(self, run_id: UUID) -> _Call | None:
         call = self._calls.pop(run_id, None)
         if call is not None:
+            call.joined.calls.pop(run_id, None)
             call.done.set()
         return call
 
