@@ -187,9 +187,18 @@ class Rewinds:
         return tuple((range_.first, min(range_.last, last)) for range_ in self.through(last))
 
     def of(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return entries as if their rewound messages had never been appended; their totals are those of the others."""
+        """Return entries as if their rewound messages had never been appended; their totals are those of the others.
+
+        So are ends of turns that were rewound; an entry of a variant keeps its event.
+        """
         is_whole = not self.ranges and not any(entry.branch for entry in entries)
-        return entries if is_whole else [self._without_rewound(entry) for entry in entries]
+        return entries if is_whole else [self._shown(entry) for entry in entries]
+
+    def _shown(self, entry: Entry) -> Entry:
+        shown = self._without_rewound(entry)
+        if shown.event is None or shown.branch or self.event_of(entry):
+            return shown
+        return replace(shown, event=None)
 
     def _without_rewound(self, entry: Entry) -> Entry:
         index, branch = bisect_right(self.ranges, entry.last, key=_first), entry.branch

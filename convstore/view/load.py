@@ -104,7 +104,7 @@ class Load(ActiveRows):
         if held.rows and held.key == self.depends_on:
             self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)
             is_continued = not added or added[0].before == last.before + last.message.view_tokens
-            rows = marked([*held.rows, *added], new or self.entries[-1:]) if is_continued else []
+            rows = marked([*held.rows, *added], self.log.active.of(new or self.entries[-1:])) if is_continued else []
         self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:

@@ -108,6 +108,18 @@ async def test_what_a_person_ended_counts_as_read(chat: Conversation) -> None:
     assert await results(chat) == [False]
 
 
+async def test_a_turn_whose_end_was_rewound_keeps_what_is_unread(chat: Conversation) -> None:
+    """It goes on, and what it leaves unread is whole in the next turn."""
+    await chat.append([HumanMessage("Page 3?", id="q1"), calling("c1", "a")])
+    await chat.append(calling("c2", "b"))
+    await chat.stop("q1")
+    await chat.rewind(before="c2")
+    await chat.append(result("a"))
+    assert await results(chat) == [True]
+    await chat.append(HumanMessage("And?"))
+    assert await results(chat) == [True]
+
+
 async def test_a_summary_covers_nothing_unread() -> None:
     """The next turn sees what an agent that died has found."""
     rule = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=200, keep_last_turns=0)
