@@ -28,7 +28,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader, Snapshot
-from convstore.runtime.places import place_at
+from convstore.runtime.places import place_at, standing_at
 from convstore.values.scope import Scope
 
 _TRIES = 100
@@ -123,7 +123,7 @@ class Rewinder:
             is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
                 return log, None
-            before = (await self._log.entry(cached.conversation, undo - 1)).totals if undo else Totals()
+            before = (await self._log.entry(cached.conversation, undo - 1)).totals if undo > 1 else Totals()
             earlier = (await self._reader.snapshot(cached, before, known=rewinds)).active
             if ordinal > before.messages or not earlier.has(ordinal):
                 raise InvalidInputError(
@@ -155,10 +155,11 @@ class Rewinder:
         if undone is None:
             return None
         rows = await self._reader.messages_by_id(log.cached, [undone.place])
-        if undone.place not in rows:
-            return None
-        place = await place_at(self._reader, log, rows[undone.place])
-        return place.standing.changed(undone.left)
+        if undone.place in rows:
+            standing = (await place_at(self._reader, log, rows[undone.place])).standing
+        else:  # a repair found that the question was lost
+            standing = await standing_at(self._reader, log, undone.place)
+        return standing.changed(undone.left)
 
     async def _find(self, scope: Scope, message_id: str) -> tuple[CachedConversation, int]:
         """Return the conversation and the ordinal of one of its messages."""
@@ -178,16 +179,8 @@ class Rewinder:
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
             raise CorruptDocumentError(cached.conversation, f"no entry has message {ordinal}")
-        [entry], before = rewinds.of(found), Totals()
-        if entry.number > 1:
-            before = await self._continued(cached, entry, rewinds)
-        # Another counter may have written the previous entry.
-        before = replace(
-            before,
-            tokens=entry.totals.tokens - sum(message.tokens for message in entry.messages),
-            view_tokens=entry.totals.view_tokens - sum(message.view_tokens for message in entry.messages),
-            counter=entry.totals.counter,
-        )
+        [entry] = rewinds.of(found)
+        before = await self._before_entry(cached, entry, rewinds)
         kept = [message for message in entry.messages if message.ordinal < ordinal + is_after]
         try:
             decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
@@ -195,12 +188,25 @@ class Rewinder:
             raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
         return entry.number + bool(kept), totals_after(before, decoded, at=entry.at)
 
-    async def _continued(self, cached: CachedConversation, entry: Entry, rewinds: Rewinds) -> Totals:
+    async def _before_entry(self, cached: CachedConversation, entry: Entry, rewinds: Rewinds) -> Totals:
         """Return the totals that an entry with active messages continues."""
         if entry.event and entry.event.variant:
-            return (await self._reader.branch(cached, entry.event, through=entry.number - 1)).totals
-        [previous] = rewinds.of([await self._log.entry(cached.conversation, entry.number - 1)])
-        return previous.totals
+            before = (await self._reader.branch(cached, entry.event, through=entry.number - 1)).totals
+        elif entry.is_rewind:  # of a variant whose beginning a repair found lost
+            last = rewinds.last_active(entry.first - 1)
+            return (await self.point(cached, last, rewinds, is_after=True))[1] if last else Totals()
+        elif entry.number > 1:
+            [previous] = rewinds.of([await self._log.entry(cached.conversation, entry.number - 1)])
+            before = previous.totals
+        else:
+            before = Totals()
+        # Another counter may have written the previous entry.
+        return replace(
+            before,
+            tokens=entry.totals.tokens - sum(message.tokens for message in entry.messages),
+            view_tokens=entry.totals.view_tokens - sum(message.view_tokens for message in entry.messages),
+            counter=entry.totals.counter,
+        )
 
     async def fresh(self, cached: CachedConversation) -> Snapshot:
         """Return the log as it is stored, whatever is cached: a backup may have been restored. Two round trips."""

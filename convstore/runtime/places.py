@@ -31,11 +31,18 @@ def place_of(question: StoredMessageRow) -> str:
     return (event and event.first_turn) or question.message.id
 
 
+async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
+    """Return what stands at a place by the last entry that changed it; its question may be lost.
+
+    One or two commands.
+    """
+    row = await reader.log.places.last(log.cached.conversation, at_place(place), through=log.tail.entries)
+    return row.standing if row else first_standing(place)
+
+
 async def place_at(reader: LogReader, log: Snapshot, question: StoredMessageRow) -> Place:
     """Return what stands at the place of a turn. One command, rarely three."""
-    key = at_place(place_of(question))
-    row = await reader.log.places.last(log.cached.conversation, key, through=log.tail.entries)
-    return await place_with(reader, log, question, row.standing if row else None)
+    return await place_with(reader, log, question, await standing_at(reader, log, place_of(question)))
 
 
 async def place_with(reader: LogReader, log: Snapshot, question: StoredMessageRow, standing: Standing | None) -> Place:

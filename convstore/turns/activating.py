@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from convstore.append.rewinder import Rewinder
 from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Totals
 from convstore.log.rewind import NO_REWINDS, Change
 from convstore.log.standing import Standing, at_place, left_place
 from convstore.mongo.log import StoredMessageRow
@@ -85,7 +85,7 @@ class Activator:
         numbers = {leaving.number - 1, leaving.previous, leaving.totals.whole_list} - {0, leaving.number}
         reads = [self._reader.log.entry(cached.conversation, number) for number in numbers]
         entries = {entry.number: entry for entry in await asyncio.gather(*reads)}
-        totals = entries[leaving.number - 1].totals
+        totals = entries[leaving.number - 1].totals if leaving.number > 1 else Totals()
         log = await self._reader.snapshot(cached, totals, list(entries.values()), known=NO_REWINDS)
         return _Earlier(question, changed_at, standing, leaving.standing, log)
 

@@ -22,6 +22,7 @@ from convstore.log.assignment import is_written_by_model, saw_of
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, EntryItem, EntryMessage, EntrySource, RewoundRange, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
+from convstore.log.standing import Standing, first_standing
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals
 from convstore.log.turn_event import TurnEvent
@@ -68,6 +69,7 @@ class LogCopy:
     _items: dict[str, tuple[int, int]] = field(default_factory=dict)
     _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     _variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
+    _standings: dict[str, Standing] = field(default_factory=dict)
 
     @property
     def active(self) -> Rewinds:
@@ -88,6 +90,8 @@ class LogCopy:
                 self._items[item.id] = (entry.number, index)
         if entry.event and entry.event.variant:
             self._add_to_variant(entry, entry.event)
+        if entry.standing:
+            self._standings[entry.standing.place] = entry.standing
 
     def _add_to_variant(self, entry: Entry, event: TurnEvent) -> None:
         key = (event.first_turn, event.variant)
@@ -180,8 +184,24 @@ class LogCopy:
             undo=0,
             event=event,
             branch=None,
+            standing=self._standing(entry),
             items=tuple(self._moved_items(entry.items)),
         )
+
+    def _standing(self, entry: Entry) -> Standing | None:
+        """Return what an entry says of a place, with what stands there in the copy as the variant that it takes away.
+
+        An earlier entry that changed the place may be lost.
+        """
+        standing = entry.standing
+        if standing is None:
+            return None
+        here = self._standings.get(standing.place, first_standing(standing.place)).shown
+        if entry.event and entry.event.kind == "begin":
+            return standing._replace(shown=here)
+        left = standing.left
+        is_answered_since = not here.variant and left.turn == left.variant == here.turn
+        return standing if is_answered_since else standing._replace(left=here)
 
     def _moved_message(self, message: EntryMessage, appended: BaseMessage) -> EntryMessage:
         """Return a message with the ordinals that it has in the copy."""
@@ -280,26 +300,36 @@ class LogCopy:
         return self.places[ordinal] if ordinal else 0
 
     def _event(self, event: TurnEvent | None) -> TurnEvent | None:
-        """Return an event as the copy records it; one of a variant whose beginning is lost, without the variant."""
+        """Return an event as the copy records it; without its variant if that cannot be shown in the copy.
+
+        Its beginning or its question is lost, or the entry that made active what stands before it.
+        """
         if event is None:
             return None
         event = event._replace(question=self.places.get(event.question, 0))
         if not event.variant:
             return event
         if event.kind == "begin":
-            place = self._place_before(json.loads(event.values)[0])
-            return event._replace(values=json.dumps([place, self._entry_after(place)]))
+            return self._begin(event)
         if (event.first_turn, event.variant) in self._variants:
             return event
-        return event._replace(first_turn="", variant="") if event.kind in ("wait", "decide", "finish", "stop") else None
+        if event.kind == "append":  # its question still names the place
+            return event._replace(kind="fence", variant="")
+        return event._replace(first_turn="", variant="")
+
+    def _begin(self, event: TurnEvent) -> TurnEvent | None:
+        """Return what the first entry of a variant records; None if the copy cannot show it."""
+        place = self._place_before(json.loads(event.values)[0])
+        is_question_lost = event.turn != event.variant and not event.question
+        is_hidden = place > 0 and not self.active.has(place)
+        if is_question_lost or is_hidden:
+            return None
+        return event._replace(values=json.dumps([place, self._entry_after(place)]))
 
     def _entry_after(self, ordinal: int) -> int:
         """Return the number of the first entry of the copy that has only messages after an ordinal."""
         index = bisect_right(self._spans, ordinal, key=lambda span: span.first) - 1
-        if index < 0:
-            return 1
-        span = self._spans[index]
-        return span.number if span.last > ordinal else span.number + 1
+        return self._spans[index].number + 1 if index >= 0 else 1
 
     def _branch(self, entry: Entry, event: TurnEvent | None) -> Branch | None:
         """Return the variant that an entry continues or finishes, None for any other entry."""

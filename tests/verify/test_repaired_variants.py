@@ -1,0 +1,71 @@
+"""Variants of a log that lost entries: each one that is listed can be shown, and the log stays sound."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import MessageRewoundError, UnknownMessageError
+
+pytestmark = pytest.mark.slow
+
+
+async def answered(chat: Conversation, turn_id: str, text: str, **asked: Any) -> None:
+    """Ask for an answer of two messages; the id of the last one is its text."""
+    async with await chat.turn(turn_id, **asked) as turn:
+        await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"call {text}"}]))
+        await turn.add_result(turn.open_calls[0], "found")
+        await turn.append(AIMessage(text, id=text))
+
+
+async def check(database: Any, chat: Conversation) -> None:
+    """Show each variant of each turn, and rewind and restore its end; `verify` finds nothing."""
+    store = ConversationStore(database)
+    chat = store.conversation(**chat.scope)
+    for turn_id in ("q", "q2"):
+        try:
+            variants = await chat.variants(turn_id)
+        except UnknownMessageError:
+            continue
+        for variant in variants:
+            try:
+                await chat.activate(variant)
+            except (MessageRewoundError, UnknownMessageError):
+                continue
+            last = (await chat.list_messages())[-1].message.id
+            await chat.rewind(before=str(last))
+            await chat.undo_rewind()
+            assert (await chat.list_messages())[-1].message.id == last
+            assert (await store.verify()).findings == ()
+
+
+async def test_variants_of_a_repaired_log_are_shown(own_database: Any) -> None:
+    """Whichever entry is lost, also with the one that took a variant away or showed it, or with the first ones."""
+    await ConversationStore(own_database).setup()
+    chat = ConversationStore(own_database).conversation(user_id="ada", thread_id="t")
+    await answered(chat, "q", "A", human="Q")
+    await answered(chat, "q", "B", regenerate="one")
+    await answered(chat, "q2", "C", human="Q2", instead_of="q")
+    await answered(chat, "q2", "D", regenerate="two")
+    await chat.activate((await chat.variants("q"))[0])
+    await chat.rewind(before="A")
+    await chat.undo_rewind()
+    await answered(chat, "q", "E", regenerate="three")
+    everything = {name: await own_database[name].find({}).to_list(None) for name in ("heads", "log")}
+    keys = [entry["_id"] for entry in everything["log"] if "first" in entry][:-1]
+    losses = (
+        [{key} for key in keys]
+        + [set(keys[:number]) for number in (2, 5, 7, 9)]
+        + [{*pair} for pair in combinations(keys[::5], 2)]
+    )
+    for lost in losses:
+        for name, documents in everything.items():
+            await own_database[name].delete_many({})
+            await own_database[name].insert_many(documents)
+        await own_database["log"].delete_many({"_id": {"$in": [*lost]}})
+        assert (await ConversationStore(own_database).verify(repair=True)).ok, sorted(lost)
+        await check(own_database, chat)
