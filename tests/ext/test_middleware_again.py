@@ -543,3 +543,17 @@ async def test_an_empty_answer_is_shown_as_a_text(store: ConversationStore, scop
     shown = [[text for _, text in kinds(messages)] for messages in model.shown]
     assert shown[1:] == [[QUESTION, "(no text)"], [QUESTION, "(no text)", "So.", "Why?"]]
     assert (await log_of(store.conversation(**scope)))[1].text == ""
+
+
+async def test_a_late_result_does_not_open_an_answered_question_again(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """Asked again, it is answered from the log; the late result stays in the log."""
+    agent, model, ran = make_agent(store, [calls("search", query="a"), AIMessage("Fine.")])
+    await ask(agent, scope)
+    chat = store.conversation(**scope)
+    await chat.append(ToolMessage("late", tool_call_id="nobody", id="late"), turn="q1")
+    again = await ask(make_agent(store, [])[0], scope)
+    assert again["messages"][-1].text == "Fine."
+    assert (len(model.shown), ran) == (2, ["a"])
+    assert (await chat.get_turn("q1")).over == "answered"

@@ -158,7 +158,7 @@ def is_of_no_call(message: BaseMessage) -> bool:
     return isinstance(message, ToolMessage) and not message.tool_call_id
 
 
-def may_be_structured(answer: AIMessage) -> bool:
+def may_be_structured(answer: BaseMessage) -> bool:
     """Return True if an answer without calls may be the JSON text of a structured response."""
     return answer.text.lstrip()[:1] in ("{", "[")
 

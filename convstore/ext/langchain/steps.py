@@ -32,7 +32,7 @@ from convstore.ext.langchain.results import (
     may_be_structured,
 )
 from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
-from convstore.ext.langchain.turn import LoggedTurn, ids_in_log, read_turn
+from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
 from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
 from convstore.integration import Trust, append_in_turn, finish_in_turn, fit_for, host_of, made_for, sendable_message
@@ -133,12 +133,14 @@ async def _found_again(
     if turn[0].id != run.turn_id or (is_inner and len(turn) > 1):
         if not trust.is_all:
             run.note(found.later)  # as logged, so that other content is a conflict
-        is_last = found.is_finished and turn[-1].id == found.later[-1].id
+        is_last = turn[-1].id in ids_of(found.until_answer[-1:])
         run.is_answered = is_last and not is_inner  # of a state that has lost the question
         return []
-    run.ahead = [*found.later, *await _only_here(chat, found, turn[1:])]
-    run.is_answered = _is_answered(turn, found, run.ahead)
+    only_here = await _only_here(chat, found, turn[1:])
+    run.ahead = [*found.later, *only_here]
+    run.is_answered = not only_here and _is_answered(turn, found)
     if run.is_answered:
+        run.ahead = found.until_answer
         return run.ahead
     # They enter the state again one by one, so that each passes the hooks that it had not passed.
     return list(map(removal, turn[1:]))
@@ -325,7 +327,7 @@ async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: 
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
 
 
-def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
+def _take_note(run: AgentRun, found: TurnMessages | None) -> None:
     run.is_known = True
     if found:
         run.logged |= dict.fromkeys(ids_of(found.later))
@@ -334,7 +336,7 @@ def _take_note(run: AgentRun, found: LoggedTurn | None) -> None:
             run.unread = set(steps[-1])
 
 
-async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[BaseMessage]) -> list[BaseMessage]:
+async def _only_here(chat: Conversation, found: TurnMessages, state: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
     known = ids_of(found.later)
     extra = [message for message in state if message.id not in known and not is_made_up(message)]
@@ -342,12 +344,10 @@ async def _only_here(chat: Conversation, found: LoggedTurn, state: Sequence[Base
     return [message for message in extra if message.id not in logged]
 
 
-def _is_answered(turn: Sequence[BaseMessage], found: LoggedTurn, ahead: Sequence[BaseMessage]) -> bool:
+def _is_answered(turn: Sequence[BaseMessage], found: TurnMessages) -> bool:
     """Return True if the same question was answered, and the answer needs no further work."""
-    if not found.is_finished or len(ahead) > len(found.later) or turn[0] != found.question:
-        return False
-    answer = found.later[-1]
-    return isinstance(answer, AIMessage) and not may_be_structured(answer)
+    answer = found.until_answer[-1:]
+    return bool(answer) and turn[0] == found.question and not may_be_structured(answer[0])
 
 
 def _last_said(history: History) -> BaseMessage | None:
