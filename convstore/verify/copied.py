@@ -19,7 +19,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.assignment import is_written_by_model, saw_of
-from convstore.log.branch import Branch, branch_of
+from convstore.log.branch import Branch, branch_of, finishes_variant
 from convstore.log.entry import Entry, EntryItem, EntryMessage, EntrySource, RewoundRange, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
 from convstore.log.standing import Standing, first_standing
@@ -196,10 +196,14 @@ class LogCopy:
         standing = entry.standing
         if standing is None:
             return None
-        here = self._standings.get(standing.place, first_standing(standing.place)).shown
+        known = self._standings.get(standing.place, first_standing(standing.place))
+        here, left = known.shown, standing.left
+        if finishes_variant(entry) and standing.variants <= known.variants:  # it came late: its number is taken
+            number = known.variants + 1
+            standing = standing._replace(shown=standing.shown._replace(number=number), variants=number)
+        standing = standing._replace(variants=max(known.variants, standing.variants))
         if entry.event and entry.event.kind == "begin":
             return standing._replace(shown=here)
-        left = standing.left
         is_answered_since = not here.variant and left.turn == left.variant == here.turn
         return standing if is_answered_since else standing._replace(left=here)
 

@@ -9,7 +9,10 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import MessageRewoundError, UnknownMessageError
+from convstore.exceptions import ConversationDeletedError, MessageRewoundError, UnknownMessageError
+from convstore.integration import host_of
+from convstore.runtime.clock import Clock
+from convstore.testing.fixtures import ahead
 
 pytestmark = pytest.mark.slow
 
@@ -69,3 +72,25 @@ async def test_variants_of_a_repaired_log_are_shown(own_database: Any) -> None:
         await own_database["log"].delete_many({"_id": {"$in": [*lost]}})
         assert (await ConversationStore(own_database).verify(repair=True)).ok, sorted(lost)
         await check(own_database, chat)
+
+
+async def test_a_variant_that_came_late_has_its_own_number(own_database: Any) -> None:
+    """A worker finishes it in the old log, while another one is made in the copy; both can be shown."""
+    store = ConversationStore(own_database, clock=Clock(monotonic=lambda: 100.0))
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(AIMessage("greeting", id="greeting"))
+    await chat.append(AIMessage("lost", id="lost"))
+    await answered(chat, "q", "A", human="Q")
+    held = await chat.turn("q", regenerate="late")
+    await own_database["log"].delete_one({"messages.id": "lost"})
+    assert (await ConversationStore(own_database).verify(repair=True)).ok
+    with pytest.raises(ConversationDeletedError):  # it was written
+        await held.append(AIMessage("late", id="late"))
+    fresh = ConversationStore(own_database).conversation(**chat.scope)
+    await answered(fresh, "q", "B", regenerate="new")
+    services = await host_of(ConversationStore(own_database, clock=ahead(90))).services()
+    await services.retention.sweep()
+    found = await ConversationStore(own_database).conversation(**chat.scope).variants("q")
+    assert [(variant.variant_id, variant.number) for variant in found] == [("q", 1), ("new", 2), ("late", 3)]
+    await check(own_database, chat)
