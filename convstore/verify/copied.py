@@ -211,12 +211,14 @@ class LogCopy:
         """Return a message with the ordinals that it has in the copy."""
         ordinal = self.places[message.ordinal]
         stamp = self._moved_stamp(message)
+        seen = self._place_before(message.saw) or ordinal - 1
+        saw = saw_of(ordinal, stamp) if stamp else min(seen, ordinal - 1)
         return replace(
             message,
             ordinal=ordinal,
             entry="",
             turn=self.places.get(message.turn, 0),
-            saw=saw_of(ordinal, stamp) if is_written_by_model(appended) else 0,
+            saw=saw if is_written_by_model(appended) else 0,
             stamp=write_stamp(stamp) if stamp else "",
         )
 

@@ -145,10 +145,18 @@ class SizedLog:
         asked = (row.message.ordinal for row in reversed(rows) if row.message.begins_turn)
         return next(asked, rows[0].message.ordinal)
 
+    @cached_property
+    def _newest_row(self) -> int:
+        """The row of the newest question if its turn is in progress, else the end of the rows."""
+        question = self._newest_question
+        if question is None:
+            return len(self.rows)
+        return bisect_left(self.rows, question, key=lambda row: row.message.ordinal)
+
     def _keep_unread(self) -> None:
         """Keep whole what no model had read when this turn began: the newest results, in a quarter of the budget."""
         room = self._quarter if self.policy.max_tokens else None
-        for index in reversed(range(self.now.begin)):
+        for index in reversed(range(self._newest_row)):
             message = self.rows[index].message
             is_short = message.type == "tool" and self._finished[index] is FINISHED
             if not is_short or message.ordinal not in self._left_unread:
@@ -218,7 +226,7 @@ class SizedLog:
     def unseen(self) -> int:
         """Size of what the model has not read yet: question and last step, with leading system messages and summary."""
         parts = [_head(self.now, self._steps), *self._steps[len(self._read) :]]
-        return self.fixed + sum(self._whole[index] for part in parts for index in part)
+        return self.fixed + sum(self._in_progress.sizes[index] for part in parts for index in part)
 
     def _read_steps(self) -> int:
         """Return how many steps of the turn in progress come before the last one, and before any unread message.
@@ -264,8 +272,8 @@ class SizedLog:
         if (stubs, gap) not in self._current:
             done = self._read[: self._steps_through(self._read, stubs)]
             settled = self._settle_now(done, gap)
-            whole = Forms([WHOLE] * len(self.rows), self._whole)
-            self._current[stubs, gap] = self._joined(self.now, _head(self.now, self._steps).stop, done, settled, whole)
+            body = _head(self.now, self._steps).stop
+            self._current[stubs, gap] = self._joined(self.now, body, done, settled, self._in_progress)
         return self._current[stubs, gap]
 
     def _settle_now(self, done: Sequence[range], gap: int) -> Part:
@@ -341,6 +349,15 @@ class SizedLog:
             at for at in step if self.rows[at].message.type == "tool" and is_always_whole(self.rows[at], self.policy)
         )
         return sum(self._settled[at] for at in kept)
+
+    @cached_property
+    def _in_progress(self) -> Forms:
+        """Return the forms in the turn in progress: whole, from its newest question on if turns interleave."""
+        shown, sizes = [WHOLE] * len(self.rows), self._whole.copy()
+        for at in range(self.now.begin, self._newest_row):
+            shown[at] = self._finished[at]
+            sizes[at] = self._final[at]
+        return Forms(shown, sizes)
 
     @cached_property
     def _in_shortened(self) -> Forms:

@@ -70,6 +70,15 @@ async def test_the_answer_of_another_run_reads_nothing_of_a_later_turn(chat: Con
     assert await results(chat) == [True]
 
 
+async def test_what_was_a_stub_stays_one_when_an_earlier_run_goes_on(chat: Conversation) -> None:
+    """Its form was decided when the newer question was asked; its turn and the newer one are one then."""
+    await chat.append([HumanMessage("First?", id="q1"), calling("c1", "a"), result("a"), calling("c2", "b")])
+    await chat.append(HumanMessage("Second?", id="q2"))
+    assert (await results(chat))[0] is False
+    await chat.append([result("b"), AIMessage("First answer.")], turn="q1")
+    assert await results(chat) == [False, True]
+
+
 async def test_a_reply_reads_only_what_its_view_showed(chat: Conversation) -> None:
     """A result that came while the model was asked stays whole."""
     await chat.append([HumanMessage("Both?", id="q1"), calling("c1", "a", "b"), result("a")])
