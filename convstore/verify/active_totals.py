@@ -21,12 +21,15 @@ class ActiveTotals:
     Attributes:
         messages: The active messages as of the last rewind entry that could be read.
         problems: Problems of the entry added last, if it is a rewind entry.
+        compares_turns: False for the copy of a repaired log, whose newest question may be that of a lost variant.
     """
 
     messages: Rewinds = NO_REWINDS
     problems: list[str] = field(default_factory=list)
+    compares_turns: bool = True
     _is_known: bool = True
     _counters: set[str] = field(default_factory=set)
+    _questions: list[int] = field(default_factory=list)
     _sums: dict[str, array[int]] = field(default_factory=lambda: {name: array("q", [0]) for name in COUNTS})
 
     def lose(self) -> None:
@@ -50,16 +53,26 @@ class ActiveTotals:
             counts = self.counts(entry.last, [range_[:2] for range_ in self.messages.ranges])
             # Sizes made by different token counters cannot be added.
             names = COUNTS if len(self._counters) <= 1 else COUNTS[:3]
-            if wrong := [name for name in names if getattr(entry.totals, name) != counts[name]]:
+            wrong = [name for name in names if getattr(entry.totals, name) != counts[name]]
+            if self.compares_turns and entry.totals.turn != self._newest_question():
+                wrong.append("turn")
+            if wrong:
                 self.problems = [f"the totals of active messages are wrong: {', '.join(wrong)}"]
 
     def count(self, entry: Entry) -> None:
         """Count the messages of an entry, in place of those that were counted with their ordinals."""
         for sums in self._sums.values():
             del sums[entry.first :]
+        while self._questions and self._questions[-1] >= entry.first:
+            self._questions.pop()
+        self._questions += [message.ordinal for message in entry.messages if message.begins_turn]
         for message in entry.messages:
             for name, number in counts_of([message]).items():
                 self._sums[name].append(self._sums[name][-1] + number)
+
+    def _newest_question(self) -> int:
+        """Return the ordinal of the newest active question, 0 without one."""
+        return next((ordinal for ordinal in reversed(self._questions) if self.messages.has(ordinal)), 0)
 
     def counts(self, through: int, rewound: Iterable[tuple[int, int]]) -> dict[str, Any]:
         """Return the counts of the messages up to an ordinal that are not in rewound ranges."""
