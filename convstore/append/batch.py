@@ -433,8 +433,10 @@ class Known(NamedTuple):
         new: The messages that are still to be written.
         stored: Ordinals of the others, by id.
         renumbered: Old and new numbers of their sources, by message id.
+        questions: Ordinals of the questions that the batch and its event name, by their ids.
     """
 
     new: Batch
     stored: Mapping[str, int] = {}
     renumbered: Mapping[str, dict[int, int]] = {}
+    questions: Mapping[str, int] = {}

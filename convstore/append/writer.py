@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -195,11 +194,14 @@ class Writer:
 
     async def _write_in_order(self, cached: CachedConversation, request: Request) -> tuple[Known, Entry | None, Totals]:
         """Write one batch, as `_write` says; the caller holds the conversation's lock."""
-        known, sent, used = Known(request.batch), list[Chunk](), list[Chunk]()
+        # Kept here, because other calls may push them out of the cache before the entry is composed.
+        questions = cached.known_questions(request.named)
+        known = Known(request.batch, questions=questions)
+        sent, used = list[Chunk](), list[Chunk]()
         try:
             for tries in range(_TRIES):
                 tail = None if tries else await self._tail(cached, request, known.new)
-                if tail is None or self._must_look_up(cached, request, tail):
+                if tail is None or self._must_look_up(cached, request, tail, questions):
                     known = await self._look_up(cached, request)
                     if request.is_written(known.new):
                         tail = await self._tail(cached, request, known.new)
@@ -209,7 +211,7 @@ class Writer:
                         await self._check_continues(cached, tail, cached.tail or Totals())
                     tail = await self._tail(cached, request, known.new)
                 request.condition.check(tail)
-                entry = await self._compose(cached, request, known.new, tail)
+                entry = await self._compose(cached, request, known, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
                     continue
                 acknowledged, used = cached.entries, known.new.chunks
@@ -234,7 +236,9 @@ class Writer:
                 with suppress(StoreError):  # must not hide the append's own outcome; a sweep removes them after a day
                     await settle(self._log.drop_chunks(cached.conversation, request.batch.token, unused))
 
-    def _must_look_up(self, cached: CachedConversation, request: Request, tail: Totals) -> bool:
+    def _must_look_up(
+        self, cached: CachedConversation, request: Request, tail: Totals, questions: Mapping[str, int]
+    ) -> bool:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
         condition = request.condition
         if self._log.must_look_first or request.batch.items:  # no index keeps their ids unique
@@ -243,7 +247,7 @@ class Writer:
             is_last_turn = cached.last_question == (condition.turn, tail.link)
             if not is_last_turn:
                 return True
-        if not request.named.issubset(cached.questions):
+        if not request.named.issubset(questions):
             return True
         return condition.refusal is not None or not condition.follows(tail)
 
@@ -261,45 +265,62 @@ class Writer:
 
     async def _look_up(self, cached: CachedConversation, request: Request) -> Known:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
-        batch, conversation, condition = request.batch, cached.conversation, request.condition
+        batch, condition = request.batch, request.condition
         if not batch.prepared and not batch.items and request.named.issubset(cached.questions):
-            if cached.tail and not condition.follows(cached.tail):
-                tail, cached.tail = await self._log.last_totals(conversation, shown=request.reserve > 0), None
-                self._cache.confirm(cached, tail)
-            return Known(batch)
-        read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
-        named = request.named
-        wanted = {condition.turn, *batch.ids, *named} - {""}
-        if condition.turn or batch.items or self._log.must_look_first:
-            tail = await read_tail  # read first, so a concurrent append makes the insert fail
-            found = await self._log.messages_by_id(conversation, wanted)
-        else:
-            tail, found = await asyncio.gather(read_tail, self._log.messages_by_id(conversation, wanted))
-        cached.know_questions([row.message for row in found.values()])
-        found = {id_: row for id_, row in found.items() if id_ == condition.turn or id_ not in named}
+            return await self._follow_end(cached, request)
+        tail, everything = await self._read_end(cached, request)
+        cached.know_questions([row.message for row in everything.values()])
+        questions = {id_: row.message.ordinal for id_, row in everything.items() if row.message.begins_turn}
+        own = {condition.turn, *batch.ids}
+        found = {id_: row for id_, row in everything.items() if id_ in own}
         cached.tail = None
         self._cache.confirm(cached, tail)
         condition.check_ids(found, tail)
         await self._refuse_changed(cached, request, found)
-        rows = dict[str, Row]()
-        if found:
-            log = await self._reader.snapshot(cached, tail)
-            if (branch := condition.branch) and not condition.follows(tail):
-                raise TailMoved(tail.messages)  # it may have more messages now
-            seen = log._replace(active=branch.active(log.active)) if branch else log
-            seen.check_active([row.message for row in found.values()])
-            entries = {row.entry.number: row.entry for row in found.values()}
-            rows = {row.message.id: row for entry in entries.values() for row in rows_of(log.active.of([entry]))}
+        rows = await self._active_rows(cached, request, found, tail)
         if condition.turn:
             check_turn(condition.turn, batch.ids, found=rows, tail=tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
-        renumbered = renumbered_by([source for row in found.values() for source in row.sources])
-        known = Known(
-            batch.without(stored, await stored_items(self._log, conversation, batch.items)), stored, renumbered
-        )
+        new = batch.without(stored, await stored_items(self._log, cached.conversation, batch.items))
         if self._log.must_look_first:
-            await self._refuse_taken_source_ids(cached, known.new)
-        return known
+            await self._refuse_taken_source_ids(cached, new)
+        renumbered = renumbered_by([source for row in found.values() for source in row.sources])
+        return Known(new, stored, renumbered, questions)
+
+    async def _follow_end(self, cached: CachedConversation, request: Request) -> Known:
+        """Read the end of the log for a batch without messages, if the cached one is not what it has to follow."""
+        if cached.tail and not request.condition.follows(cached.tail):
+            tail = await self._log.last_totals(cached.conversation, shown=request.reserve > 0)
+            cached.tail = None
+            self._cache.confirm(cached, tail)
+        return Known(request.batch, questions=cached.known_questions(request.named))
+
+    async def _read_end(
+        self, cached: CachedConversation, request: Request
+    ) -> tuple[Totals, Mapping[str, StoredMessageRow]]:
+        """Return the end of the log, and the messages that a request names, by their ids. Two commands, in parallel."""
+        batch, conversation = request.batch, cached.conversation
+        wanted = {request.condition.turn, *batch.ids, *request.named} - {""}
+        read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
+        read_messages = partial(self._log.messages_by_id, conversation, wanted)
+        if request.condition.turn or batch.items or self._log.must_look_first:
+            tail = await read_tail  # read first, so a concurrent append makes the insert fail
+            return tail, await read_messages()
+        return await asyncio.gather(read_tail, read_messages())
+
+    async def _active_rows(
+        self, cached: CachedConversation, request: Request, found: Mapping[str, StoredMessageRow], tail: Totals
+    ) -> dict[str, Row]:
+        """Return the messages of a batch that the log has as rows, by id; an error if one was rewound."""
+        if not found:
+            return {}
+        log, branch = await self._reader.snapshot(cached, tail), request.condition.branch
+        if branch and not request.condition.follows(tail):
+            raise TailMoved(tail.messages)  # it may have more messages now
+        seen = log._replace(active=branch.active(log.active)) if branch else log
+        seen.check_active([row.message for row in found.values()])
+        entries = {row.entry.number: row.entry for row in found.values()}
+        return {row.message.id: row for entry in entries.values() for row in rows_of(log.active.of([entry]))}
 
     async def _refuse_changed(
         self, cached: CachedConversation, request: Request, found: Mapping[str, StoredMessageRow]
@@ -320,37 +341,28 @@ class Writer:
                 raise TailMoved(row.message.ordinal)
             raise ContentConflictError(new.id)
 
-    async def _compose(self, cached: CachedConversation, request: Request, new: Batch, tail: Totals) -> Entry:
-        """Compose the entry after the tail; sources whose number is taken get another one, or are refused.
-
-        An index keeps the numbers of tools apart, but not from those that the store gave.
-        """
-        numbers, taken, through = new.kept_source_ids, frozenset[int](), 0
-        is_child = bool(parent_id(cached.conversation))
-        # Read before the ids in use: a number that another child claims in between is claimed here, too, and refused.
-        if is_child and (numbers or new.reserved):
-            through = await self._child_numbers.through(cached)
-        is_shared = is_child or new.claimant
-        if numbers and (is_shared or min(numbers) <= (tail.sources_through if new.renumber else tail.given_through)):
-            if new.renumber:
-                taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
-            else:
-                await self._refuse_taken_source_ids(cached, new)
-        if is_child:
-            try:
-                new = await self._child_numbers.numbered(cached, new, taken, through)
-            except SourceIdClashError:
-                if not new.renumber:
-                    raise
-                return await self._compose(cached, request, new, tail)
-        asked: Any = {"reserve": request.reserve, "for_child": request.for_child, "event": request.event}
-        asked["questions"] = cached.questions
-        if request.condition.branch is None:  # a variant's question is hidden until the variant is active
-            await self._check_question(cached, new, tail)
+    async def _compose(self, cached: CachedConversation, request: Request, known: Known, tail: Totals) -> Entry:
+        """Compose the entry after the tail; sources whose number is taken get another one, or are refused."""
+        branch = request.condition.branch
+        if branch is None:  # a variant's question is hidden until the variant is active
+            await self._check_question(cached, known, tail)
+        new, taken = await self._numbered(cached, known.new, tail)
+        last_active = 0
         if new.items:
-            asked["last_active"] = (await self._reader.snapshot(cached, tail)).active.last_active(tail.messages)
-        at, link, branch = self._clock.now(), self._clock.link(), request.condition.branch
-        work = partial(compose, new, branch.tail(tail) if branch else tail, at=at, link=link, taken=taken, **asked)
+            last_active = (await self._reader.snapshot(cached, tail)).active.last_active(tail.messages)
+        work = partial(
+            compose,
+            new,
+            branch.tail(tail) if branch else tail,
+            at=self._clock.now(),
+            link=self._clock.link(),
+            reserve=request.reserve,
+            for_child=request.for_child,
+            taken=taken,
+            event=request.event,
+            last_active=last_active,
+            questions=known.questions,
+        )
         made = await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
         if branch is None:
             return made
@@ -359,13 +371,42 @@ class Writer:
             raise TurnConflictError(branch.event.turn, is_newest=False)
         return branch.entry_of(made, tail, active)
 
-    async def _check_question(self, cached: CachedConversation, new: Batch, tail: Totals) -> None:
+    async def _check_question(self, cached: CachedConversation, known: Known, tail: Totals) -> None:
         """Raise an error if the question that a batch belongs to is neither in it nor an active one of the log."""
-        if not new.turn or new.turn in new.ids:
+        turn = known.new.turn
+        if not turn or turn in known.new.ids:
             return
-        ordinal = cached.questions.get(new.turn, 0)
+        ordinal = known.questions.get(turn, 0)
         if not ordinal or not (await self._reader.snapshot(cached, tail)).active.has(ordinal):
-            raise UnknownMessageError(new.turn, begins_turn=True)
+            raise UnknownMessageError(turn, begins_turn=True)
+
+    async def _numbered(self, cached: CachedConversation, new: Batch, tail: Totals) -> tuple[Batch, frozenset[int]]:
+        """Return a batch with numbers for its sources if it is a child's, and the numbers of the tools that are taken.
+
+        An index keeps the numbers of tools apart, but not from those that the store gave.
+
+        Raises:
+            SourceIdClashError: A number is taken, and the batch keeps its own.
+        """
+        is_child = bool(parent_id(cached.conversation))
+        while True:
+            numbers, taken, through = new.kept_source_ids, frozenset[int](), 0
+            # Read before the ids in use: a number that another child claims in between is refused here, too.
+            if is_child and (numbers or new.reserved):
+                through = await self._child_numbers.through(cached)
+            given = tail.sources_through if new.renumber else tail.given_through
+            may_clash = bool(numbers) and (is_child or bool(new.claimant) or min(numbers) <= given)
+            if may_clash and new.renumber:
+                taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
+            elif may_clash:
+                await self._refuse_taken_source_ids(cached, new)
+            if not is_child:
+                return new, taken
+            try:
+                return await self._child_numbers.numbered(cached, new, taken, through), taken
+            except SourceIdClashError:
+                if not new.renumber:
+                    raise
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
         """Raise an error if a source id that came with a new message is taken."""

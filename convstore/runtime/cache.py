@@ -134,6 +134,10 @@ class CachedConversation:
         while len(self.questions) > _MAXIMUM_QUESTIONS:
             del self.questions[next(iter(self.questions))]
 
+    def known_questions(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the ordinals of those questions that it knows, by their ids."""
+        return {id_: self.questions[id_] for id_ in ids if id_ in self.questions}
+
     @property
     def lock(self) -> asyncio.Lock:
         """The lock that serialises appends of this event loop, so that a tail is used only once it is acknowledged.
