@@ -7,16 +7,17 @@ totals.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
 from langchain_core.messages import ToolMessage
 
 from convstore.append.batch import Batch, Prepared
+from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
 from convstore.log.assignment import is_written_by_model, saw_of
-from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
+from convstore.log.entry import Entry, EntryItem, EntryMessage, EntrySource, OpenCall, Totals
 from convstore.log.totals import RunningTotals
 from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import decode_message
@@ -62,27 +63,17 @@ def compose(
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
     """
-    limit, given = max(after.sources_through, batch.through) + MAX_AHEAD, batch.kept_source_ids
-    kept = sorted(number for number in given if number <= limit)
-    in_use = {*taken, *(number for number in given if number > limit)}
-    if not batch.renumber and (clash := next((number for number, other in pairwise(kept) if number == other), None)):
-        raise SourceIdClashError(clash)
-    running = RunningTotals(after, max([after.sources_through, *kept[-1:]]))
-    reserved, messages, sources = iter(batch.reserved), list[EntryMessage](), list[EntrySource]()
-    answer = (
-        next((new.stored.id for new in batch.prepared if is_written_by_model(new.message)), "") if batch.stamp else ""
-    )
+    numbering = _Numbering.of(batch, after)
+    running = RunningTotals(after, max(after.sources_through, numbering.highest))
+    messages, sources = list[EntryMessage](), list[EntrySource]()
+    stamped = _stamped(batch)
     asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
-        calls, known = calls_of(prepared.message), _named_turn(batch, prepared, ordinal, asked)
-        call, turn = running.follow(prepared.message, calls, ordinal, turn=known)
-        own = [_numbered(source, running, in_use, reserved) for source in prepared.sources]
+        known = _named_turn(batch, prepared, ordinal, asked)
+        call, turn = running.follow(prepared.message, calls_of(prepared.message), ordinal, turn=known)
+        own = [_numbered(source, running, numbering, taken) for source in prepared.sources]
         message = _message(prepared, batch, ordinal, turn, call=call, sources=own)
-        if batch.stamp and prepared.stored.id == answer:
-            message.stamp = write_stamp(batch.stamp)
-            message.saw = saw_of(ordinal, batch.stamp)
-        if message.saw and not message.stamp and (columns := batch.columns.get(message.id)):
-            message.saw = max(1, ordinal - 1 - columns.unseen)
+        _set_seen(message, batch, is_stamped=message.id == stamped)
         if message.begins_turn:
             asked[message.id] = ordinal
         running.add_size(message)
@@ -90,10 +81,7 @@ def compose(
         sources += own
     if event is not None:
         event = event._replace(question=asked.get(event.turn, 0))
-    items = [
-        replace(item.stored, after=after.messages + item.stored.after if item.stored.after else last_active)
-        for item in batch.items
-    ]
+    items = [_placed(item, after, last_active) for item in batch.items]
     if items and after.link and not (messages or reserve or event or batch.claims):
         link = after.link
     running.sources_through += reserve
@@ -113,6 +101,29 @@ def compose(
     )
 
 
+def _stamped(batch: Batch) -> str:
+    """Return the id of the message that gets the stamp of a batch, the first that a model wrote; "" for none."""
+    if batch.stamp is None:
+        return ""
+    said = (new.stored.id for new in batch.prepared if is_written_by_model(new.message))
+    return next(said, "")
+
+
+def _set_seen(message: EntryMessage, batch: Batch, *, is_stamped: bool) -> None:
+    """Set the stamp of an AI message, and what its model was shown, if the batch says it."""
+    if is_stamped and batch.stamp:
+        message.stamp = write_stamp(batch.stamp)
+        message.saw = saw_of(message.ordinal, batch.stamp)
+    elif message.saw and (columns := batch.columns.get(message.id)):
+        message.saw = max(1, message.ordinal - 1 - columns.unseen)
+
+
+def _placed(item: PreparedItem, after: Totals, last_active: int) -> EntryItem:
+    """Return an item with the ordinal of the message that it follows."""
+    place = after.messages + item.stored.after if item.stored.after else last_active
+    return replace(item.stored, after=place)
+
+
 def _named_turn(batch: Batch, prepared: Prepared, ordinal: int, asked: Mapping[str, int]) -> int | None:
     """Return the turn that the writer names for a message; None if the rules of `log.assignment` say it."""
     if columns := batch.columns.get(prepared.stored.id):
@@ -122,14 +133,41 @@ def _named_turn(batch: Batch, prepared: Prepared, ordinal: int, asked: Mapping[s
     return asked.get(named) if named else None
 
 
-def _numbered(source: EntrySource, running: RunningTotals, in_use: set[int], reserved: Iterator[int]) -> EntrySource:
+@dataclass(slots=True)
+class _Numbering:
+    """The numbers of the sources of a batch.
+
+    Attributes:
+        in_use: Numbers that no other source may get.
+        reserved: Numbers for sources without one that do not come from the log.
+        highest: The highest number that a source came with and keeps, 0 for none.
+    """
+
+    in_use: set[int]
+    reserved: Iterator[int]
+    highest: int
+
+    @classmethod
+    def of(cls, batch: Batch, after: Totals) -> _Numbering:
+        """Return the numbering of a batch after some totals; a SourceIdClashError if it has a number twice."""
+        limit = max(after.sources_through, batch.through) + MAX_AHEAD
+        given = batch.kept_source_ids
+        kept = sorted(number for number in given if number <= limit)
+        for number, following in pairwise(kept):
+            if number == following and not batch.renumber:
+                raise SourceIdClashError(number)
+        too_high = {number for number in given if number > limit}
+        return cls(too_high, iter(batch.reserved), kept[-1] if kept else 0)
+
+
+def _numbered(source: EntrySource, running: RunningTotals, numbering: _Numbering, taken: frozenset[int]) -> EntrySource:
     """Number a source; its own number is replaced if it is in use, or counts as such."""
     number = source.given
-    if number is None or number in in_use:
-        number = next(reserved, running.sources_through + 1)
+    if number is None or number in numbering.in_use or number in taken:
+        number = next(numbering.reserved, running.sources_through + 1)
         running.sources_through = max(running.sources_through, number)
         running.given_through = max(running.given_through, number)
-    in_use.add(number)
+    numbering.in_use.add(number)
     return EntrySource(  # `dataclasses.replace` takes seven times as long
         number,
         source.message_id,

@@ -142,14 +142,14 @@ class EntryMessage:
     kept: Any = field(default=None, init=False, compare=False, repr=False)
 
     @property
-    def is_answer(self) -> bool:
-        """True if it ends a turn: an AI message without calls, not paused, that no tool added."""
-        return self.type == "ai" and not self.calls and not self.is_paused and not self.is_added
+    def is_reply(self) -> bool:
+        """True for an AI message that a model wrote; False for one that a tool added to its result."""
+        return self.type == "ai" and (self.saw > 0 or self.ordinal == 1)
 
     @property
-    def is_added(self) -> bool:
-        """True for an AI message that a tool added to its result."""
-        return self.type == "ai" and not self.saw and self.ordinal > 1
+    def is_answer(self) -> bool:
+        """True if it ends a turn: a model's reply without calls that was not paused."""
+        return self.is_reply and not self.calls and not self.is_paused
 
     @property
     def unseen(self) -> int:

@@ -5,7 +5,7 @@ The view, the compaction plan and the readers of turns all work on these rows.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -98,6 +98,10 @@ def _number(row: Row) -> int:
     return row.entry.number
 
 
+def _ordinal(row: Row) -> int:
+    return row.message.ordinal
+
+
 def leading_system(rows: Sequence[Row]) -> list[Row]:
     """Return the system messages at the beginning of a log, given its first rows."""
     end = next((index for index, row in enumerate(rows) if row.message.type != "system"), len(rows))
@@ -111,7 +115,7 @@ def is_finished(rows: Sequence[Row]) -> bool:
 
 def has_answer(rows: Sequence[Row]) -> bool:
     """Return True if the last AI message of a model is an answer."""
-    said = (row.message for row in reversed(rows) if row.message.type == "ai" and not row.message.is_added)
+    said = (row.message for row in reversed(rows) if row.message.is_reply)
     last = next(said, None)
     return last is not None and last.is_answer
 
@@ -171,15 +175,27 @@ def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int
 
     With `before` only messages before that ordinal count.
     """
+    end = len(rows) if before is None else bisect_left(rows, before, key=_ordinal)
     question = rows[-1].entry.totals.turn if rows and before is None and not rows[-1].entry.branch else 0
-    found = unread([row.message for row in rows], before=before, question=question)
-    if not found:
-        return found
+    ordinals = unread([row.message for row in rows[:end]], question=question)
+    if not ordinals:
+        return ordinals
+    ended = _ended_turns(rows)
+    found = set[int]()
+    for row in rows:
+        message = row.message
+        if message.type == "tool" and message.ordinal in ordinals and message.turn not in ended:
+            found.add(message.ordinal)
+    return found
+
+
+def _ended_turns(rows: Sequence[Row]) -> set[int]:
+    """Return the turns that an event ended, but for the newest one if it goes on."""
     ended = {row.ended for row in rows if row.ended}
-    if not rows[-1].over:
-        ended -= {row.message.turn for row in rows if row.message.begins_turn and row.turn == rows[-1].turn}
-    results = (row.message for row in rows if row.message.type == "tool" and row.message.ordinal in found)
-    return {message.ordinal for message in results if message.turn not in ended}
+    if rows[-1].over:
+        return ended
+    newest = {row.message.turn for row in rows if row.message.begins_turn and row.turn == rows[-1].turn}
+    return ended - newest
 
 
 def turn_begins(rows: Sequence[Row], begin: int = 0) -> list[int]:

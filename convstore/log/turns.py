@@ -69,16 +69,11 @@ class LoggedTurn:
         if event is not None and event.question == self.question:
             self._follow(event)
 
-    def add_entries(self, entries: Iterable[Entry]) -> None:
-        """Add entries with their active messages; the events of variants that were not active yet do not count."""
-        for entry in entries:
-            self.add(entry.messages, None if entry.branch else entry.event)
-
     def _add(self, message: EntryMessage) -> None:
         self.messages.append(message)
         for position, made in enumerate(message.calls):
             self.calls[made] = self._open[made] = LoggedCall(made, message, position)
-        if message.type == "ai" and not message.is_added:
+        if message.is_reply:
             self._said = message
         if message.type == "tool" and (answered := self._answered(message)):
             del self._open[answered]
@@ -117,12 +112,6 @@ class LoggedTurn:
         self.is_superseded = tail.turn > self.question
         if tail.turn == self.question:
             self._ended = tail.over if tail.is_ended else ""
-
-    def before(self, ordinal: int) -> LoggedTurn:
-        """Return the turn with its messages before an ordinal; what a person decided stands."""
-        kept = LoggedTurn(self.question, self.turn_id, waiting=self.waiting, decisions=self.decisions)
-        kept.add([message for message in self.messages if message.ordinal < ordinal])
-        return kept
 
     @property
     def answer(self) -> EntryMessage | None:
@@ -195,30 +184,29 @@ def turns_before(entry: Entry) -> set[int]:
     return found - {0, entry.branch.turn if entry.branch else entry.totals.turn}
 
 
-def unread(messages: Sequence[EntryMessage], *, before: int | None = None, question: int = 0) -> set[int]:
+def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:
     """Return the ordinals of the human messages and results at the end of a log that no model has read.
 
     A message is read by an AI message of its own turn, or of a later one, whose model was shown it.
 
     Args:
         messages: Active messages up to the end of the log, in order.
-        before: Only messages before this ordinal count, as if the log ended there.
-        question: The newest question among those that count, if it is known; then the search ends early.
+        question: The newest question among them, if it is known; then the search ends early.
     """
     found = set[int]()
-    newest, late = -1, list[tuple[int, int]]()  # the newest turn whose model saw what precedes, and those that saw less
+    newest = -1  # the newest turn whose model was shown what precedes
+    late = list[tuple[int, int]]()  # what models of newer turns saw, if not all of it, and their turns
     for message in reversed(messages):
-        if before is not None and message.ordinal >= before:
-            continue
         if message.ordinal < newest or (question and newest >= question):
             break  # all earlier messages are of this turn or earlier ones, and were shown to its model
         if late:
             newest = max([newest, *(turn for saw, turn in late if saw >= message.ordinal)])
-        if message.type in ("tool", "human") and message.turn > newest:
+        if message.turn <= newest:
+            continue
+        if message.type in ("tool", "human"):
             found.add(message.ordinal)
-        elif message.type == "ai" and not message.is_added and message.turn > newest:
-            if message.saw == message.ordinal - 1:
-                newest = message.turn
-            else:
-                late.append((message.saw, message.turn))
+        elif message.is_reply and message.saw < message.ordinal - 1:
+            late.append((message.saw, message.turn))
+        elif message.is_reply:
+            newest = message.turn
     return found

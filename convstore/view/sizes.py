@@ -117,24 +117,32 @@ class SizedLog:
         """Set the size of each row in a finished turn, and of each settled result."""
         rows, policy, measure = self.rows, self.policy, sizers.finished
         final = [row.message.view_tokens if measure is None else measure(row.message) for row in rows]
-        self._settled, self._settled_whole, self._finished = final.copy(), set[int](), [FINISHED] * len(rows)
-        kept = kept_result(results_before(rows, self.now.begin), policy) if policy.keep_last_results and rows else None
-        for index in (index for index, row in enumerate(rows) if row.message.type == "tool"):
-            if not is_exempt(rows[index], policy, kept):
+        self._final = final
+        self._settled = final.copy()
+        self._settled_whole = set[int]()
+        self._finished = [FINISHED] * len(rows)
+        kept = None
+        if policy.keep_last_results and rows:
+            kept = kept_result(results_before(rows, self.now.begin), policy)
+        for index, row in enumerate(rows):
+            if row.message.type != "tool" or not is_exempt(row, policy, kept):
                 continue
             self._finished[index] = WHOLE
             final[index] = self._whole[index]
-            if kept is None or is_exempt(rows[index], policy, None):
+            if kept is None or is_exempt(row, policy, None):
                 self._settled_whole.add(index)
                 self._settled[index] = self._whole[index]
-        self._final = final
         if policy.view == "full":
             self._keep_unread()
-        if policy.view == "full":
             self._add_missing(sizers)
         else:
-            for index in (index for index, row in enumerate(rows) if is_hidden(row.message, policy)):
-                self._whole[index] = final[index] = self._settled[index] = 0
+            self._hide()
+
+    def _hide(self) -> None:
+        """Give messages that the policy hides no size."""
+        for index, row in enumerate(self.rows):
+            if is_hidden(row.message, self.policy):
+                self._whole[index] = self._final[index] = self._settled[index] = 0
 
     @cached_property
     def _newest_question(self) -> int | None:
@@ -420,5 +428,5 @@ def _head(turn: Turn, steps: Sequence[range]) -> range:
 def steps_of(rows: Sequence[Row], turn: Turn) -> list[range]:
     """Return the steps of a turn as ranges of rows; each begins with an AI message of a model."""
     messages = [row.message for row in rows[turn.begin : turn.end]]
-    begins = [at for at, message in enumerate(messages, turn.begin) if message.type == "ai" and not message.is_added]
+    begins = [at for at, message in enumerate(messages, turn.begin) if message.is_reply]
     return [range(begin, end) for begin, end in pairwise([*begins, turn.end])]

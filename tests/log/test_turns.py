@@ -49,7 +49,8 @@ class Log:
     def turn(self, turn_id: str) -> LoggedTurn:
         """Return a turn, folded from all entries."""
         turn = LoggedTurn(self.questions[turn_id], turn_id)
-        turn.add_entries(self.entries)
+        for entry in self.entries:
+            turn.add(entry.messages, entry.event)
         turn.settle(self.entries[-1].totals)
         return turn
 
@@ -147,7 +148,7 @@ def test_a_call_opens_an_answered_turn_again() -> None:
 
 
 def test_a_refused_call_is_not_open() -> None:
-    """Nor one that waits; what a person decided stands when the result is rewound."""
+    """Nor one that waits, also if the result of a refusal was rewound."""
     log, refused, waits = Log(), result_id("c1", "a"), result_id("c1", "b")
     log.append(HumanMessage("Orcas?", id="q1"), calling("c1", "a", "b", "c"))
     for id_ in (refused, waits):
@@ -160,12 +161,15 @@ def test_a_refused_call_is_not_open() -> None:
     turn = log.turn("q1")
     assert [call.result_id for call in turn.open_calls] == [result_id("c1", "c")]
     assert [call.result_id for call in turn.undecided] == [waits]
-    assert [call.result_id for call in turn.before(3).open_calls] == [result_id("c1", "c")]
+    rewound = LoggedTurn(turn.question, turn.turn_id, waiting=turn.waiting, decisions=turn.decisions)
+    rewound.add(turn.messages[:2])
+    assert [call.result_id for call in rewound.open_calls] == [result_id("c1", "c")]
+    assert [call.result_id for call in rewound.refused] == [refused]
 
 
 def read_by_definition(messages: Sequence[EntryMessage]) -> set[int]:
     """What a model of the same turn, or of a later one, was shown."""
-    said = [message for message in messages if message.type == "ai" and not message.is_added]
+    said = [message for message in messages if message.is_reply]
     return {m.ordinal for m in messages if any(ai.turn >= m.turn and ai.saw >= m.ordinal for ai in said)}
 
 
@@ -181,7 +185,7 @@ def test_a_message_is_unread_until_a_model_was_shown_it() -> None:
             saw = dice.choice([ordinal - 1, dice.randint(0, ordinal - 1)]) if type_ == "ai" else 0
             messages.append(EntryMessage(ordinal, str(ordinal), type_, "", b"", 1, 1, turn=turn, saw=saw))
         start, end = dice.choice([0, len(messages) // 2]), dice.randint(1, len(messages) + 1)
-        shown = messages[start:]
+        shown = messages[start : end - 1]
         asked = {message.ordinal for message in shown if message.type != "ai" and message.ordinal < end}
         expected = asked - read_by_definition(messages[: end - 1])
-        assert unread(shown, before=end) == expected, [(m.type, m.turn, m.saw) for m in messages]
+        assert unread(shown) == expected, [(m.type, m.turn, m.saw) for m in messages]

@@ -70,6 +70,16 @@ async def test_the_answer_of_another_run_reads_nothing_of_a_later_turn(chat: Con
     assert await results(chat) == [True]
 
 
+async def test_turns_that_interleave_leave_together(chat: Conversation) -> None:
+    """A model went on with the first question after the second one was asked: its call stays with its result."""
+    await chat.append([HumanMessage("First?", id="q1"), calling("c1", "a")])
+    await chat.append(HumanMessage("Second?", id="q2"))
+    await chat.append([result("a"), AIMessage("First answer.", id="x1")], turn="q1")
+    history = await chat.load_history(HistoryPolicy(max_turns=1))
+    assert [message.type for message in history.messages] == ["human", "ai", "tool", "human", "ai"]
+    assert (history.report.left_out_turns, history.report.late_results) == (0, ())
+
+
 async def test_what_was_a_stub_stays_one_when_an_earlier_run_goes_on(chat: Conversation) -> None:
     """Its form was decided when the newer question was asked; its turn and the newer one are one then."""
     await chat.append([HumanMessage("First?", id="q1"), calling("c1", "a"), result("a"), calling("c2", "b")])
