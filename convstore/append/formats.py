@@ -139,19 +139,34 @@ def _read(value: Any, *, index: int) -> list[Any]:
     if isinstance(kind, str) and is_langchain(value):
         return [_from_items_or_langchain(value, kind, index=index)]
     if kind == "message":
-        is_whole = value.get("role") == "assistant" and _is_of_anthropic(value)
-        moved, metadata = (_MOVED_FIELDS, _metadata(value, "anthropic")) if is_whole else ((), {})
-        value = {key: part for key, part in value.items() if key not in ("type", "status", *moved)} | metadata
+        value = _without_envelope(value)
     if not isinstance(content, list):
         return [value]
-    types = {block_type(block) for block in content}
-    if value.get("role") == "user" and "tool_result" in types:
+    return _from_blocks(value, content, index=index)
+
+
+def _without_envelope(value: Mapping[str, Any]) -> _Fields:
+    """Return a message of an API without the fields of a response; those of an answer become its metadata."""
+    left_out: tuple[str, ...] = ("type", "status")
+    metadata: _Fields = {}
+    if value.get("role") == "assistant" and _is_of_anthropic(value):
+        left_out = (*left_out, *_MOVED_FIELDS)
+        metadata = _metadata(value, "anthropic")
+    return {key: part for key, part in value.items() if key not in left_out} | metadata
+
+
+def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) -> list[Any]:
+    """Return a message whose content is a list of blocks, or one for each result in it."""
+    role, types = value.get("role"), {block_type(block) for block in content}
+    if role == "user" and "tool_result" in types:
         return list(_results(value, content, index=index))
-    if value.get("role") == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
-        value = {**value, "tool_calls": list(_block_calls(content, index=index))}
+    if role == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
+        calls = list(_block_calls(content, index=index))
         content = [block for block in content if not _is_deep_call(block)]  # an invalid call, which no API takes back
-        value["content"] = content
-    return [{**value, "content": _texts(content)}] if types & _TEXTS else [value]
+        value = {**value, "tool_calls": calls, "content": content}
+    if types & _TEXTS:
+        return [{**value, "content": _texts(content)}]
+    return [value]
 
 
 def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fields:

@@ -672,6 +672,24 @@ async def test_everything_comes_back(store: ConversationStore, other: Conversati
     assert (again.unchanged, again.messages, reasons(again)) == (1, 0, [])
 
 
+async def test_what_a_model_had_not_read_is_unread_after_an_import(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
+    """A result that came while the model was asked stays whole there, too."""
+    calls: list[Any] = [{"name": "look", "args": {}, "id": id_} for id_ in ("a", "b", "c")]
+    first, later, last = (ToolMessage("fact " * 800, tool_call_id=id_, name="look") for id_ in ("a", "b", "c"))
+    chat = chat_of(store)
+    await chat.append([HumanMessage("Both?"), AIMessage("", tool_calls=calls[:2]), first])
+    stamp = (await chat.load_history()).stamp
+    await chat.append(later)
+    await chat.append(AIMessage("", tool_calls=calls[2:]), stamp=stamp)
+    await chat.append(last)
+    await brought(other, await exported(store), tmp_path)
+    for conversation in (chat, chat_of(other)):
+        shown = (await conversation.load_history(HistoryPolicy(max_tokens=1_000))).messages
+        assert [message.text for message in shown if message.type == "tool"] == [first.text, later.text, last.text]
+
+
 @pytest.mark.slow
 async def test_what_a_model_saw_is_seen_again_after_an_import(
     store: ConversationStore, other: ConversationStore, tmp_path: Path

@@ -100,6 +100,19 @@ async def test_a_reply_reads_only_what_its_view_showed(chat: Conversation) -> No
     assert await results(chat, policy) == [True, True, True]
 
 
+async def test_the_stamp_of_an_extended_view_does_not_say_what_the_model_saw(chat: Conversation) -> None:
+    """A graph adds messages of its state to the view, which may replace those that the view made up."""
+    await chat.append([HumanMessage("Both?", id="q1"), calling("c1", "a")])
+    history = await chat.load_history()
+    stamps = [
+        history.stamp,
+        history.stamp_for([*history.messages, HumanMessage("And?")]),
+        history.stamp_for(history.messages, adapted=True),
+        history.stamp_for(history.messages, entry=5),
+    ]
+    assert [stamp.ordinal if stamp else None for stamp in stamps] == [2, 0, 0, 0]
+
+
 async def test_what_a_dead_agent_left_is_whole_once_up_to_a_quarter(chat: Conversation) -> None:
     """The newest results first, as decided when the next turn began; then all are stubs."""
     calls = [f"call-{number}" for number in range(40)]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -204,33 +204,40 @@ class LoadNode(_Node):
         join_turn(chat, self.redact)
         logged, changes = logged_of(state), list[BaseMessage]()
         history = None if self.append_first else await chat.load_history(self.policy)
-        if (history is None or may_be_behind(history, messages)) and (
-            branch := await go_back(chat, messages, self.on_fork)
-        ):
-            messages, changes, history = branch.messages, branch.changes, None
+        if history is None or may_be_behind(history, messages):
+            branch = await go_back(chat, messages, self.on_fork)
+            if branch:
+                messages, changes, history = branch.messages, branch.changes, None
         messages, named = await with_turn_id(chat, messages)
         changes = [*changes, *named]
-        if self.append_first and (new := [each for each in messages if each.id not in logged]):
+        new = [each for each in messages if each.id not in logged]
+        if self.append_first and new:
             changes = [*changes, *await _append_named(chat, new, last_turn_of(messages))]
             logged |= ids_of(new)
         history = history or await chat.load_history(self.policy)
         if again := _asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         logged |= ids_of(messages) & ids_of(history.messages)
-        start = last_question(messages) or 0
-        removed = [each for each in messages[:start] if each.id in logged]
+        removed = _removed(messages, logged)
         answer = await _answer(chat, history, messages)
         answers = [answer] if answer and answer.id not in ids_of(messages) else []
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
         policy = self.policy or self.store.policy
+        removals = [RemoveMessage(str(each.id)) for each in removed]
         return {
-            "messages": [*changes, *(RemoveMessage(str(each.id)) for each in removed), *answers],
+            "messages": [*changes, *removals, *answers],
             "convstore_view": LoadedView(history, policy, frozenset(logged), messages, answer),
             "convstore_turn": last_turn_of(messages) or "",
             "convstore_logged": {each: each in kept for each in sorted(logged)},
             OWNER: owner_of(chat.scope),
         }
+
+
+def _removed(messages: Sequence[BaseMessage], logged: Collection[str]) -> list[BaseMessage]:
+    """Return the messages of earlier turns that the log has, which leave the state."""
+    start = last_question(messages) or 0
+    return [message for message in messages[:start] if message.id in logged]
 
 
 @dataclass(eq=False, kw_only=True)

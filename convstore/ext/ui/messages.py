@@ -133,15 +133,24 @@ async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader
             reader.sources[id_], reader.metadata[id_] = record.sources, own
 
 
+def _answer_of(turn: Turn) -> str:
+    """Return the id of the last AI message of a turn, "" without one; a reminder after it is of no turn."""
+    for message in reversed(turn.messages):
+        if isinstance(message, AIMessage) and message.id not in turn.others:
+            return str(message.id)
+    return ""
+
+
 def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: bool) -> ShownTurn:
     """Return a turn as a page shows it; with its state if it is the last one, and is shown as it stands."""
     for message in [] if system else [message for message in turn.messages if isinstance(message, SystemMessage)]:
         turn.messages.remove(message)
         reader.drop(message, "system message", "it is not meant for users; system=True returns it")
     shown = reader.turn(turn.turn_id, turn.messages, state.waiting_calls if state else (), is_over=turn.is_finished)
-    spoken = [str(message.id) for message in turn.messages if isinstance(message, AIMessage)]
-    said = [id_ for id_ in spoken if id_ not in turn.others][-1:]
-    about = {**reader.metadata.get(said[0] if said else turn.turn_id, {}), **({"messageId": said[0]} if said else {})}
+    said = _answer_of(turn)
+    about = dict(reader.metadata.get(said or turn.turn_id, {}))
+    if said:
+        about["messageId"] = said
     if state and state.draft:
         reply = StreamedReply()
         reply.add(state.draft)

@@ -161,6 +161,14 @@ def _sent(events: Iterable[Event]) -> Iterator[bytes]:
             yield b"data: [DONE]\n\n"
 
 
+def _outcome(turn: TurnSession) -> Outcome:
+    if turn.is_stopped:
+        return "stopped"
+    if turn.is_finished:
+        return "finished"
+    return "waiting" if turn.is_waiting else "unfinished"
+
+
 async def _answer(
     turn: TurnSession,
     chunks: AsyncGenerator[Any, None],
@@ -205,8 +213,7 @@ async def _answer(
             finally:
                 looking.cancel()
                 await asyncio.gather(looking, return_exceptions=True)  # what it could not read is read again below
-        ended: Outcome = "finished" if turn.is_finished else "waiting" if turn.is_waiting else "unfinished"
-        send(await screen.end(turn.messages, turn.waiting_calls, "stopped" if turn.is_stopped else ended))
+        send(await screen.end(turn.messages, turn.waiting_calls, _outcome(turn)))
     except asyncio.CancelledError:  # by what the loop awaits, or at a shutdown
         send(screen.encoder.fail(_INTERRUPTED))
         raise
