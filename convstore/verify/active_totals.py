@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -21,12 +23,10 @@ class ActiveTotals:
     Attributes:
         messages: The active messages as of the last rewind entry that could be read.
         problems: Problems of the entry added last, if it is a rewind entry.
-        compares_turns: False for the copy of a repaired log, whose newest question may be that of a lost variant.
     """
 
     messages: Rewinds = NO_REWINDS
     problems: list[str] = field(default_factory=list)
-    compares_turns: bool = True
     _is_known: bool = True
     _counters: set[str] = field(default_factory=set)
     _questions: list[int] = field(default_factory=list)
@@ -50,11 +50,12 @@ class ActiveTotals:
         if entry.messages:
             self._counters.add(entry.totals.counter)
         if self.messages is not before:
-            counts = self.counts(entry.last, [range_[:2] for range_ in self.messages.ranges])
+            rewound = [range_[:2] for range_ in self.messages.ranges]
+            counts = self.counts(entry.last, rewound)
             # Sizes made by different token counters cannot be added.
             names = COUNTS if len(self._counters) <= 1 else COUNTS[:3]
             wrong = [name for name in names if getattr(entry.totals, name) != counts[name]]
-            if self.compares_turns and entry.totals.turn != self._newest_question():
+            if entry.totals.turn != self.newest_question(rewound):
                 wrong.append("turn")
             if wrong:
                 self.problems = [f"the totals of active messages are wrong: {', '.join(wrong)}"]
@@ -70,9 +71,13 @@ class ActiveTotals:
             for name, number in counts_of([message]).items():
                 self._sums[name].append(self._sums[name][-1] + number)
 
-    def _newest_question(self) -> int:
-        """Return the ordinal of the newest active question, 0 without one."""
-        return next((ordinal for ordinal in reversed(self._questions) if self.messages.has(ordinal)), 0)
+    def newest_question(self, rewound: Sequence[tuple[int, int]]) -> int:
+        """Return the ordinal of the newest question that is not in rewound ranges, 0 without one."""
+        for ordinal in reversed(self._questions):
+            index = bisect_right(rewound, ordinal, key=itemgetter(0)) - 1
+            if index < 0 or rewound[index][1] < ordinal:
+                return ordinal
+        return 0
 
     def counts(self, through: int, rewound: Iterable[tuple[int, int]]) -> dict[str, Any]:
         """Return the counts of the messages up to an ordinal that are not in rewound ranges."""

@@ -25,7 +25,7 @@ from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
 from convstore.log.standing import Standing, first_standing
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals
-from convstore.log.turn_event import TurnEvent
+from convstore.log.turn_event import Over, TurnEvent
 from convstore.messages.encoding import decode_message
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
@@ -70,6 +70,7 @@ class LogCopy:
     _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     _variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
     _standings: dict[str, Standing] = field(default_factory=dict)
+    _over: dict[int, Over] = field(default_factory=dict)
 
     @property
     def active(self) -> Rewinds:
@@ -79,6 +80,8 @@ class LogCopy:
     def add(self, entry: Entry) -> None:
         """Note an entry of the copy, which follows the last one."""
         self.tail = entry.totals
+        if not entry.branch:
+            self._over[entry.totals.turn] = entry.totals.over
         self._links.setdefault(entry.totals.link, entry.number)
         self._totals.add(entry)
         if entry.messages:
@@ -282,6 +285,9 @@ class LogCopy:
         ends = self.tail if entry.branch else self._moved_totals(entry.totals)
         self._totals.count(made)
         counts = self._totals.counts(made.last, pairs)
+        newest = self._totals.newest_question(pairs)
+        if newest != ends.turn:  # the newest one of the log is lost
+            ends = replace(ends, turn=newest, over=self._over.get(newest, ""))
         point = replace(continued(made.totals, ends), **counts, counter=made.totals.counter)
         undo = made.number if entry.undo == entry.number else self._numbers.get(entry.undo, 0)
         return changed(made, self.active, self._ranges(made, pairs), point=point, undo=undo)

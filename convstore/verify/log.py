@@ -24,7 +24,7 @@ from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
-from convstore.mongo.keys import LOG, chunk_id, entry_id, first_id, number_in
+from convstore.mongo.keys import LOG, chunk_id, entry_id, number_in
 from convstore.verify.active_totals import ActiveTotals, branch_problem
 from convstore.verify.entry import Problem, RecentSources, check_entry, check_totals, item_problem
 from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of
@@ -74,7 +74,6 @@ class LogCheck:
     async def run(self) -> None:
         """Check all entries and chunks."""
         inspection, conversation = self.subject.inspection, self.subject.conversation
-        self.active.compares_turns = first_id(conversation) == conversation
         async with aclosing(self.subject.documents(inspection.entries, conversation)) as documents:
             async for document in documents:
                 await self._entry(document)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware, PIIMiddleware
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGenerationChunk
-from scripted_agents import ScriptedModel, log_of
+from scripted_agents import PausingModel, ScriptedModel, log_of
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import TurnClosedError
@@ -22,18 +22,6 @@ from convstore.ext.langchain import ConversationMiddleware
 from convstore.testing.fixtures import ahead
 
 ASKED = {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
-
-
-class PausingModel(ScriptedModel):
-    """Streams its words, and waits at an event."""
-
-    async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
-        self.shown.append(list(messages))
-        for part in self.replies:
-            if isinstance(part, asyncio.Event):
-                await part.wait()
-            else:
-                yield ChatGenerationChunk(message=AIMessageChunk(content=part, id="said"))
 
 
 @pytest.fixture

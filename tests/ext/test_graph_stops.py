@@ -8,10 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
-from scripted_agents import ScriptedModel, log_of
+from scripted_agents import PausingModel, ScriptedModel, log_of
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import TurnClosedError
@@ -20,18 +19,6 @@ from convstore.ext.langgraph.hearing import _HEARING
 from convstore.testing.fixtures import ahead
 
 ASKED = {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
-
-
-class PausingModel(ScriptedModel):
-    """Streams its words, and waits at an event."""
-
-    async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
-        self.shown.append(list(messages))
-        for part in self.replies:
-            if isinstance(part, asyncio.Event):
-                await part.wait()
-            else:
-                yield ChatGenerationChunk(message=AIMessageChunk(content=part, id="said"))
 
 
 @pytest.fixture

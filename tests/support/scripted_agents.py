@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
@@ -50,6 +51,18 @@ class ScriptedModel(BaseChatModel):
             raise reply
         answer: AIMessage = reply(messages) if callable(reply) else reply
         return answer
+
+
+class PausingModel(ScriptedModel):
+    """Streams its words, and waits at an event."""
+
+    async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+        self.shown.append(list(messages))
+        for part in self.replies:
+            if isinstance(part, asyncio.Event):
+                await part.wait()
+            else:
+                yield ChatGenerationChunk(message=AIMessageChunk(content=part, id="said"))
 
 
 class StreamingModel(ScriptedModel):
