@@ -17,7 +17,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import bson
-from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage, message_to_dict, messages_from_dict
+from langchain_core.messages import (
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+    message_to_dict,
+    messages_from_dict,
+)
 from pymongo import AsyncMongoClient, monitoring
 
 from convstore import ConversationStore
@@ -26,7 +32,23 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.testing import rag_turn
 
 _LOADS = 7
-_SYLLABLES = ["ka", "ro", "mi", "te", "lun", "sar", "vo", "pel", "dri", "nu", "ash", "gol", "fen", "wy", "tor"]
+_SYLLABLES = [
+    "ka",
+    "ro",
+    "mi",
+    "te",
+    "lun",
+    "sar",
+    "vo",
+    "pel",
+    "dri",
+    "nu",
+    "ash",
+    "gol",
+    "fen",
+    "wy",
+    "tor",
+]
 
 
 class Cost(NamedTuple):
@@ -47,7 +69,9 @@ class _Received(monitoring.CommandListener):
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         """Count the reply."""
-        self.total += len(bson.encode({key: value for key, value in event.reply.items() if key[0] != "$"}))
+        self.total += len(
+            bson.encode({key: value for key, value in event.reply.items() if key[0] != "$"})
+        )
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
         """Ignore a failure; it has no reply."""
@@ -60,7 +84,9 @@ def _turn(number: int, dice: random.Random) -> list[BaseMessage]:
     passages = [" ".join(dice.choices(words, k=150)) for _ in range(10)]
     [result] = [message for message in turn if isinstance(message, ToolMessage)]
     result.content = "\n\n".join(passages)
-    result.artifact = [(passage, {"title": f"Passage {place}"}) for place, passage in enumerate(passages)]
+    result.artifact = [
+        (passage, {"title": f"Passage {place}"}) for place, passage in enumerate(passages)
+    ]
     return turn
 
 
@@ -68,10 +94,14 @@ async def _cost(load: Callable[[], Awaitable[list[BaseMessage]]], received: _Rec
     received.total = 0
     started = time.perf_counter()
     messages = await load()
-    return Cost(approximate_tokens(messages), received.total, (time.perf_counter() - started) * 1000)
+    return Cost(
+        approximate_tokens(messages), received.total, (time.perf_counter() - started) * 1000
+    )
 
 
-async def _measure(client: AsyncMongoClient[dict[str, Any]], received: _Received, turns: int) -> list[Cost]:
+async def _measure(
+    client: AsyncMongoClient[dict[str, Any]], received: _Received, turns: int
+) -> list[Cost]:
     dice = random.Random(turns)  # noqa: S311 - text to fill passages
     database = client[f"full_{turns}"]
     store = ConversationStore(database)
@@ -81,7 +111,9 @@ async def _measure(client: AsyncMongoClient[dict[str, Any]], received: _Received
 
     async def append(messages: list[BaseMessage]) -> None:
         await chat.append(messages)
-        await full.insert_many([{"session": "one", "message": message_to_dict(message)} for message in messages])
+        await full.insert_many(
+            [{"session": "one", "message": message_to_dict(message)} for message in messages]
+        )
 
     for number in range(turns):
         await append(_turn(number, dice))
@@ -99,7 +131,9 @@ async def _measure(client: AsyncMongoClient[dict[str, Any]], received: _Received
         for loads, load in zip(taken, (load_full, load_view), strict=True):
             loads.append(await _cost(load, received))
     return [
-        Cost(loads[0].tokens, loads[-1].bytes, statistics.median(cost.milliseconds for cost in loads))
+        Cost(
+            loads[0].tokens, loads[-1].bytes, statistics.median(cost.milliseconds for cost in loads)
+        )
         for loads in taken
     ]
 

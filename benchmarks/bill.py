@@ -88,9 +88,13 @@ class Sent(NamedTuple):
     @classmethod
     def of(cls, message: BaseMessage) -> Sent:
         """Return what is sent of a message; ids of messages and artifacts are not."""
-        calls = [(call["name"], call["args"], call["id"]) for call in getattr(message, "tool_calls", [])]
+        calls = [
+            (call["name"], call["args"], call["id"]) for call in getattr(message, "tool_calls", [])
+        ]
         parts = [message.type, message.content, calls, getattr(message, "tool_call_id", "")]
-        return cls(json.dumps(parts, ensure_ascii=False, default=str), approximate_tokens([message]))
+        return cls(
+            json.dumps(parts, ensure_ascii=False, default=str), approximate_tokens([message])
+        )
 
 
 @dataclass
@@ -118,7 +122,9 @@ class Bill:
     in_view: int = 0
     one_call_away: int = 0
     facts: int = 0
-    _last: deque[list[Sent]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_CALLS), repr=False)
+    _last: deque[list[Sent]] = field(
+        default_factory=lambda: deque(maxlen=_REMEMBERED_CALLS), repr=False
+    )
 
     def add(self, messages: Sequence[BaseMessage], *, budget: int) -> None:
         """Add a call of the model."""
@@ -131,7 +137,9 @@ class Bill:
         self.calls += 1
         self.sent += size
         self.new += size - max(shared, default=0)
-        self.over += size > budget >= sum(message.tokens for message in call[_unread_from(messages) :])
+        self.over += (
+            size > budget >= sum(message.tokens for message in call[_unread_from(messages) :])
+        )
         self._last.append(call)
 
     def price(self, cached: float) -> float:
@@ -159,7 +167,10 @@ def _shared_tokens(earlier: Sequence[Sent], call: Sequence[Sent]) -> int:
 
 
 def _shared_characters(text: str, other: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+    return next(
+        (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b),
+        min(len(text), len(other)),
+    )
 
 
 class Strategies:
@@ -190,7 +201,9 @@ class Strategies:
 
     def _cleared(self, messages: list[BaseMessage]) -> list[BaseMessage]:
         copies: list[Any] = [message.model_copy() for message in messages]
-        ClearToolUsesEdit(trigger=self.budget * 3 // 4, keep=3).apply(copies, count_tokens=approximate_tokens)
+        ClearToolUsesEdit(trigger=self.budget * 3 // 4, keep=3).apply(
+            copies, count_tokens=approximate_tokens
+        )
         return copies
 
 
@@ -211,7 +224,9 @@ def _masked(messages: list[BaseMessage]) -> list[BaseMessage]:
 class _Summarized:
     """The state of an agent whose middleware summarises before a call of the model."""
 
-    def __init__(self, messages: Sequence[BaseMessage], middleware: SummarizationMiddleware) -> None:
+    def __init__(
+        self, messages: Sequence[BaseMessage], middleware: SummarizationMiddleware
+    ) -> None:
         self._messages, self._middleware = messages, middleware
         self._state: list[BaseMessage] = []
         self._read = 0
@@ -222,7 +237,9 @@ class _Summarized:
         state: Any = {"messages": list(self._state)}
         update = self._middleware.before_model(state, Runtime())
         if update is not None:
-            self._state = [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
+            self._state = [
+                message for message in update["messages"] if not isinstance(message, RemoveMessage)
+            ]
         return self._state
 
 
@@ -244,11 +261,15 @@ async def bills_of(workload: Workload, *, database: Any, budget: int) -> dict[st
     strategies = Strategies(workload, budget=budget)
     views, tools = strategies.simple(), dict[str, Conversation]()
     policy, model = HistoryPolicy(max_tokens=budget), ScriptedModel()
-    summarizer = RunningSummarizer(model, max_tokens_before_summary=budget // 2, max_summary_tokens=1_000)
+    summarizer = RunningSummarizer(
+        model, max_tokens_before_summary=budget // 2, max_summary_tokens=1_000
+    )
     summarizing = HistoryPolicy(max_tokens=budget, compact="before_load")
     stores = {
         "convstore": ConversationStore(database, policy=policy),
-        "convstore with summaries": ConversationStore(database, policy=summarizing, summarizer=summarizer),
+        "convstore with summaries": ConversationStore(
+            database, policy=summarizing, summarizer=summarizer
+        ),
     }
     for name, store in stores.items():
         await store.setup()
@@ -279,14 +300,20 @@ async def _bill(workload: Workload, view: View, chat: Conversation | None, *, bu
     return bill
 
 
-async def _is_one_call_away(workload: Workload, chat: Conversation, shown: str, index: int, fact: str) -> bool:
+async def _is_one_call_away(
+    workload: Workload, chat: Conversation, shown: str, index: int, fact: str
+) -> bool:
     """Return True if the tool's answer has the fact: read by the id that the view names, else found by the question."""
     tool, id_ = chat.retrieve_previous_sources_tool(), str(workload.messages[index].id)
     if id_ in shown:
         return fact in await tool.ainvoke({"tool_message_ids": [id_]})
-    questions = (message for message in reversed(workload.messages[: index + 1]) if message.type == "human")
+    questions = (
+        message for message in reversed(workload.messages[: index + 1]) if message.type == "human"
+    )
     question = next(questions, None)
-    return question is not None and fact in await tool.ainvoke({"find": text_of(question.content)[:500]})
+    return question is not None and fact in await tool.ainvoke(
+        {"find": text_of(question.content)[:500]}
+    )
 
 
 def table(title: str, bills: dict[str, Bill]) -> Iterator[str]:
@@ -295,8 +322,12 @@ def table(title: str, bills: dict[str, Bill]) -> Iterator[str]:
     yield f"{title[:27]:28}{'sent':>12}{'new':>12}{prices}{'breaks':>8}{'over':>7}{'in view':>9}{'one call':>10}"
     full = bills["full history"]
     for name, bill in bills.items():
-        shares = "".join(f"{bill.price(cached) / full.price(cached):10.0%}" for cached in CACHED_PRICES)
-        reach = f"{bill.in_view / (bill.facts or 1):9.0%}{bill.one_call_away / (bill.facts or 1):10.0%}"
+        shares = "".join(
+            f"{bill.price(cached) / full.price(cached):10.0%}" for cached in CACHED_PRICES
+        )
+        reach = (
+            f"{bill.in_view / (bill.facts or 1):9.0%}{bill.one_call_away / (bill.facts or 1):10.0%}"
+        )
         yield f"{name:28}{bill.sent:12,}{bill.new:12,}{shares}{bill.broken:8}{bill.over:7}{reach}"
 
 
@@ -308,7 +339,9 @@ def chart(bills: dict[str, Bill]) -> str:
         for name, bill in bills.items()
     ]
     title = "Price of a conversation, with cached tokens at 0.25, against what the model can reach"
-    return dot_chart(title, dots, across="price, share of the full history", up="reach", strong="convstore")
+    return dot_chart(
+        title, dots, across="price, share of the full history", up="reach", strong="convstore"
+    )
 
 
 async def run(workloads: Iterable[Workload], *, budget: int) -> dict[str, dict[str, Bill]]:
@@ -318,7 +351,9 @@ async def run(workloads: Iterable[Workload], *, budget: int) -> dict[str, dict[s
         for number, workload in enumerate(workloads):
             bills = await bills_of(workload, database=client[f"bill_{number}"], budget=budget)
             earlier = found.get(workload.name, {})
-            found[workload.name] = {name: bill.total(earlier.get(name, Bill())) for name, bill in bills.items()}
+            found[workload.name] = {
+                name: bill.total(earlier.get(name, Bill())) for name, bill in bills.items()
+            }
             await client.drop_database(f"bill_{number}")
     return found
 
@@ -335,7 +370,11 @@ def mean_shares(found: dict[str, dict[str, Bill]]) -> dict[str, Bill]:
                     for key, value in vars(bill).items()
                     if key in ("sent", "new", "summaries")
                 },
-                **{key: value for key, value in vars(bill).items() if key in ("calls", "broken", "over")},
+                **{
+                    key: value
+                    for key, value in vars(bill).items()
+                    if key in ("calls", "broken", "over")
+                },
                 facts=1_000,
                 in_view=round(1_000 * bill.in_view / (bill.facts or 1)),
                 one_call_away=round(1_000 * bill.one_call_away / (bill.facts or 1)),
@@ -346,15 +385,27 @@ def mean_shares(found: dict[str, dict[str, Bill]]) -> dict[str, Bill]:
 
 def main() -> None:
     """Compute the bills and print a table for each workload and one for all."""
-    parser = argparse.ArgumentParser(description="What does a conversation cost, and what can the model reach?")
-    parser.add_argument("files", nargs="*", type=Path, help="recorded conversations, as `convstore import` reads them")
+    parser = argparse.ArgumentParser(
+        description="What does a conversation cost, and what can the model reach?"
+    )
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        help="recorded conversations, as `convstore import` reads them",
+    )
     parser.add_argument("--budget", type=int, default=32_000, help="tokens of a call")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of turns of the generated ones")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the numbers of turns of the generated ones"
+    )
     parser.add_argument("--conversations", type=int, default=3, help="of each file, the longest")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--chart", type=Path, help="SVG file to write")
     options = parser.parse_args()
-    workloads = [*generated(scale=options.scale), *recorded(options.files, limit=options.conversations)]
+    workloads = [
+        *generated(scale=options.scale),
+        *recorded(options.files, limit=options.conversations),
+    ]
     found = asyncio.run(run(workloads, budget=options.budget))
     found["all, weighed alike"] = mean_shares(found)
     if options.chart:
@@ -362,7 +413,10 @@ def main() -> None:
     if options.json:
         print(
             json.dumps(
-                {title: {name: _as_json(bill) for name, bill in bills.items()} for title, bills in found.items()}
+                {
+                    title: {name: _as_json(bill) for name, bill in bills.items()}
+                    for title, bills in found.items()
+                }
             )
         )
         return

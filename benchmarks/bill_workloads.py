@@ -32,7 +32,9 @@ _WORDS = re.findall(
     letter limit liquid machine margin market master member memory metal method mirror module motion museum needle
     """,
 )
-_FACT = re.compile(r"(?:/[\w.-]+){2,}|\b(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{6,}\b|\b\d+[.,]\d{2,}\b|\b\d{5,}\b")
+_FACT = re.compile(
+    r"(?:/[\w.-]+){2,}|\b(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{6,}\b|\b\d+[.,]\d{2,}\b|\b\d{5,}\b"
+)
 _WORDS_PER_TOKEN = 0.6
 """Measured for `_WORDS` with the approximation of the store."""
 
@@ -51,7 +53,9 @@ class Workload:
 
     def calls(self) -> Iterator[int]:
         """Return the indexes of the answers of the model; the messages before one are what the call is about."""
-        return (index for index, message in enumerate(self.messages) if index and message.type == "ai")
+        return (
+            index for index, message in enumerate(self.messages) if index and message.type == "ai"
+        )
 
 
 class _Writer:
@@ -70,7 +74,9 @@ class _Writer:
 
     def _fact(self) -> str:
         number = self._random.randrange(10**7, 10**8)
-        return self._random.choice([f"W{number}", f"/srv/{self._random.choice(_WORDS)}/{number}.log", f"{number}.25"])
+        return self._random.choice(
+            [f"W{number}", f"/srv/{self._random.choice(_WORDS)}/{number}.log", f"{number}.25"]
+        )
 
     def ask(self, tokens: int) -> None:
         self._add(HumanMessage(self.text(tokens)))
@@ -81,11 +87,18 @@ class _Writer:
     def search(self, *, count: int, tokens: int, tool: str = "search") -> None:
         """Add a call and its result: passages with addresses, or one text without sources for a count of 0."""
         call = f"call_{len(self.messages):06}"
-        self._add(AIMessage("", tool_calls=[{"name": tool, "args": {"query": self.text(8, facts=0)}, "id": call}]))
-        passages = [(self.text(tokens), {"url": f"https://example.org/{call}/{at}"}) for at in range(count)]
-        content = "\n\n".join(f"[{at}] {text}" for at, (text, _) in enumerate(passages, 1)) or self.text(
-            tokens, facts=3
+        self._add(
+            AIMessage(
+                "",
+                tool_calls=[{"name": tool, "args": {"query": self.text(8, facts=0)}, "id": call}],
+            )
         )
+        passages = [
+            (self.text(tokens), {"url": f"https://example.org/{call}/{at}"}) for at in range(count)
+        ]
+        content = "\n\n".join(
+            f"[{at}] {text}" for at, (text, _) in enumerate(passages, 1)
+        ) or self.text(tokens, facts=3)
         self._add(ToolMessage(content, tool_call_id=call, name=tool, artifact=passages or None))
 
     def _add(self, message: BaseMessage) -> None:
@@ -160,7 +173,9 @@ def _replayable(file: str, record: ConversationRecord) -> Workload:
     return Workload(file, messages)
 
 
-def facts_of(messages: Sequence[BaseMessage], *, limit: int, seed: int = 0) -> list[tuple[int, str]]:
+def facts_of(
+    messages: Sequence[BaseMessage], *, limit: int, seed: int = 0
+) -> list[tuple[int, str]]:
     """Return a sample of the ids, numbers and paths of a conversation, each with the index of its only message."""
     places: dict[str, set[int]] = {}
     for index, message in enumerate(messages):

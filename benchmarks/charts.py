@@ -70,7 +70,9 @@ def line_charts(title: str, panels: Mapping[str, Mapping[str, Mapping[int, float
     return svg(_LEFT + 2 * _PANEL, top + 20 + (len(panels) + 1) // 2 * _PANEL_HEIGHT, title, parts)
 
 
-def _panel(heading: str, series: Mapping[str, Mapping[int, float]], left: int, top: int) -> Iterator[str]:
+def _panel(
+    heading: str, series: Mapping[str, Mapping[int, float]], left: int, top: int
+) -> Iterator[str]:
     turns = sorted({turn for values in series.values() for turn in values})
     values = [value for points in series.values() for value in points.values()]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -90,10 +92,14 @@ def _panel(heading: str, series: Mapping[str, Mapping[int, float]], left: int, t
         yield _text(left, y + 4, f"{10.0**power:,g}", "small")
     for turn in turns:
         yield _text(across(turn) - 10, top + height + 38, f"{turn:,}", "small")
-    ends = {name: (across(max(points)), down(points[max(points)])) for name, points in series.items()}
+    ends = {
+        name: (across(max(points)), down(points[max(points)])) for name, points in series.items()
+    }
     labels = _spread({name: y for name, (_, y) in ends.items()})
     for number, (name, points) in reversed(list(enumerate(series.items()))):
-        line = " ".join(f"{across(turn):.1f},{down(value):.1f}" for turn, value in sorted(points.items()))
+        line = " ".join(
+            f"{across(turn):.1f},{down(value):.1f}" for turn, value in sorted(points.items())
+        )
         look = (
             f'class="line" stroke-dasharray="{_DASHES[(number - 1) % len(_DASHES)]}"'
             if number
@@ -129,7 +135,16 @@ def svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
     """Return a whole document."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">'
     card = f'<rect class="card" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="10"/>'
-    return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>", card, *parts, "</svg>\n"])
+    return "\n".join(
+        [
+            head,
+            f"<title>{escape(title)}</title>",
+            f"<style>{_STYLE}</style>",
+            card,
+            *parts,
+            "</svg>\n",
+        ]
+    )
 
 
 def _text(x: float, y: float, text: str, kind: str = "") -> str:
@@ -137,7 +152,9 @@ def _text(x: float, y: float, text: str, kind: str = "") -> str:
 
 
 def _rectangle(x: float, y: float, width: float, height: float, look: str) -> str:
-    return f'<rect x="{x:.0f}" y="{y:.0f}" width="{width:.1f}" height="{height:.0f}" rx="2" {look}/>'
+    return (
+        f'<rect x="{x:.0f}" y="{y:.0f}" width="{width:.1f}" height="{height:.0f}" rx="2" {look}/>'
+    )
 
 
 class Dot(NamedTuple):
@@ -152,20 +169,33 @@ def dot_chart(title: str, dots: Sequence[Dot], *, across: str, up: str, strong: 
     """Return points with labels; those whose label begins with `strong` have the strong colour, others are grey."""
     left, top, width, height = _LEFT + 50, 60, _WIDTH - 280, 280
     quarters = math.ceil(max(1.0, *(dot.x for dot in dots)) * 4)
-    parts = [_text(_LEFT, 24, title), _text(_LEFT, 48, up, "small"), _text(left, top + height + 40, across, "small")]
+    parts = [
+        _text(_LEFT, 24, title),
+        _text(_LEFT, 48, up, "small"),
+        _text(left, top + height + 40, across, "small"),
+    ]
     parts += [
-        _text(left + width * quarter / quarters - 10, top + height + 20, f"{quarter / 4:.0%}", "small")
+        _text(
+            left + width * quarter / quarters - 10, top + height + 20, f"{quarter / 4:.0%}", "small"
+        )
         for quarter in range(quarters + 1)
     ]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = top + height * (1 - share)
-        parts += [_rectangle(left, y, width, 1, 'class="track"'), _text(_LEFT, y + 4, f"{share:.0%}", "small")]
+        parts += [
+            _rectangle(left, y, width, 1, 'class="track"'),
+            _text(_LEFT, y + 4, f"{share:.0%}", "small"),
+        ]
     lines: list[tuple[float, float]] = []
     for dot in sorted(dots, key=lambda dot: -dot.y):
         x, y = left + width * dot.x * 4 / quarters, top + height * (1 - dot.y)
-        line = max([y + 4, *(used + 16 for at, used in lines if abs(at - x) < 180 and used + 16 < y + 40)])
+        line = max(
+            [y + 4, *(used + 16 for at, used in lines if abs(at - x) < 180 and used + 16 < y + 40)]
+        )
         lines.append((x, line))
         is_strong = dot.label.startswith(strong)
-        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="{"strong" if is_strong else "grey"}"/>')
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" class="{"strong" if is_strong else "grey"}"/>'
+        )
         parts.append(_text(x + 12, line, dot.label, "" if is_strong else "small"))
     return svg(_WIDTH, top + height + 60, title, parts)

@@ -39,7 +39,11 @@ class WrittenBytes(monitoring.CommandListener):
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         """Count the command, without the fields that the driver adds to every command."""
         if event.command_name in ("insert", "update"):
-            own = {key: value for key, value in event.command.items() if not key.startswith("$") and key != "lsid"}
+            own = {
+                key: value
+                for key, value in event.command.items()
+                if not key.startswith("$") and key != "lsid"
+            }
             self.total += len(bson.encode(own))
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
@@ -59,7 +63,13 @@ class Measured:
 
 
 async def measure(
-    uri: str, *, turns: int, with_store: bool, sources: int = 10, words: int = 200, database: str = "checkpoint_bytes"
+    uri: str,
+    *,
+    turns: int,
+    with_store: bool,
+    sources: int = 10,
+    words: int = 200,
+    database: str = "checkpoint_bytes",
 ) -> Measured:
     """Run an agent for some turns and count.
 
@@ -132,14 +142,22 @@ async def main(turns: int) -> None:
         without = await measure(server.uri, turns=turns, with_store=False, database="without")
         within = await measure(server.uri, turns=turns, with_store=True, database="with")
     print(f"Bytes written per turn of 4 messages, 10 sources of 200 words; {turns} turns\n")
-    print("turn   MongoDBSaver alone   MongoDBSaver beside convstore   convstore itself       both   ratio")
+    print(
+        "turn   MongoDBSaver alone   MongoDBSaver beside convstore   convstore itself       both   ratio"
+    )
     for turn in (number for number in TABLE if number <= turns):
-        alone, saver, store = (row[turn - 1] for row in (without.checkpointer, within.checkpointer, within.store))
+        alone, saver, store = (
+            row[turn - 1] for row in (without.checkpointer, within.checkpointer, within.store)
+        )
         both = saver + store
-        print(f"{turn:4}   {alone:18,}   {saver:29,}   {store:16,}   {both:8,}   {alone / both:5.1f}")
+        print(
+            f"{turn:4}   {alone:18,}   {saver:29,}   {store:16,}   {both:8,}   {alone / both:5.1f}"
+        )
     sums = sum(without.checkpointer), sum(within.checkpointer), sum(within.store)
     both = sums[1] + sums[2]
-    print(f" all   {sums[0]:18,}   {sums[1]:29,}   {sums[2]:16,}   {both:8,}   {sums[0] / both:5.1f}")
+    print(
+        f" all   {sums[0]:18,}   {sums[1]:29,}   {sums[2]:16,}   {both:8,}   {sums[0] / both:5.1f}"
+    )
     print("\nData on the server after the last turn, uncompressed, as collStats counts it:")
     for title, measured in (("MongoDBSaver alone", without), ("beside convstore", within)):
         named = ", ".join(f"{name} {size:,}" for name, size in measured.stored.items() if size)

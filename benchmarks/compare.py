@@ -31,7 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from charts import line_charts
-from compare_frameworks import AdkSessions, AgentsSession, ConvstoreAgentsSession, ConvstorePydantic, PydanticStepStore
+from compare_frameworks import (
+    AdkSessions,
+    AgentsSession,
+    ConvstoreAgentsSession,
+    ConvstorePydantic,
+    PydanticStepStore,
+)
 from compare_stores import Convstore, Floor, LangChainHistory, LangGraphSaver, Place, Store
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pymongo import AsyncMongoClient, MongoClient
@@ -42,7 +48,23 @@ MEASURES = {"append": "ms", "load": "ms", "one result by id": "ms", "bytes of a 
 
 _SAMPLES = 15
 _FILL_SECONDS = 60.0
-_SYLLABLES = ["ka", "ro", "mi", "te", "lun", "sar", "vo", "pel", "dri", "nu", "ash", "gol", "fen", "wy", "tor"]
+_SYLLABLES = [
+    "ka",
+    "ro",
+    "mi",
+    "te",
+    "lun",
+    "sar",
+    "vo",
+    "pel",
+    "dri",
+    "nu",
+    "ash",
+    "gol",
+    "fen",
+    "wy",
+    "tor",
+]
 
 
 class Run:
@@ -70,7 +92,9 @@ class Run:
         for store in self._stores:
             await self._measure_bytes(store, turns)
         await self._alternate("load", turns, lambda store, _: store.load())
-        await self._alternate("one result by id", turns, lambda store, n: store.result(self.turns[n * 7 % turns]))
+        await self._alternate(
+            "one result by id", turns, lambda store, n: store.result(self.turns[n * 7 % turns])
+        )
         await self._alternate("append", turns, self._append_next)
 
     async def _append_next(self, store: Store, _: int) -> None:
@@ -84,7 +108,9 @@ class Run:
             try:
                 await self._append_next(store, 0)
             except Exception as error:  # noqa: BLE001 - whatever a store raises, it is out
-                print(f"{store.name} refuses turn {self._length[store.name]}: {type(error).__name__}")
+                print(
+                    f"{store.name} refuses turn {self._length[store.name]}: {type(error).__name__}"
+                )
                 return False
             if time.perf_counter() - started > _FILL_SECONDS:
                 print(f"{store.name} has not grown to {turns} turns in {_FILL_SECONDS:.0f} s")
@@ -110,7 +136,9 @@ class Run:
         self.figures["bytes of a load"].setdefault(store.name, {})[turns] = max(sent, 1) / 1000
 
     def _sent(self) -> int:
-        status = self._server.admin.command({"serverStatus": 1, "repl": 0, "metrics": 0, "wiredTiger": 0, "locks": 0})
+        status = self._server.admin.command(
+            {"serverStatus": 1, "repl": 0, "metrics": 0, "wiredTiger": 0, "locks": 0}
+        )
         return int(status["network"]["bytesOut"])
 
     def close(self) -> None:
@@ -121,7 +149,11 @@ class Run:
 def _turn(number: int, dice: random.Random) -> list[BaseMessage]:
     words = ["".join(dice.choices(_SYLLABLES, k=dice.randint(1, 4))) for _ in range(1_500)]
     passages = [" ".join(dice.choices(words, k=310)) for _ in range(10)]
-    call = {"name": "search", "args": {"query": " ".join(dice.choices(words, k=8))}, "id": f"call-{number}"}
+    call = {
+        "name": "search",
+        "args": {"query": " ".join(dice.choices(words, k=8))},
+        "id": f"call-{number}",
+    }
     content = "\n\n".join(f"[{place}] {passage}" for place, passage in enumerate(passages, 1))
     return [
         HumanMessage(" ".join(dice.choices(words, k=60)), id=f"q{number}"),
@@ -152,7 +184,12 @@ def _is_installed(distribution: str) -> bool:
 async def opened(uri: str, database: str = "compare") -> AsyncIterator[list[Store]]:
     """Give the stores whose packages are installed."""
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
-        found = (store for package, stores in _OTHERS.items() if _is_installed(package) for store in stores)
+        found = (
+            store
+            for package, stores in _OTHERS.items()
+            if _is_installed(package)
+            for store in stores
+        )
         kinds: list[type[Store]] = [Convstore, Floor, *found]
         stores = [kind() for kind in kinds]
         for store in stores:
@@ -165,9 +202,14 @@ async def opened(uri: str, database: str = "compare") -> AsyncIterator[list[Stor
 def table(figures: dict[str, dict[str, dict[int, float]]], lengths: Sequence[int]) -> Iterator[str]:
     """Yield the lines of the tables, one for each measure."""
     for measure, unit in MEASURES.items():
-        yield f"\n{f'{measure}, {unit}':32}" + "".join(f"{f'{turns:,} turns':>14}" for turns in lengths)
+        yield f"\n{f'{measure}, {unit}':32}" + "".join(
+            f"{f'{turns:,} turns':>14}" for turns in lengths
+        )
         for name, by_length in figures[measure].items():
-            shown = (f"{by_length[turns]:14,.1f}" if turns in by_length else f"{'-':>14}" for turns in lengths)
+            shown = (
+                f"{by_length[turns]:14,.1f}" if turns in by_length else f"{'-':>14}"
+                for turns in lengths
+            )
             yield f"{name:32}" + "".join(shown)
 
 
@@ -194,7 +236,9 @@ def main() -> None:
     print("\n".join(table(figures, options.turns)))
     if options.chart:
         panels = {f"{name}, {unit}": figures[name] for name, unit in MEASURES.items()}
-        options.chart.write_text(line_charts(f"Against the number of turns; {machine}", panels), "utf-8")
+        options.chart.write_text(
+            line_charts(f"Against the number of turns; {machine}", panels), "utf-8"
+        )
 
 
 if __name__ == "__main__":

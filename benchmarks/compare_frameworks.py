@@ -35,15 +35,23 @@ class AgentsSession(Store):
     async def open(self, place: Place) -> None:
         """Open the session."""
         module = importlib.import_module("agents.extensions.memory")  # optional, and not typed
-        self._session = module.MongoDBSession("one", client=place.client, database=f"{place.database}_agents")
+        self._session = module.MongoDBSession(
+            "one", client=place.client, database=f"{place.database}_agents"
+        )
 
     async def append(self, turn: list[BaseMessage]) -> None:
         """Add the items of a turn."""
         question, call, result, answer = turn
-        arguments = {"type": "function_call", "call_id": result.id, "name": "search", "arguments": str(call.content)}
+        arguments = {
+            "type": "function_call",
+            "call_id": result.id,
+            "name": "search",
+            "arguments": str(call.content),
+        }
         output = {"type": "function_call_output", "call_id": result.id, "output": result.content}
         asked, said = (
-            {"role": role, "content": message.content} for role, message in (("user", question), ("assistant", answer))
+            {"role": role, "content": message.content}
+            for role, message in (("user", question), ("assistant", answer))
         )
         await self._session.add_items([asked, arguments, output, said])
 
@@ -87,13 +95,17 @@ class PydanticStepStore(Store):
     async def open(self, place: Place) -> None:
         """Open the store."""
         self._module = importlib.import_module("pydantic_ai_harness.step_persistence")
-        self._store = self._module.MongoStepStore(client=place.client, database=f"{place.database}_steps")
+        self._store = self._module.MongoStepStore(
+            client=place.client, database=f"{place.database}_steps"
+        )
         self._history: list[Any] = []
 
     async def append(self, turn: list[BaseMessage]) -> None:
         """Save a snapshot."""
         self._history = [*self._history, *_pydantic(turn)]
-        snapshot = self._module.ContinuableSnapshot(run_id="one", step_index=0, messages=self._history)
+        snapshot = self._module.ContinuableSnapshot(
+            run_id="one", step_index=0, messages=self._history
+        )
         await self._store.save_snapshot(snapshot)
 
     async def load(self) -> Sequence[Any]:
@@ -103,7 +115,12 @@ class PydanticStepStore(Store):
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load all messages and pick one, as there is no other way."""
-        parts = (part for message in await self.load() for part in message.parts if part.part_kind == "tool-return")
+        parts = (
+            part
+            for message in await self.load()
+            for part in message.parts
+            if part.part_kind == "tool-return"
+        )
         return next(str(part.content) for part in parts if part.tool_call_id == turn[2].id)
 
 
@@ -118,7 +135,9 @@ class ConvstorePydantic(Store):
         await store.setup()
         module = importlib.import_module("convstore.ext.pydantic_ai")
         self._store = module.ConvstoreConversationStore(store, user_id="bench")
-        self._conversation = importlib.import_module("pydantic_ai").Conversation(conversation_id="one")
+        self._conversation = importlib.import_module("pydantic_ai").Conversation(
+            conversation_id="one"
+        )
 
     async def append(self, turn: list[BaseMessage]) -> None:
         """Save the conversation with the messages of a turn."""
@@ -148,7 +167,9 @@ class AdkSessions(Store):
         self._event = importlib.import_module("google.adk.events.event").Event
         module = importlib.import_module("google.adk.integrations.mongodb")
         self._client: MongoClient[dict[str, Any]] = MongoClient(place.uri)
-        self._service = module.MongoDbSessionService(database_name=f"{place.database}_adk", mongo_client=self._client)
+        self._service = module.MongoDbSessionService(
+            database_name=f"{place.database}_adk", mongo_client=self._client
+        )
         self._session = await self._service.create_session(**self._key)
 
     async def append(self, turn: list[BaseMessage]) -> None:
@@ -165,7 +186,9 @@ class AdkSessions(Store):
             ("model", part(text=answer.content)),
         ):
             content = self._types.Content(role=role, parts=[said])
-            await self._service.append_event(self._session, self._event(author=role, content=content))
+            await self._service.append_event(
+                self._session, self._event(author=role, content=content)
+            )
 
     async def load(self) -> Sequence[Any]:
         """Load all events."""
@@ -174,7 +197,9 @@ class AdkSessions(Store):
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load all events and pick one, as there is no other way."""
-        answers = (answer for event in await self.load() for answer in event.get_function_responses())
+        answers = (
+            answer for event in await self.load() for answer in event.get_function_responses()
+        )
         return next(str(answer.response["result"]) for answer in answers if answer.id == turn[2].id)
 
     async def close(self) -> None:

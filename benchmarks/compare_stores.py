@@ -81,21 +81,35 @@ class Floor(Store):
     async def open(self, place: Place) -> None:
         """Create the index by result."""
         majority = WriteConcern("majority", j=True)
-        self._turns = place.client[f"{place.database}_floor"].get_collection("turns", write_concern=majority)
+        self._turns = place.client[f"{place.database}_floor"].get_collection(
+            "turns", write_concern=majority
+        )
         await self._turns.create_index("call")
         self._count = 0
 
     async def append(self, turn: list[BaseMessage]) -> None:
         """Insert one document, the result beside the other messages."""
         self._count += 1
-        result, others = turn[2], [message_to_dict(message) for message in turn if not isinstance(message, ToolMessage)]
+        result, others = (
+            turn[2],
+            [message_to_dict(message) for message in turn if not isinstance(message, ToolMessage)],
+        )
         call, content = result.id, {"result": message_to_dict(result)}
-        await self._turns.insert_one({"_id": self._count, "call": call, "messages": others, **content})
+        await self._turns.insert_one(
+            {"_id": self._count, "call": call, "messages": others, **content}
+        )
 
     async def load(self) -> Sequence[Any]:
         """Read the last turns without their results."""
-        last = await self._turns.find({}, {"result": 0}).sort("_id", -1).limit(_LAST_TURNS).to_list(None)
-        return messages_from_dict([message for document in reversed(last) for message in document["messages"]])
+        last = (
+            await self._turns.find({}, {"result": 0})
+            .sort("_id", -1)
+            .limit(_LAST_TURNS)
+            .to_list(None)
+        )
+        return messages_from_dict(
+            [message for document in reversed(last) for message in document["messages"]]
+        )
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Read one document."""
@@ -115,7 +129,11 @@ class LangChainHistory(Store):
 
         self._client: MongoClient[dict[str, Any]] = MongoClient(place.uri)
         self._history = MongoDBChatMessageHistory(
-            None, "one", client=self._client, database_name=f"{place.database}_langchain", collection_name="history"
+            None,
+            "one",
+            client=self._client,
+            database_name=f"{place.database}_langchain",
+            collection_name="history",
         )
 
     async def append(self, turn: list[BaseMessage]) -> None:
@@ -128,7 +146,9 @@ class LangChainHistory(Store):
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load all messages and pick one, as there is no other way."""
-        return next(str(message.content) for message in await self.load() if message.id == turn[2].id)
+        return next(
+            str(message.content) for message in await self.load() if message.id == turn[2].id
+        )
 
     async def close(self) -> None:
         """Close the client."""
@@ -156,7 +176,9 @@ class LangGraphSaver(Store):
         graph.add_node("agent", _nothing)
         graph.add_edge(START, "agent")
         self._client: MongoClient[dict[str, Any]] = MongoClient(place.uri)
-        self._graph: Any = graph.compile(checkpointer=MongoDBSaver(self._client, db_name=f"{place.database}_langgraph"))
+        self._graph: Any = graph.compile(
+            checkpointer=MongoDBSaver(self._client, db_name=f"{place.database}_langgraph")
+        )
 
     async def append(self, turn: list[BaseMessage]) -> None:
         """Run the graph for a turn."""
@@ -164,12 +186,16 @@ class LangGraphSaver(Store):
 
     async def load(self) -> Sequence[Any]:
         """Load the state."""
-        messages: list[BaseMessage] = (await self._graph.aget_state(self._config)).values["messages"]
+        messages: list[BaseMessage] = (await self._graph.aget_state(self._config)).values[
+            "messages"
+        ]
         return messages
 
     async def result(self, turn: list[BaseMessage]) -> str:
         """Load the state and pick a message, as there is no other way."""
-        return next(str(message.content) for message in await self.load() if message.id == turn[2].id)
+        return next(
+            str(message.content) for message in await self.load() if message.id == turn[2].id
+        )
 
     async def close(self) -> None:
         """Close the client."""

@@ -78,7 +78,11 @@ class Counter(monitoring.CommandListener):
         cursor = event.reply.get("cursor", {})
         self.commands += 1
         self.documents += len(cursor.get("firstBatch", ())) + len(cursor.get("nextBatch", ()))
-        self.bytes += len(bson.encode({key: value for key, value in event.reply.items() if not key.startswith("$")}))
+        self.bytes += len(
+            bson.encode(
+                {key: value for key, value in event.reply.items() if not key.startswith("$")}
+            )
+        )
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None:
         """Ignore a failure; nothing here fails."""
@@ -100,7 +104,9 @@ class Cost:
 class Benchmark:
     """Databases whose names have a prefix, and the counter of their client."""
 
-    def __init__(self, client: AsyncMongoClient[dict[str, Any]], counter: Counter, prefix: str = "growth") -> None:
+    def __init__(
+        self, client: AsyncMongoClient[dict[str, Any]], counter: Counter, prefix: str = "growth"
+    ) -> None:
         self.client, self.counter, self.prefix = client, counter, prefix
 
     def store(self, name: str, **options: Any) -> ConversationStore:
@@ -110,7 +116,9 @@ class Benchmark:
     async def cost(self, call: Call) -> Cost:
         """Return the medians of some calls."""
         costs = [await self._cost_once(call) for _ in range(_SAMPLES)]
-        return Cost(*(statistics.median_low(values) for values in zip(*map(astuple, costs), strict=True)))
+        return Cost(
+            *(statistics.median_low(values) for values in zip(*map(astuple, costs), strict=True))
+        )
 
     async def _cost_once(self, call: Call) -> Cost:
         counter = self.counter
@@ -118,7 +126,12 @@ class Benchmark:
         gc.collect()
         started = time.process_time()
         await _counted(call)
-        return Cost(counter.commands, counter.documents, counter.bytes, (time.process_time() - started) * 1000)
+        return Cost(
+            counter.commands,
+            counter.documents,
+            counter.bytes,
+            (time.process_time() - started) * 1000,
+        )
 
     async def turns(self, sizes: Sequence[int]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Grow one conversation turn by turn."""
@@ -139,7 +152,9 @@ class Benchmark:
                     "append a turn": await self.cost(lambda: chat.append(_turn(0))),
                     "load after it": await self.cost(chat.load_history),
                     "first load of a store": await self.cost(self._first_load("turns", chat)),
-                    "an early result by id": await self.cost(lambda: chat.get_tool_messages([str(early[2].id)])),
+                    "an early result by id": await self.cost(
+                        lambda: chat.get_tool_messages([str(early[2].id)])
+                    ),
                     "last 20 messages": await self.cost(lambda: chat.list_messages(limit=20)),
                     "search": await self.cost(lambda: chat.search("What about topic 7?")),
                 },
@@ -151,7 +166,9 @@ class Benchmark:
 
         return load
 
-    async def conversations(self, sizes: Sequence[int]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def conversations(
+        self, sizes: Sequence[int]
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Give a database more and more conversations, all by one store."""
         store = self.store("conversations")
         await store.setup()
@@ -159,7 +176,9 @@ class Benchmark:
         for total in sizes:
             await _each(
                 range(begun, total),
-                lambda number: store.conversation(user_id=f"u{number % 1000}", thread_id=f"{number}").append(_turn(0)),
+                lambda number: store.conversation(
+                    user_id=f"u{number % 1000}", thread_id=f"{number}"
+                ).append(_turn(0)),
             )
             begun = total
             chat = store.conversation(user_id="u5", thread_id="5")
@@ -167,9 +186,15 @@ class Benchmark:
                 f"{total:,} conversations",
                 {
                     "append a turn": await self.cost(lambda: chat.append(_turn(0))),  # noqa: B023 - awaited here
-                    "first load of a store": await self.cost(self._first_load("conversations", chat)),
-                    "newest 20 of all": await self.cost(lambda: store.list_conversations(everything=True, limit=20)),
-                    "newest 20 of a user": await self.cost(lambda: store.list_conversations(user_id="u5", limit=20)),
+                    "first load of a store": await self.cost(
+                        self._first_load("conversations", chat)
+                    ),
+                    "newest 20 of all": await self.cost(
+                        lambda: store.list_conversations(everything=True, limit=20)
+                    ),
+                    "newest 20 of a user": await self.cost(
+                        lambda: store.list_conversations(user_id="u5", limit=20)
+                    ),
                     "memory of the store": f"{_memory() - before:.0f} MB",
                 },
             )
@@ -217,7 +242,10 @@ class Benchmark:
         async def run() -> None:
             model = _Scripted(messages=_script(steps))
             agent: Any = create_agent(model, [look_up], middleware=middleware)
-            config = {"configurable": {**_USER, "thread_id": f"{steps}-{next(runs)}"}, "recursion_limit": 10_000}
+            config = {
+                "configurable": {**_USER, "thread_id": f"{steps}-{next(runs)}"},
+                "recursion_limit": 10_000,
+            }
             await agent.ainvoke({"messages": [HumanMessage("Research this.")]}, config)
 
         return run
@@ -232,14 +260,25 @@ class Benchmark:
                 for way, work in ways.items():
                     chat = store.conversation(**_USER, thread_id=f"{turns} {way}")
                     costs[way].append(await self._cost_once(partial(work, chat, f"q{number}")))
-            each = {way: statistics.median(cost.milliseconds for cost in found) for way, found in costs.items()}
-            commands = {way: statistics.median(cost.commands for cost in found) for way, found in costs.items()}
+            each = {
+                way: statistics.median(cost.milliseconds for cost in found)
+                for way, found in costs.items()
+            }
+            commands = {
+                way: statistics.median(cost.commands for cost in found)
+                for way, found in costs.items()
+            }
             shown = {f"{way}, each": f"{commands[way]:.0f} / {each[way]:.1f} ms" for way in ways}
-            yield f"{turns} turns", shown | {"ratio": f"{each['by chat.turn'] / each['by append']:.2f}"}
+            yield (
+                f"{turns} turns",
+                shown | {"ratio": f"{each['by chat.turn'] / each['by append']:.2f}"},
+            )
 
     async def compaction(self, sizes: Sequence[int]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Compact a conversation after each turn while it grows."""
-        rule = CompactionRule(max_tokens_before_summary=4_000, max_summary_tokens=500, keep_last_turns=2)
+        rule = CompactionRule(
+            max_tokens_before_summary=4_000, max_summary_tokens=500, keep_last_turns=2
+        )
         store = self.store("compaction", summarizer=HeadTailSummarizer(rule))
         await store.setup()
         chat, length = store.conversation(**_USER, thread_id="summarised"), 0
@@ -365,7 +404,10 @@ async def main(options: argparse.Namespace) -> None:
     """Measure and print."""
     print("commands / documents / bytes of the answers / processor time of this process")
     counter = Counter()
-    async with DevServer() as server, AsyncMongoClient[dict[str, Any]](server.uri, event_listeners=[counter]) as client:
+    async with (
+        DevServer() as server,
+        AsyncMongoClient[dict[str, Any]](server.uri, event_listeners=[counter]) as client,
+    ):
         for section in options.sections or SECTIONS:
             sizes = [max(2, size // options.divide) for size in SIZES[section]]
             async for line in table(Benchmark(client, counter), section, sizes):
@@ -373,7 +415,13 @@ async def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What does a call cost as turns and conversations grow?")
-    parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], help="all of them by default")
-    parser.add_argument("--divide", type=int, default=1, help="divide all sizes, to see that it works")
+    parser = argparse.ArgumentParser(
+        description="What does a call cost as turns and conversations grow?"
+    )
+    parser.add_argument(
+        "sections", nargs="*", choices=[[], *SECTIONS], help="all of them by default"
+    )
+    parser.add_argument(
+        "--divide", type=int, default=1, help="divide all sizes, to see that it works"
+    )
     asyncio.run(main(parser.parse_args()))

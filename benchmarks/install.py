@@ -20,7 +20,10 @@ TOOLS = {"pip", "setuptools", "pkg_resources", "_distutils_hack", "__pycache__"}
 OPENAI = "from openai import AsyncOpenAI\n"
 CASES = {
     "openai": (["openai"], OPENAI),
-    "and langchain-core": (["openai", "langchain-core"], f"{OPENAI}from langchain_core.messages import AIMessage"),
+    "and langchain-core": (
+        ["openai", "langchain-core"],
+        f"{OPENAI}from langchain_core.messages import AIMessage",
+    ),
     "and convstore": (["openai", str(ROOT)], f"{OPENAI}from convstore import ConversationStore"),
 }
 
@@ -42,8 +45,12 @@ def cost_of(packages: list[str], imports: str, folder: Path) -> Cost:
     archives = list(wheels.iterdir())
     run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *archives)
     [site] = folder.glob("lib/python*/site-packages")
-    files = [path for path in site.rglob("*") if path.is_file() and not is_tool(path.relative_to(site))]
-    timed = f"import time\nbegan = time.process_time()\n{imports}\nprint(time.process_time() - began)"
+    files = [
+        path for path in site.rglob("*") if path.is_file() and not is_tool(path.relative_to(site))
+    ]
+    timed = (
+        f"import time\nbegan = time.process_time()\n{imports}\nprint(time.process_time() - began)"
+    )
     seconds = min(float(run(python, "-c", timed)) for _ in range(RUNS))
     return Cost(len(archives), size(archives), size(files), seconds)
 
@@ -60,7 +67,9 @@ def size(files: list[Path]) -> int:
 
 def run(*command: str | Path) -> str:
     """Return what a command prints."""
-    found = subprocess.run([str(path) for path in command], check=True, capture_output=True, text=True)  # noqa: S603
+    found = subprocess.run(  # noqa: S603
+        [str(path) for path in command], check=True, capture_output=True, text=True
+    )
     return found.stdout
 
 

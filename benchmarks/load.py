@@ -111,7 +111,9 @@ def _name(handle: asyncio.Handle) -> str:
     names = list[str]()
     coroutine: Any = task.get_coro()
     while coroutine is not None and hasattr(coroutine, "cr_frame"):
-        names.append(f"{coroutine.__qualname__}:{coroutine.cr_frame.f_lineno if coroutine.cr_frame else 'end'}")
+        names.append(
+            f"{coroutine.__qualname__}:{coroutine.cr_frame.f_lineno if coroutine.cr_frame else 'end'}"
+        )
         coroutine = coroutine.cr_await
     return " > ".join(names[-4:])
 
@@ -124,7 +126,8 @@ class Users:
         self.taken: dict[str, list[float]] = {}
         self.dice = random.Random(1)  # noqa: S311 - text
         self.words = words = [
-            "".join(self.dice.choices("abcdefghiklmnoprstuvw", k=self.dice.randint(2, 9))) for _ in range(5_000)
+            "".join(self.dice.choices("abcdefghiklmnoprstuvw", k=self.dice.randint(2, 9)))
+            for _ in range(5_000)
         ]
         # Built in advance to keep the loop free; random words, so that compression gains little.
         self.common = [self._turn(words, 13_000) for _ in range(50)]
@@ -135,7 +138,9 @@ class Users:
         passages = [" ".join(self.dice.choices(words, k=size // 65)) for _ in range(10)]
         [result] = [message for message in turn if isinstance(message, ToolMessage)]
         result.content = "\n\n".join(passages)
-        result.artifact = [(passage, {"title": f"Passage {place}"}) for place, passage in enumerate(passages)]
+        result.artifact = [
+            (passage, {"title": f"Passage {place}"}) for place, passage in enumerate(passages)
+        ]
         return turn
 
     def take(self, size: int) -> list[BaseMessage]:
@@ -177,7 +182,9 @@ class Users:
         return answer
 
 
-async def _each(items: list[Any], work: Callable[[Any], Awaitable[Any]], *, at_once: int = 16) -> None:
+async def _each(
+    items: list[Any], work: Callable[[Any], Awaitable[Any]], *, at_once: int = 16
+) -> None:
     """Apply a function to each item with limited concurrency."""
     waiting = iter(items)
 
@@ -209,14 +216,26 @@ def _quantile(figures: list[float], share: float) -> float:
 
 
 def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) -> None:
-    print(f"{'':10}{'calls':>9}{'a second':>10}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'most ms':>9}")
+    print(
+        f"{'':10}{'calls':>9}{'a second':>10}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'most ms':>9}"
+    )
     for name, taken in users.taken.items():
-        figures = [statistics.median(taken), _quantile(taken, 0.95), _quantile(taken, 0.99), max(taken)]
+        figures = [
+            statistics.median(taken),
+            _quantile(taken, 0.95),
+            _quantile(taken, 0.99),
+            max(taken),
+        ]
         row = "".join(f"{figure * 1000:9.1f}" for figure in figures)
         print(f"{name:10}{len(taken):9,}{len(taken) / seconds:10.1f}{row}")
     late = stalls.late or [0.0]
-    print("memory, MB, at the beginning of each third and at the end:", *(f"{figure:.0f}" for figure in memory))
-    shares = ", ".join(f"p{share} {_quantile(late, share / 100) * 1000:.1f} ms" for share in (50, 95, 99))
+    print(
+        "memory, MB, at the beginning of each third and at the end:",
+        *(f"{figure:.0f}" for figure in memory),
+    )
+    shares = ", ".join(
+        f"p{share} {_quantile(late, share / 100) * 1000:.1f} ms" for share in (50, 95, 99)
+    )
     print(f"ticks late: {shares}, ", end="")
     above = sum(number > _STALL for number in late)
     print(f"most {max(late) * 1000:.1f} ms; above {_STALL * 1000:.0f} ms: {above} of {len(late):,}")
@@ -228,16 +247,24 @@ def _print(users: Users, stalls: Stalls, memory: list[float], seconds: float) ->
         end="",
     )
     print("the longest:")
-    for wall, own, name in sorted(stalls.callbacks, key=lambda callback: callback[1], reverse=True)[:_NAMED]:
+    for wall, own, name in sorted(stalls.callbacks, key=lambda callback: callback[1], reverse=True)[
+        :_NAMED
+    ]:
         print(f"  {own * 1000:7.1f} of {wall * 1000:7.1f} ms: {name}")
 
 
 class Steady:
     """Steady traffic with a rate, and what the process pays for it, the index included."""
 
-    def __init__(self, store: ConversationStore, chats: list[Conversation], arguments: argparse.Namespace) -> None:
+    def __init__(
+        self, store: ConversationStore, chats: list[Conversation], arguments: argparse.Namespace
+    ) -> None:
         self.store, self.chats, self.users = store, chats, Users(chats, large=0.0, think=0.0)
-        self.rate, self.seconds, self.search_every = arguments.rate, arguments.seconds, arguments.search_every
+        self.rate, self.seconds, self.search_every = (
+            arguments.rate,
+            arguments.seconds,
+            arguments.search_every,
+        )
         self.busy = [False] * len(chats)
 
     def _is_at_rest(self, number: int, second: float) -> bool:
@@ -266,7 +293,9 @@ class Steady:
         sealer = (await host_of(self.store).services()).sealer
         await sealer.wait()
         due = time.process_time() - busy
-        await asyncio.sleep(REST_SECONDS + 2)  # until the last conversation rests, and the sealer's timer rings
+        await asyncio.sleep(
+            REST_SECONDS + 2
+        )  # until the last conversation rests, and the sealer's timer rings
         await sealer.wait()
         return turns, due, time.process_time() - busy
 
@@ -288,7 +317,9 @@ class Steady:
                 self.users.taken.setdefault("search", []).append(time.perf_counter() - begun)
 
 
-async def steady(store: ConversationStore, chats: list[Conversation], arguments: argparse.Namespace) -> None:
+async def steady(
+    store: ConversationStore, chats: list[Conversation], arguments: argparse.Namespace
+) -> None:
     """Run steady traffic and print what it costs."""
     traffic, stalls = Steady(store, chats, arguments), Stalls()
     await traffic.users.fill(5)
@@ -307,14 +338,19 @@ async def main(arguments: argparse.Namespace) -> None:
     async with DevServer() as server, AsyncMongoClient[dict[str, Any]](server.uri) as client:
         store = ConversationStore(client["load"], search_index=not arguments.no_index)
         await store.setup()
-        chats = [store.conversation(user_id="load", thread_id=str(n)) for n in range(arguments.conversations)]
+        chats = [
+            store.conversation(user_id="load", thread_id=str(n))
+            for n in range(arguments.conversations)
+        ]
         if arguments.rate:
             await steady(store, chats, arguments)
             return
         users = Users(chats, large=arguments.large, think=arguments.think)
         begun = time.monotonic()
         await users.fill(arguments.turns)
-        print(f"{len(chats):,} conversations of {arguments.turns} turns in {time.monotonic() - begun:.0f} s")
+        print(
+            f"{len(chats):,} conversations of {arguments.turns} turns in {time.monotonic() - begun:.0f} s"
+        )
         _freeze()
         stalls, memory = Stalls(), [_memory()]
         ticker = asyncio.create_task(stalls.tick())
@@ -336,11 +372,18 @@ if __name__ == "__main__":
     parser.add_argument("--turns", type=int, default=50)
     parser.add_argument("--users", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--large", type=float, default=0.01, help="share of turns with a result of 1 to 5 MB")
+    parser.add_argument(
+        "--large", type=float, default=0.01, help="share of turns with a result of 1 to 5 MB"
+    )
     parser.add_argument("--no-index", action="store_true", help="keep no segments")
     parser.add_argument("--rate", type=float, default=0.0, help="turns a second of steady traffic")
     parser.add_argument(
-        "--search-every", type=float, default=0.0, help="seconds between two searches of a conversation"
+        "--search-every",
+        type=float,
+        default=0.0,
+        help="seconds between two searches of a conversation",
     )
-    parser.add_argument("--think", type=float, default=0.0, help="seconds between two turns of a user, about")
+    parser.add_argument(
+        "--think", type=float, default=0.0, help="seconds between two turns of a user, about"
+    )
     asyncio.run(main(parser.parse_args()))

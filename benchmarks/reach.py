@@ -99,7 +99,9 @@ class Bm25:
             for number, counts in enumerate(self._counts):
                 if count := counts[word]:
                     length = 0.25 + 0.75 * self._lengths[number] / self._mean
-                    scores[number] = scores.get(number, 0.0) + rarity * count * 2.2 / (count + 1.2 * length)
+                    scores[number] = scores.get(number, 0.0) + rarity * count * 2.2 / (
+                        count + 1.2 * length
+                    )
         return sorted(scores, key=lambda number: (-scores[number], number))
 
 
@@ -111,7 +113,9 @@ class Rankings:
     """The plain rankings of a conversation that `chat.search` is compared with."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        passages = [(number, passage) for number, text in enumerate(texts) for passage in _passages(text)]
+        passages = [
+            (number, passage) for number, text in enumerate(texts) for passage in _passages(text)
+        ]
         self._message_of_passage = [number for number, _ in passages]
         self._by_message, self._by_passage = Bm25(texts), Bm25([passage for _, passage in passages])
 
@@ -119,19 +123,30 @@ class Rankings:
         """Return the numbers of the best messages by ranking."""
         passages = self._by_passage.best_first(query)
         by_passage = list(dict.fromkeys(self._message_of_passage[number] for number in passages))
-        return dict(zip(RANKINGS, (self._by_message.best_first(query)[:BEST], by_passage[:BEST]), strict=False))
+        return dict(
+            zip(
+                RANKINGS,
+                (self._by_message.best_first(query)[:BEST], by_passage[:BEST]),
+                strict=False,
+            )
+        )
 
 
 def _passages(text: str) -> Iterator[str]:
     """Cut a text at white space into passages of about equal length."""
     while len(text) > _PASSAGE_CHARACTERS:
-        end = text.rfind(" ", _PASSAGE_CHARACTERS // 2, _PASSAGE_CHARACTERS) + 1 or _PASSAGE_CHARACTERS
+        end = (
+            text.rfind(" ", _PASSAGE_CHARACTERS // 2, _PASSAGE_CHARACTERS) + 1
+            or _PASSAGE_CHARACTERS
+        )
         yield text[:end]
         text = text[end:]
     yield text
 
 
-async def measure(database: AsyncDatabase[dict[str, Any]], conversation: LongConversation) -> list[Outcome]:
+async def measure(
+    database: AsyncDatabase[dict[str, Any]], conversation: LongConversation
+) -> list[Outcome]:
     """Append a conversation turn by turn and ask its questions."""
     store = ConversationStore(database)
     await store.setup()
@@ -147,10 +162,15 @@ async def measure(database: AsyncDatabase[dict[str, Any]], conversation: LongCon
         for reader, window in windows.items():
             _count(outcome, reader, window, [])
         await _ask(outcome, tool, windows[READERS[3]])
-        holding = [{number for number, text in enumerate(texts) if plain(proof) in text} for proof in question.proofs]
+        holding = [
+            {number for number, text in enumerate(texts) if plain(proof) in text}
+            for proof in question.proofs
+        ]
         hits = [hit.ordinal - 1 for hit in await chat.search(question.text, limit=BEST)]
         for ranking, best in {**rankings.best(question.text), RANKINGS[2]: hits}.items():
-            outcome.recall[ranking] = statistics.fmean(not found.isdisjoint(best) for found in holding)
+            outcome.recall[ranking] = statistics.fmean(
+                not found.isdisjoint(best) for found in holding
+            )
         outcomes.append(outcome)
     return outcomes
 
@@ -158,11 +178,18 @@ async def measure(database: AsyncDatabase[dict[str, Any]], conversation: LongCon
 async def _windows(chat: Conversation, messages: list[BaseMessage]) -> dict[str, Given]:
     """Return what each reader gets without a call."""
     trimmed = trim_messages(
-        messages, max_tokens=VIEW_TOKENS, token_counter=approximate_tokens, strategy="last", start_on="human"
+        messages,
+        max_tokens=VIEW_TOKENS,
+        token_counter=approximate_tokens,
+        strategy="last",
+        start_on="human",
     )
     view = await chat.load_history(HistoryPolicy(max_tokens=VIEW_TOKENS))
     windows = (messages, messages[-WINDOW:], trimmed, view.messages)
-    given = [Given(plain("\n".join(map(text_of, window))), approximate_tokens(window)) for window in windows]
+    given = [
+        Given(plain("\n".join(map(text_of, window))), approximate_tokens(window))
+        for window in windows
+    ]
     return dict(zip(READERS, given, strict=False))
 
 
@@ -181,7 +208,9 @@ async def _ask(outcome: Outcome, tool: BaseTool, view: Given) -> None:
 
 def _count(outcome: Outcome, reader: str, window: Given, pages: Sequence[str]) -> None:
     texts = [window.text, plain("\n".join(pages))]
-    outcome.reached[reader] = all(any(plain(proof) in text for text in texts) for proof in outcome.question.proofs)
+    outcome.reached[reader] = all(
+        any(plain(proof) in text for text in texts) for proof in outcome.question.proofs
+    )
     outcome.given[reader] = window.tokens
     outcome.read[reader] = sum(weight(page) // CHARACTERS_PER_TOKEN for page in pages)
 
@@ -189,7 +218,10 @@ def _count(outcome: Outcome, reader: str, window: Given, pages: Sequence[str]) -
 def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """Return shares by reader or ranking and stratum, and mean tokens, of some outcomes; empty strata are left out."""
     outcomes = list(outcomes)
-    strata = {name: [outcome for outcome in outcomes if outcome.question.stratum == name] for name in STRATA}
+    strata = {
+        name: [outcome for outcome in outcomes if outcome.question.stratum == name]
+        for name in STRATA
+    }
     strata = {name: found for name, found in strata.items() if found}
     return {
         "questions": {name: len(found) for name, found in strata.items()},
@@ -201,7 +233,9 @@ def summary(outcomes: Iterable[Outcome]) -> dict[str, Any]:
 
 
 def _shares(
-    strata: dict[str, list[Outcome]], names: Sequence[str], values: Callable[[Outcome], dict[str, float]]
+    strata: dict[str, list[Outcome]],
+    names: Sequence[str],
+    values: Callable[[Outcome], dict[str, float]],
 ) -> dict[str, dict[str, float]]:
     return {
         name: {
@@ -213,7 +247,10 @@ def _shares(
 
 
 def _means(outcomes: list[Outcome], values: Callable[[Outcome], dict[str, int]]) -> dict[str, int]:
-    return {reader: round(statistics.fmean(values(outcome)[reader] for outcome in outcomes)) for reader in READERS}
+    return {
+        reader: round(statistics.fmean(values(outcome)[reader] for outcome in outcomes))
+        for reader in READERS
+    }
 
 
 def table(title: str, found: dict[str, Any]) -> str:
@@ -236,7 +273,9 @@ def chart(found: dict[str, Any]) -> str:
     """Return a summary as an SVG: a group of bars for each stratum, a bar for each reader."""
     full = found["given"][READERS[0]]
     groups = {
-        f"{name}, {count} questions": [Bar(reader, found["reached"][reader][name]) for reader in READERS[1:]]
+        f"{name}, {count} questions": [
+            Bar(reader, found["reached"][reader][name]) for reader in READERS[1:]
+        ]
         for name, count in found["questions"].items()
     }
     tokens = {reader: found["given"][reader] + found["read"][reader] for reader in READERS[1:]}
@@ -256,14 +295,23 @@ async def run(conversations: Iterable[LongConversation]) -> list[Outcome]:
 
 def main() -> None:
     """Measure, print both halves and write the chart of the half that is held out."""
-    parser = argparse.ArgumentParser(description="How much of a long conversation can a model still reach?")
+    parser = argparse.ArgumentParser(
+        description="How much of a long conversation can a model still reach?"
+    )
     parser.add_argument("--data", type=Path, help="folder with mtrag_*.jsonl.gz")
-    parser.add_argument("--tokens", type=int, default=205_000, help="size of each conversation of our own")
+    parser.add_argument(
+        "--tokens", type=int, default=205_000, help="size of each conversation of our own"
+    )
     parser.add_argument("--only", nargs="*", default=[], help="names of conversations of our own")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with every question")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, with every question"
+    )
     parser.add_argument("--chart", type=Path, help="SVG file to write")
     options = parser.parse_args()
-    conversations = [*own(tokens=options.tokens, names=options.only), *(mtrag(options.data) if options.data else [])]
+    conversations = [
+        *own(tokens=options.tokens, names=options.only),
+        *(mtrag(options.data) if options.data else []),
+    ]
     outcomes = asyncio.run(run(conversations))
     halves = {
         "held out": summary(outcome for outcome in outcomes if outcome.question.held_out),
@@ -272,10 +320,17 @@ def main() -> None:
     if options.chart:
         options.chart.write_text(chart(halves["held out"]), "utf-8")
     if options.json:
-        print(json.dumps({**halves, "outcomes": [as_json(outcome) for outcome in outcomes]}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {**halves, "outcomes": [as_json(outcome) for outcome in outcomes]},
+                ensure_ascii=False,
+            )
+        )
         return
     sizes = [approximate_tokens(conversation.messages) for conversation in conversations]
-    print(f"{len(sizes)} conversations of {min(sizes):,} to {max(sizes):,} tokens, {len(outcomes)} questions")
+    print(
+        f"{len(sizes)} conversations of {min(sizes):,} to {max(sizes):,} tokens, {len(outcomes)} questions"
+    )
     for title, found in halves.items():
         print(f"\n{table(title, found)}")
     durations = [duration for outcome in outcomes for duration in outcome.milliseconds]

@@ -23,7 +23,16 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 
 from convstore.messages.tokens import approximate_tokens
 
-__all__ = ["STRATA", "LongConversation", "Question", "content_words", "mtrag", "own", "plain", "text_of"]
+__all__ = [
+    "STRATA",
+    "LongConversation",
+    "Question",
+    "content_words",
+    "mtrag",
+    "own",
+    "plain",
+    "text_of",
+]
 
 STRATA = ("same words", "some words", "paraphrase", "several", "MTRAG")
 SHARED = {"same words": (0.4, 1.0), "some words": (0.1, 0.6), "paraphrase": (0.0, 0.2)}
@@ -99,7 +108,9 @@ def plain(text: str) -> str:
 def text_of(message: BaseMessage) -> str:
     """Return what a model reads of a message: its content, and the arguments of its calls."""
     calls = message.tool_calls if isinstance(message, AIMessage) else []
-    return "\n".join([str(message.content), *(json.dumps(call["args"], ensure_ascii=False) for call in calls)])
+    return "\n".join(
+        [str(message.content), *(json.dumps(call["args"], ensure_ascii=False) for call in calls)]
+    )
 
 
 def content_words(text: str) -> list[str]:
@@ -135,13 +146,17 @@ def own(*, tokens: int = 205_000, names: Iterable[str] = ()) -> Iterator[LongCon
             yield conversation
 
 
-def _padded(name: str, script: dict[str, Any], filler: dict[str, Any], tokens: int) -> LongConversation:
+def _padded(
+    name: str, script: dict[str, Any], filler: dict[str, Any], tokens: int
+) -> LongConversation:
     """Return the turns with facts, spread over the first nine tenths of generated turns."""
     questions = list(_questions(name, script))
     facts = [list(_fact(f"{name}-{turn['id']}", turn)) for turn in script["turn"]]
     remaining = tokens - sum(approximate_tokens(turn) for turn in facts)
     filling: list[list[BaseMessage]] = []
-    for turn in _generated(name, script["topics"], filler, [question.text for question in questions]):
+    for turn in _generated(
+        name, script["topics"], filler, [question.text for question in questions]
+    ):
         remaining -= approximate_tokens(turn)
         if remaining < 0:
             break
@@ -156,22 +171,36 @@ def _padded(name: str, script: dict[str, Any], filler: dict[str, Any], tokens: i
 def _questions(name: str, script: dict[str, Any]) -> Iterator[Question]:
     proofs = {turn["id"]: _proofs(turn) for turn in script["turn"]}
     for turn in script["turn"]:
-        for kind, stratum in {"same": "same words", "some": "some words", "paraphrase": "paraphrase"}.items():
+        for kind, stratum in {
+            "same": "same words",
+            "some": "some words",
+            "paraphrase": "paraphrase",
+        }.items():
             if kind in turn:
-                yield Question(f"{name}-{turn['id']}-{kind}", stratum, turn[kind], proofs[turn["id"]])
+                yield Question(
+                    f"{name}-{turn['id']}-{kind}", stratum, turn[kind], proofs[turn["id"]]
+                )
     for question in script["question"]:
         needed = tuple(proof for id_ in question["evidence"] for proof in proofs[id_])
         yield Question(f"{name}-{question['id']}", "several", question["text"], needed)
 
 
 def _proofs(turn: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(proof for part in ("user", "result", "assistant") for proof in _PROOF.findall(turn.get(part, "")))
+    return tuple(
+        proof
+        for part in ("user", "result", "assistant")
+        for proof in _PROOF.findall(turn.get(part, ""))
+    )
 
 
 def _fact(id_: str, turn: dict[str, Any]) -> Iterator[BaseMessage]:
     yield HumanMessage(_unmarked(turn["user"]), id=f"{id_}-user")
     if "call" in turn:
-        call = {"name": turn["call"]["tool"], "args": turn["call"]["arguments"], "id": f"call-{id_}"}
+        call = {
+            "name": turn["call"]["tool"],
+            "args": turn["call"]["arguments"],
+            "id": f"call-{id_}",
+        }
         yield AIMessage("", id=f"{id_}-call", tool_calls=[call])
         result = _unmarked(turn["result"])
         yield ToolMessage(result, id=f"{id_}-result", name=call["name"], tool_call_id=call["id"])
@@ -196,7 +225,11 @@ def _generated(
         turn: list[BaseMessage] = [HumanMessage(asked, id=f"{name}-{number}-user")]
         if dice.random() < 0.2:
             turn += _search(f"{name}-{number}", asked, writer)
-        answer = [*writer.sentences(dice.randint(4, 11)), *writer.mentions(0.7), writer.one_of("closings")]
+        answer = [
+            *writer.sentences(dice.randint(4, 11)),
+            *writer.mentions(0.7),
+            writer.one_of("closings"),
+        ]
         layout = dice.choice((" ", " ", "\n\n", "\n- "))
         yield [*turn, AIMessage(layout.join(answer), id=f"{name}-{number}-assistant")]
 
@@ -218,20 +251,28 @@ class _Writer:
 
     def sentences(self, count: int) -> list[str]:
         templates = self.subject["sentences"]
-        return [self._filled(template) for template in self.dice.sample(templates, min(count, len(templates)))]
+        return [
+            self._filled(template)
+            for template in self.dice.sample(templates, min(count, len(templates)))
+        ]
 
     def _filled(self, template: str) -> str:
         things, words = self.dice.sample(self.subject["things"], 2), self.dice.sample(self.words, 2)
         day, name = self.dice.choice(self.filler["days"]), self.dice.choice(self.filler["names"])
         number = self.dice.randint(2, 90)
-        text = template.format(x=things[0], y=things[1], w=words[0], v=words[1], n=number, day=day, name=name)
+        text = template.format(
+            x=things[0], y=things[1], w=words[0], v=words[1], n=number, day=day, name=name
+        )
         return text[0].upper() + text[1:]
 
 
 def _echoes(question: str) -> list[str]:
     """Return the words of a question that generated turns use, too: no word of a question is rare by chance."""
     found = re.findall(r"[\u2e80-\u9fff]{2,}|[^\W_\u2e80-\u9fff]{3,}", question)
-    pairs = [[word[i : i + 2] for i in range(len(word) - 1)] if _is_chinese(word[0]) else [word] for word in found]
+    pairs = [
+        [word[i : i + 2] for i in range(len(word) - 1)] if _is_chinese(word[0]) else [word]
+        for word in found
+    ]
     return [word for group in pairs for word in group if content_words(word)]
 
 
@@ -240,11 +281,19 @@ def _search(id_: str, query: str, writer: _Writer) -> list[BaseMessage]:
     call = {"name": "search_notes", "args": {"query": query}, "id": f"call-{id_}"}
     titles = writer.dice.sample(writer.subject["things"], 3)
     found = [(title, " ".join(writer.sentences(6))) for title in titles]
-    content = "\n\n".join(f"[{number}] {title}\n{text}" for number, (title, text) in enumerate(found, 1))
+    content = "\n\n".join(
+        f"[{number}] {title}\n{text}" for number, (title, text) in enumerate(found, 1)
+    )
     artifact = [(text, {"title": title}) for title, text in found]
     return [
         AIMessage("", id=f"{id_}-call", tool_calls=[call]),
-        ToolMessage(content, id=f"{id_}-result", name=call["name"], tool_call_id=call["id"], artifact=artifact),
+        ToolMessage(
+            content,
+            id=f"{id_}-result",
+            name=call["name"],
+            tool_call_id=call["id"],
+            artifact=artifact,
+        ),
     ]
 
 
@@ -297,11 +346,15 @@ def _add_run(conversation: LongConversation, id_: str, messages: Sequence[dict[s
     for start, end in pairwise([*starts, len(messages)]):
         turn = [_message(f"{id_}-{index}", messages[index]) for index in range(start, end)]
         conversation.turns.append(turn)
-        sources = [source for message in messages[start:end] for source in message.get("sources", [])]
+        sources = [
+            source for message in messages[start:end] for source in message.get("sources", [])
+        ]
         relevant = [source["text"] for source in sources if _is_relevant(source)]
         proof = _proof(relevant, text_of(turn[-1]))
         if proof:
-            conversation.questions.append(Question(f"{id_}-{start}", "MTRAG", str(turn[0].content), (proof,)))
+            conversation.questions.append(
+                Question(f"{id_}-{start}", "MTRAG", str(turn[0].content), (proof,))
+            )
 
 
 def _message(id_: str, message: dict[str, Any]) -> BaseMessage:
@@ -309,11 +362,19 @@ def _message(id_: str, message: dict[str, Any]) -> BaseMessage:
     if message["role"] == "user":
         return HumanMessage(content, id=id_)
     if message["role"] == "tool":
-        artifact = [(source["text"], {"title": source.get("title") or ""}) for source in message["sources"]]
+        artifact = [
+            (source["text"], {"title": source.get("title") or ""}) for source in message["sources"]
+        ]
         call = message["tool_call_id"]
-        return ToolMessage(content, id=id_, name=message["name"], tool_call_id=call, artifact=artifact)
+        return ToolMessage(
+            content, id=id_, name=message["name"], tool_call_id=call, artifact=artifact
+        )
     calls = [
-        {"name": call["function"]["name"], "args": json.loads(call["function"]["arguments"]), "id": call["id"]}
+        {
+            "name": call["function"]["name"],
+            "args": json.loads(call["function"]["arguments"]),
+            "id": call["id"],
+        }
         for call in message.get("tool_calls") or []
     ]
     return AIMessage(content, id=id_, tool_calls=calls)

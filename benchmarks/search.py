@@ -30,7 +30,12 @@ from convstore.devserver import DevServer
 from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 
-_CODE_QUERIES = ("where is the socket timeout set", "parse the header of a zip file", "def _check_closed", "weakref")
+_CODE_QUERIES = (
+    "where is the socket timeout set",
+    "parse the header of a zip file",
+    "def _check_closed",
+    "weakref",
+)
 _SEARCHES, _APPENDS = 40, 600
 
 
@@ -74,7 +79,9 @@ async def seal(chat: Conversation) -> None:
     await sealer.seal(tuple(chat.scope.items()))
 
 
-async def timed(name: str, queries: Sequence[str], search: Callable[[str], Awaitable[object]], searches: int) -> None:
+async def timed(
+    name: str, queries: Sequence[str], search: Callable[[str], Awaitable[object]], searches: int
+) -> None:
     """Print how long searches take."""
     await search(queries[0])
     walls, busy = [], []
@@ -102,7 +109,9 @@ async def one_conversation(
     print(f"  segments: {len(documents)}, {own_bytes / characters:.1%} of the text")
 
     def searching(**options: Any) -> Callable[[str], Awaitable[object]]:
-        return lambda query: ConversationStore(database, **options).conversation(**chat.scope).search(query)
+        return lambda query: (
+            ConversationStore(database, **options).conversation(**chat.scope).search(query)
+        )
 
     await timed("segments", queries, searching(), _SEARCHES)
     await timed("scan of the log", queries, searching(search_index=False), 3)
@@ -112,7 +121,12 @@ async def one_conversation(
 
     async def text_search(query: str) -> object:
         score = {"score": {"$meta": "textScore"}}
-        return await texts.find({"$text": {"$search": query}}, score).sort(score).limit(20).to_list(None)
+        return (
+            await texts.find({"$text": {"$search": query}}, score)
+            .sort(score)
+            .limit(20)
+            .to_list(None)
+        )
 
     await timed("$text of MongoDB", queries, text_search, _SEARCHES)
     await database.client.admin.command("fsync")  # sizes are those of the last checkpoint
@@ -121,18 +135,32 @@ async def one_conversation(
     await database["search"].delete_many({})
 
 
-async def across(database: Any, conversations: int, turns: Sequence[list[BaseMessage]], queries: Sequence[str]) -> None:
+async def across(
+    database: Any, conversations: int, turns: Sequence[list[BaseMessage]], queries: Sequence[str]
+) -> None:
     """Measure searches over the conversations of one user, each of about a hundred messages."""
     store, dice = ConversationStore(database), random.Random(1)  # noqa: S311 - a sample
     for number in range(conversations):
-        chat, numbers, messages = store.conversation(user_id="many", thread_id=f"{number}"), count(), 0
+        chat, numbers, messages = (
+            store.conversation(user_id="many", thread_id=f"{number}"),
+            count(),
+            0,
+        )
         while messages < 100:
-            turn = [message.model_copy(update={"id": f"m{next(numbers)}"}) for message in dice.choice(turns)]
+            turn = [
+                message.model_copy(update={"id": f"m{next(numbers)}"})
+                for message in dice.choice(turns)
+            ]
             messages += len(turn)
             await chat.append(turn)
         await seal(chat)
     print(f"across {conversations} conversations of 100 messages")
-    await timed("segments", queries, lambda query: ConversationStore(database).search(query, user_id="many"), _SEARCHES)
+    await timed(
+        "segments",
+        queries,
+        lambda query: ConversationStore(database).search(query, user_id="many"),
+        _SEARCHES,
+    )
     await store.close()
 
 
@@ -140,7 +168,10 @@ async def appends(database: Any, turns: Sequence[list[BaseMessage]]) -> None:
     """Print the processor time of an append with the index and without it, one after the other in turns."""
     spent: dict[bool, list[float]] = {True: [], False: []}
     stores = {has_index: ConversationStore(database, search_index=has_index) for has_index in spent}
-    chats = {value: store.conversation(user_id="appends", thread_id=str(value)) for value, store in stores.items()}
+    chats = {
+        value: store.conversation(user_id="appends", thread_id=str(value))
+        for value, store in stores.items()
+    }
     for number, turn in enumerate(turns[:_APPENDS]):
         for has_index in (True, False) if number % 2 else (False, True):
             began = time.process_time()

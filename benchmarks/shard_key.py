@@ -97,9 +97,14 @@ def processor_seconds(pid: int) -> float:
 
 async def measure(uri: str, pid: int, *, turns: int, rounds: int) -> None:
     """Print a line for each call and index."""
-    times, processor = defaultdict[tuple[str, str], list[float]](list), defaultdict[tuple[str, str], float](float)
+    times, processor = (
+        defaultdict[tuple[str, str], list[float]](list),
+        defaultdict[tuple[str, str], float](float),
+    )
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
-        subjects = {name: Subject(client[f"shard_key_{number}"]) for number, name in enumerate(INDEXES)}
+        subjects = {
+            name: Subject(client[f"shard_key_{number}"]) for number, name in enumerate(INDEXES)
+        }
         for name, subject in subjects.items():
             await subject.prepare(INDEXES[name], turns)
         for number in range(rounds):
@@ -116,13 +121,16 @@ async def measure(uri: str, pid: int, *, turns: int, rounds: int) -> None:
         print("| call | index | median | processor of the server |\n|---|---|---|---|")
         for (title, name), seconds in sorted(times.items(), key=lambda item: item[0][0]):
             each = processor[title, name] / len(seconds)
-            print(f"| {title} | {name} | {statistics.median(seconds) * 1_000:.2f} ms | {each * 1_000:.2f} ms |")
+            print(
+                f"| {title} | {name} | {statistics.median(seconds) * 1_000:.2f} ms | {each * 1_000:.2f} ms |"
+            )
         for name, subject in subjects.items():
             stats = await subject.database.command("collStats", "log")
-            sizes = (
-                f"{stats['totalIndexSize'] / 1_000:,.0f} KB of indexes, {stats['storageSize'] / 1_000:,.0f} KB of log"
+            indexes = stats["totalIndexSize"] / 1_000
+            sizes = f"{indexes:,.0f} KB of indexes, {stats['storageSize'] / 1_000:,.0f} KB of log"
+            print(
+                f"{name}: a state read examines {await subject.examined()} keys and documents; {sizes}"
             )
-            print(f"{name}: a state read examines {await subject.examined()} keys and documents; {sizes}")
 
 
 def main() -> None:
@@ -132,7 +140,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help=f"rounds of {_CALLS_A_ROUND} calls")
     given = parser.parse_args()
     with DevServer() as server:
-        asyncio.run(measure(server.uri, server.primary().pid, turns=given.turns, rounds=given.rounds))
+        asyncio.run(
+            measure(server.uri, server.primary().pid, turns=given.turns, rounds=given.rounds)
+        )
 
 
 if __name__ == "__main__":

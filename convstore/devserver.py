@@ -55,8 +55,14 @@ _OPTIONS = (
     # Enables fail points, for tests of errors. The two below make a node look for a sync source 5 times a second, not
     # once.
     *("--setParameter", "enableTestCommands=1"),
-    *("--setParameter", 'failpoint.forceSyncSourceRetryWaitForInitialSync={mode:"alwaysOn",data:{retryMS:200}}'),
-    *("--setParameter", 'failpoint.forceBgSyncSyncSourceRetryWaitMS={mode:"alwaysOn",data:{sleepMS:200}}'),
+    *(
+        "--setParameter",
+        'failpoint.forceSyncSourceRetryWaitForInitialSync={mode:"alwaysOn",data:{retryMS:200}}',
+    ),
+    *(
+        "--setParameter",
+        'failpoint.forceBgSyncSyncSourceRetryWaitMS={mode:"alwaysOn",data:{sleepMS:200}}',
+    ),
 )
 
 
@@ -112,10 +118,14 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _run(command: Sequence[str], *, group: int, stdin: int, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+def _run(
+    command: Sequence[str], *, group: int, stdin: int, output: int | IO[bytes]
+) -> subprocess.Popen[bytes]:
     """Start a process in a process group, or in a new one if ``group`` is 0."""
     try:
-        return subprocess.Popen(command, process_group=group, stdin=stdin, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603
+        return subprocess.Popen(  # noqa: S603
+            command, process_group=group, stdin=stdin, stdout=output, stderr=subprocess.STDOUT
+        )
     except OSError as error:
         raise DevServerError(f"{command[0]} cannot be executed: {error}") from error
 
@@ -166,8 +176,12 @@ class DevNode:
 
     def command(self, name: str, value: Any = 1, **options: Any) -> dict[str, Any]:
         """Run an admin command on this node and return the answer; ``PyMongoError`` if it fails or after 10 s."""
-        _ = self.pid  # raises at once if the node has exited, where the client would retry until its timeout
-        with MongoClient[dict[str, Any]](_HOST, self.port, directConnection=True, timeoutMS=10_000) as client:
+        _ = (
+            self.pid
+        )  # raises at once if the node has exited, where the client would retry until its timeout
+        with MongoClient[dict[str, Any]](
+            _HOST, self.port, directConnection=True, timeoutMS=10_000
+        ) as client:
             return dict(client.admin.command(name, value, **options))
 
     def spawn(self, *, port: int = 0) -> None:
@@ -182,7 +196,9 @@ class DevNode:
         """Wait until this process answers; if another one took its port, change the port, up to ``moves`` times."""
 
         def answers() -> bool:
-            socket.create_connection((_HOST, self.port), 1.0).close()  # a refused MongoClient would wait 0.5 s
+            socket.create_connection(
+                (_HOST, self.port), 1.0
+            ).close()  # a refused MongoClient would wait 0.5 s
             # Another mongod may have won a race for the port, so compare the process ids.
             return bool(self.command("serverStatus")["pid"] == self.pid)
 
@@ -212,9 +228,17 @@ class DevNode:
         raise self._failure(f"is not ready after {_WAIT_SECONDS:g} s") from problem
 
     def _failure(self, problem: str) -> DevServerError:
-        lines = self.dbpath.with_suffix(".log").read_text(encoding="utf-8", errors="replace").splitlines()
-        relevant = [line for line in lines if '"s":"I"' not in line]  # a clean exit logs 30 lines of information
-        return DevServerError(f"mongod on port {self.port} {problem}", log="\n".join((relevant or lines)[-10:]))
+        lines = (
+            self.dbpath.with_suffix(".log")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
+        )
+        relevant = [
+            line for line in lines if '"s":"I"' not in line
+        ]  # a clean exit logs 30 lines of information
+        return DevServerError(
+            f"mongod on port {self.port} {problem}", log="\n".join((relevant or lines)[-10:])
+        )
 
 
 class DevServer:
@@ -234,7 +258,9 @@ class DevServer:
     _role = ""
     """Role in a sharded cluster, "configsvr" or "shardsvr"; a server of its own has no role."""
 
-    def __init__(self, *, nodes: int = 1, mongod: str | Path | None = None, directory: Path | None = None) -> None:
+    def __init__(
+        self, *, nodes: int = 1, mongod: str | Path | None = None, directory: Path | None = None
+    ) -> None:
         if nodes not in {1, 3}:
             raise InvalidInputError(f"nodes is {nodes!r}; a development server has 1 node or 3")
         self._count = nodes
@@ -253,17 +279,23 @@ class DevServer:
     def database_uri(self, name: str) -> str:
         """Return ``uri`` with ``name`` as its default database; ``DevServerError`` if the server is stopped."""
         if not self.nodes:
-            raise DevServerError("the server is not running; use it inside `with`, or call start() first")
+            raise DevServerError(
+                "the server is not running; use it inside `with`, or call start() first"
+            )
         hosts = ",".join(f"{_HOST}:{node.port}" for node in self.nodes)
         return f"mongodb://{hosts}/{quote(name, safe='')}?replicaSet={self._set_name}"
 
     def primary(self) -> DevNode:
         """Return the primary, after a running election if necessary; ``DevServerError`` if there is none in 30 s."""
         try:
-            with MongoClient[dict[str, Any]](self.uri, serverSelectionTimeoutMS=int(_WAIT_SECONDS * 1000)) as client:
+            with MongoClient[dict[str, Any]](
+                self.uri, serverSelectionTimeoutMS=int(_WAIT_SECONDS * 1000)
+            ) as client:
                 address = client.address
         except PyMongoError as error:
-            raise DevServerError(f"no primary in {_WAIT_SECONDS:g} s; a majority of the nodes must run") from error
+            raise DevServerError(
+                f"no primary in {_WAIT_SECONDS:g} s; a majority of the nodes must run"
+            ) from error
         return next(node for node in self.nodes if address == (_HOST, node.port))
 
     def start(self) -> None:
@@ -296,7 +328,9 @@ class DevServer:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await asyncio.wait((starting,))  # a thread cannot be cancelled, and the server that it starts must stop
+            await asyncio.wait(
+                (starting,)
+            )  # a thread cannot be cancelled, and the server that it starts must stop
             await asyncio.to_thread(self.stop)
             raise
         return self
@@ -306,15 +340,22 @@ class DevServer:
 
     def _launch(self, stack: contextlib.ExitStack) -> tuple[DevNode, ...]:
         """Start all processes and register their cleanup in ``stack``."""
-        program = find_mongod() if self._mongod is None else _executable(Path(self._mongod), "mongod")
+        program = (
+            find_mongod() if self._mongod is None else _executable(Path(self._mongod), "mongod")
+        )
         folder = (self._directory or Path(tempfile.mkdtemp(prefix="convstore-"))).resolve()
         shell = ("/bin/sh", "-c", _GUARD, "sh", "" if self._directory else str(folder))
-        guard = stack.enter_context(_run(shell, group=0, stdin=subprocess.PIPE, output=subprocess.DEVNULL))
+        guard = stack.enter_context(
+            _run(shell, group=0, stdin=subprocess.PIPE, output=subprocess.DEVNULL)
+        )
         # Every server has its own set name, because it may get the port of a dead node of another server.
         self._set_name = f"convstore-{zlib.crc32(bytes(folder)):08x}"
         role = (f"--{self._role}",) if self._role else ()
         command = (str(program), "--replSet", self._set_name, *role)
-        nodes = tuple(DevNode(command, dbpath=folder / f"node-{i}", group=guard.pid) for i in range(self._count))
+        nodes = tuple(
+            DevNode(command, dbpath=folder / f"node-{i}", group=guard.pid)
+            for i in range(self._count)
+        )
         for node in nodes:
             node.spawn()
             stack.callback(node.kill)
@@ -322,7 +363,9 @@ class DevServer:
         return nodes
 
 
-def _make_replica_set(name: str, nodes: Sequence[DevNode], *, is_config_server: bool = False) -> None:
+def _make_replica_set(
+    name: str, nodes: Sequence[DevNode], *, is_config_server: bool = False
+) -> None:
     """Make ``nodes`` a complete replica set; if their data holds one with other ports, reconfigure it."""
     for node in nodes:
         node.wait_listening(moves=5)
@@ -357,11 +400,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Start a MongoDB for development, print its address, and stop it at Ctrl-C."""
     ending = "Stopping it deletes all its data, unless --keep names a directory."
     parser = _Parser(prog="python -m convstore.devserver", description=f"{main.__doc__} {ending}")
-    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="how many nodes, 1 by default")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep the data here, for the next start")
+    parser.add_argument(
+        "--nodes", type=int, choices=(1, 3), default=1, help="how many nodes, 1 by default"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIRECTORY", help="keep the data here, for the next start"
+    )
     given = parser.parse_args(argv)
     try:
-        with contextlib.suppress(KeyboardInterrupt), DevServer(nodes=given.nodes, directory=given.keep) as server:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            DevServer(nodes=given.nodes, directory=given.keep) as server,
+        ):
             print(server.uri, flush=True)  # noqa: T201  the URI is the output of this command
             threading.Event().wait()
     except DevServerError as error:

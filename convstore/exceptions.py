@@ -42,6 +42,8 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   └── SyncUnsupportedError              a sync call on a store that lives on the caller's event loop
     ├── SummaryError (ValueError)             a model answered without a summary; nothing was summarised
     └── MissingExtraError (ImportError)       an optional dependency is not installed
+
+The module is long because every error has its message beside its attributes.
 """
 
 from __future__ import annotations
@@ -70,8 +72,13 @@ class InvalidMessageError(InvalidInputError):
     """
 
     def __init__(self, problem: str, *, index: int | None = None, field: str = "") -> None:
-        self.index, self.field = index, field
-        location = "" if index is None else f"message {index}" + (f", field {field!r}" if field else "") + ": "
+        self.index = index
+        self.field = field
+        location = (
+            ""
+            if index is None
+            else f"message {index}" + (f", field {field!r}" if field else "") + ": "
+        )
         super().__init__(location + problem)
 
 
@@ -83,7 +90,8 @@ class UnencodableError(InvalidInputError):
     """
 
     def __init__(self, problem: str, *, path: str = "") -> None:
-        self.path, self.problem = path, problem
+        self.path = path
+        self.problem = problem
         super().__init__(f"{path}: {problem}" if path else problem)
 
 
@@ -107,8 +115,11 @@ class MalformedChainError(InvalidInputError):
         message_id: Id of the message; None if it has no id.
     """
 
-    def __init__(self, problem: str, *, index: int | None = None, message_id: str | None = None) -> None:
-        self.index, self.message_id = index, message_id
+    def __init__(
+        self, problem: str, *, index: int | None = None, message_id: str | None = None
+    ) -> None:
+        self.index = index
+        self.message_id = message_id
         name = "" if message_id is None else f" ({message_id!r})"
         super().__init__(problem if index is None else f"message {index}{name}: {problem}")
 
@@ -161,8 +172,12 @@ class ContentConflictError(ConflictError):
         position: With a key, the message's index in the batch, from 0.
     """
 
-    def __init__(self, message_id: str, *, key: str | None = None, position: int | None = None) -> None:
-        self.message_id, self.key, self.position = message_id, key, position
+    def __init__(
+        self, message_id: str, *, key: str | None = None, position: int | None = None
+    ) -> None:
+        self.message_id = message_id
+        self.key = key
+        self.position = position
         super().__init__(
             f"message id {message_id!r} already exists in this conversation with different content; "
             "the log is immutable: append the new content under a new id"
@@ -213,9 +228,17 @@ class TurnConflictError(ConflictError):
     """
 
     def __init__(
-        self, turn_id: str, *, is_newest: bool = True, position: int | None = None, key: str | None = None
+        self,
+        turn_id: str,
+        *,
+        is_newest: bool = True,
+        position: int | None = None,
+        key: str | None = None,
     ) -> None:
-        self.turn_id, self.is_newest, self.position, self.key = turn_id, is_newest, position, key
+        self.turn_id = turn_id
+        self.is_newest = is_newest
+        self.position = position
+        self.key = key
         place = f", the first at position {position} (the question is 0)" if position else ""
         named = "" if key is None else f" under the key {key!r}"
         what = "another question" if position == 0 else "different messages"
@@ -238,7 +261,8 @@ class TurnBusyError(ConflictError):
     """
 
     def __init__(self, turn_id: str, *, since: datetime.datetime) -> None:
-        self.turn_id, self.since = turn_id, since
+        self.turn_id = turn_id
+        self.since = since
         super().__init__(
             f"turn {turn_id!r} is being worked on since {since:%H:%M:%S} UTC: answer 409 and let the client try again, "
             'or pass busy="wait" or, for another question, busy="interrupt"'
@@ -273,7 +297,9 @@ class TurnClosedError(ConflictError):
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
-        super().__init__(f"turn {turn_id!r} is over: nothing can be added or decided any more; ask again in a new turn")
+        super().__init__(
+            f"turn {turn_id!r} is over: nothing can be added or decided any more; ask again in a new turn"
+        )
 
 
 class DecisionConflictError(ConflictError):
@@ -286,9 +312,13 @@ class DecisionConflictError(ConflictError):
     """
 
     def __init__(self, call_id: str, *, verdict: str, by: str) -> None:
-        self.call_id, self.verdict, self.by = call_id, verdict, by
+        self.call_id = call_id
+        self.verdict = verdict
+        self.by = by
         who = f" by {by!r}" if by else ""
-        super().__init__(f"{verdict!r} was decided about call {call_id!r} before{who}; the first decision stands")
+        super().__init__(
+            f"{verdict!r} was decided about call {call_id!r} before{who}; the first decision stands"
+        )
 
 
 class StateConflictError(ConflictError):
@@ -300,7 +330,8 @@ class StateConflictError(ConflictError):
     """
 
     def __init__(self, expected: int, *, revision: int) -> None:
-        self.expected, self.revision = expected, revision
+        self.expected = expected
+        self.revision = revision
         super().__init__(
             f"the state has revision {revision}, not {expected}: somebody changed it meanwhile; get it again, then "
             "repeat the update"
@@ -316,7 +347,8 @@ class LogMovedError(ConflictError):
     """
 
     def __init__(self, after: int, *, last: int) -> None:
-        self.after, self.last = after, last
+        self.after = after
+        self.last = last
         super().__init__(
             f"the log ends with message {last}, not {after}: somebody appended meanwhile; load the history again, then "
             "decide whether the messages still fit"
@@ -347,7 +379,8 @@ class HistoryDivergedError(ConflictError):
     """
 
     def __init__(self, *, after: str | None, before: str | None = None) -> None:
-        self.after, self.before = after, before
+        self.after = after
+        self.before = before
         divergence = f"after message {after!r}" if after else "from the first message"
         call = f"call rewind(before={before!r})" if before else "call rewind"
         super().__init__(
@@ -416,7 +449,9 @@ class CorruptDocumentError(StoreError):
     _advice = "run `convstore doctor`: what it cannot repair has to be restored from a backup"
 
     def __init__(self, document_id: str, problem: str, *, collection: str = "log") -> None:
-        self.document_id, self.collection, self.problem = document_id, collection, problem
+        self.document_id = document_id
+        self.collection = collection
+        self.problem = problem
         super().__init__(
             f"document {document_id!r} in the collection {collection!r} is damaged: {problem}; {self._advice}"
         )
@@ -428,7 +463,9 @@ class BrokenLogError(CorruptDocumentError):
     A backup was restored under a running process, say. A repair copies the messages that are left into a new log.
     """
 
-    _advice = "restore missing entries from a backup, or do without them: `convstore doctor --repair`"
+    _advice = (
+        "restore missing entries from a backup, or do without them: `convstore doctor --repair`"
+    )
 
 
 class SyncUnsupportedError(StoreError):

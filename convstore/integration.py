@@ -1,11 +1,21 @@
 """What frameworks, imports, exports and the command line need beneath the public API; not for backends.
 
 These rooms import nothing else of the rooms that do the work.
+
+The module is long because it passes every call that an integration may make on to the room that does the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -18,7 +28,13 @@ from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
 from convstore.append.trust import Sent, Trust, check_trust, read_sent
 from convstore.conversation import Conversation
-from convstore.conversation.entered import EnteredTurn, begun_turn, check_not_left, held_turn, observed
+from convstore.conversation.entered import (
+    EnteredTurn,
+    begun_turn,
+    check_not_left,
+    held_turn,
+    observed,
+)
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.operations import Operation
@@ -46,7 +62,13 @@ from convstore.store.agent_tools import retrieve_previous_sources_tool, search_c
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
 from convstore.values.json_form import is_json, sendable, sendable_message, valid_text
-from convstore.values.models import ConversationInfo, Receipt, StateSnapshot, StoredMessage, TurnState
+from convstore.values.models import (
+    ConversationInfo,
+    Receipt,
+    StateSnapshot,
+    StoredMessage,
+    TurnState,
+)
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall
@@ -153,13 +175,16 @@ async def append_in_turn(
     Raises:
         TurnLostError: The caller's task began within that turn, which was left meanwhile.
     """
-    held, scope = held_by_caller(chat, turn_id), tuple(chat.scope.items())
+    held = held_by_caller(chat, turn_id)
+    scope = tuple(chat.scope.items())
     if held is None:
         check_not_left(chat.store, scope, turn_id)
     if turn_id is None:
         return await chat.append(messages, **how)
-    omit, renumber = how.get("unencodable") == "omit", how.get("on_source_clash") == "renumber"
-    whole, writes = normalize_messages(messages), (await _keeper(chat)).writes
+    omit = how.get("unencodable") == "omit"
+    renumber = how.get("on_source_clash") == "renumber"
+    whole = normalize_messages(messages)
+    writes = (await _keeper(chat)).writes
     addition = Addition(whole, of_state=True, stamp=how.get("stamp"), omit=omit, renumber=renumber)
     if held is None:
         return await writes.append_unheld(scope, turn_id, addition)
@@ -201,7 +226,10 @@ def agent_tools(
 
 
 def run_sync(
-    chat: Conversation, work: Callable[[Conversation], Coroutine[Any, Any, _Result]], *, instead: str
+    chat: Conversation,
+    work: Callable[[Conversation], Coroutine[Any, Any, _Result]],
+    *,
+    instead: str,
 ) -> _Result:
     """Run work on a conversation for a sync caller, on the twin of its store, which has an event loop of its own.
 
@@ -209,10 +237,14 @@ def run_sync(
         SyncUnsupportedError: The store works on the caller's async client; `instead` says what to call.
     """
     scope = chat.scope
-    return host_of(chat.store).run_sync(lambda twin: work(twin.conversation(**scope)), instead=instead)
+    return host_of(chat.store).run_sync(
+        lambda twin: work(twin.conversation(**scope)), instead=instead
+    )
 
 
-async def append_in_halves(append: Callable[[Sequence[_Part]], Awaitable[object]], batch: Sequence[_Part]) -> None:
+async def append_in_halves(
+    append: Callable[[Sequence[_Part]], Awaitable[object]], batch: Sequence[_Part]
+) -> None:
     """Append a batch at once, or in order as several if one append cannot hold it.
 
     Raises:
@@ -233,7 +265,9 @@ async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage
     if held := held_by_caller(chat, turn_id):
         return list(held.record.messages)
     found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
-    return [message for message in found.messages if message.id not in found.others] if found else []
+    return (
+        [message for message in found.messages if message.id not in found.others] if found else []
+    )
 
 
 async def update_state_of(
@@ -243,7 +277,8 @@ async def update_state_of(
 
     Values that were derived from messages are not stored after the messages were erased.
     """
-    states, scope = (await host_of(chat).services()).states, tuple(chat.scope.items())
+    states = (await host_of(chat).services()).states
+    scope = tuple(chat.scope.items())
     return await states.update(scope, changes, revision, conversation=conversation_id)
 
 
@@ -264,7 +299,9 @@ async def finish_in_turn(chat: Conversation, turn_id: str) -> None:
         await services.decisions.finish(tuple(chat.scope.items()), turn_id)
     else:
         finished = Addition.of_event(TurnEvent("finish", turn_id))
-        await services.turn_keeper.writes.record(held, lambda: finished if held.record.is_done else None)
+        await services.turn_keeper.writes.record(
+            held, lambda: finished if held.record.is_done else None
+        )
 
 
 async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:
@@ -307,7 +344,9 @@ async def hidden_variant(chat: Conversation, state: TurnState) -> tuple[list[Bas
     """
     with suppress(UnknownMessageError):
         variants = (await host_of(chat).services()).variants
-        return await variants.hidden(tuple(chat.scope.items()), state.turn_id, state.variant_id or state.turn_id)
+        return await variants.hidden(
+            tuple(chat.scope.items()), state.turn_id, state.variant_id or state.turn_id
+        )
     return [], ""
 
 
@@ -336,7 +375,10 @@ async def titled(store: ConversationStore, conversations: Sequence[_Named]) -> l
     nameless = [info.conversation_id for info in conversations if not info.title]
     questions = await (await host_of(store).services()).catalog.first_questions(nameless)
     titles = [info.title or questions.get(info.conversation_id) for info in conversations]
-    return [info.model_copy(update={"title": title}) for info, title in zip(conversations, titles, strict=True)]
+    return [
+        info.model_copy(update={"title": title})
+        for info, title in zip(conversations, titles, strict=True)
+    ]
 
 
 async def each_conversation(
@@ -345,7 +387,9 @@ async def each_conversation(
     """Yield the conversations with some scope values, newest first; all without values. One command for 200."""
     cursor: str | None = None
     while True:
-        page = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
+        page = await store.list_conversations(
+            limit=_PAGE, cursor=cursor, everything=not scope, **scope
+        )
         for info in page.conversations:
             yield info
         if (cursor := page.next_cursor) is None:
@@ -383,7 +427,9 @@ async def newest_first(
             return
 
 
-async def with_children(store: ConversationStore, info: ConversationInfo) -> AsyncGenerator[ConversationInfo, None]:
+async def with_children(
+    store: ConversationStore, info: ConversationInfo
+) -> AsyncGenerator[ConversationInfo, None]:
     """Yield a conversation, then those of its sub-agents, each with those below it."""
     yield info
     if info.has_children and info.scope.keys() - {PATH} == set(store.scope_keys):

@@ -17,7 +17,11 @@ from convstore.exceptions import (
 )
 from convstore.sources.prompt import SOURCES_PROMPT, sources_prompt
 from convstore.store import ConversationStore
-from convstore.store.agent_tools import number_sources, retrieve_previous_sources_tool, search_conversations_tool
+from convstore.store.agent_tools import (
+    number_sources,
+    retrieve_previous_sources_tool,
+    search_conversations_tool,
+)
 from convstore.types import (
     Compaction,
     ConversationInfo,

@@ -19,7 +19,14 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-FILES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE", "tests/contract/test_contract.py")
+FILES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "tests/contract/test_contract.py",
+)
 FOLDERS = ("docs", "examples", "benchmarks")
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?:https?:)?//|<link[^>]*\shref=["']?(?:https?:)?//"""
@@ -30,13 +37,17 @@ LOADED = re.compile(
 def main() -> None:
     """Copy the pages, build the site, add the Markdown and llms.txt, and check what the pages load."""
     copy_pages()
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=True
+    )
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     for page in pages_of(nav):
         shutil.copy(PAGES / page, SITE / page)
     (SITE / "llms.txt").write_text(llms(nav), encoding="utf-8")
     strangers = [
-        path for path in SITE.rglob("*") if path.suffix in {".html", ".css"} and LOADED.search(path.read_text())
+        path
+        for path in SITE.rglob("*")
+        if path.suffix in {".html", ".css"} and LOADED.search(path.read_text())
     ]
     if strangers:
         sys.exit(f"these pages load something from elsewhere: {', '.join(map(str, strangers))}")

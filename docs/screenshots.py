@@ -24,7 +24,13 @@ from convstore.cli.demo.conversations import opened_demo
 from convstore.ext.inspector import EVERYTHING, inspector
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+]
 FOLDER = Path(__file__).parent / "images"
 TEXT = FOLDER / "inspector.txt"
 SIZE: ViewportSize = {"width": 1200, "height": 640}
@@ -47,10 +53,14 @@ async def main() -> None:
             async with async_playwright() as playwright:
                 browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
                 for name, scheme, path in PICTURES:
-                    context = await browser.new_context(color_scheme=scheme, viewport=SIZE, device_scale_factor=2)
+                    context = await browser.new_context(
+                        color_scheme=scheme, viewport=SIZE, device_scale_factor=2
+                    )
                     page = await context.new_page()
                     await page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}")
-                    await page.get_by_role("link", name=re.compile("^Machine learning")).first.click()
+                    await page.get_by_role(
+                        "link", name=re.compile("^Machine learning")
+                    ).first.click()
                     await page.goto(page.url + path)
                     texts.append(f"{name}-{scheme}\n{await page.locator('main').inner_text()}")
                     if not is_check:

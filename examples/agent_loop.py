@@ -27,7 +27,9 @@ from langchain_core.tools import BaseTool, tool
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore, number_sources
 
 MOST_STEPS = 5
-PROMPT = f"Answer from what the tool `search` finds, and cite sources by their numbers. {SOURCES_PROMPT}"
+PROMPT = (
+    f"Answer from what the tool `search` finds, and cite sources by their numbers. {SOURCES_PROMPT}"
+)
 QUESTIONS = (
     "How do bees tell others the way to flowers?",
     "Where do bees live in winter?",
@@ -76,7 +78,10 @@ Reply = Callable[[Sequence[BaseMessage]], AIMessage]
 def search(query: str) -> tuple[str, list[dict[str, str]]]:
     """Search the handbook on bees; finds ten passages."""
     words = set(re.findall(r"\w+", query.lower()))
-    found = {title: words & set(re.findall(r"\w+", f"{title} {text}".lower())) for title, text in CORPUS.items()}
+    found = {
+        title: words & set(re.findall(r"\w+", f"{title} {text}".lower()))
+        for title, text in CORPUS.items()
+    }
     ranked = sorted(CORPUS, key=lambda title: -len(found[title]))
     return "10 passages", [{"title": title, "content": CORPUS[title]} for title in ranked[:10]]
 
@@ -107,7 +112,9 @@ class ScriptedModel(BaseChatModel):
 
 def call(name: str, **arguments: Any) -> AIMessage:
     """Return a reply that calls a tool."""
-    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}])
+    return AIMessage(
+        "", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}]
+    )
 
 
 def cite(text: str, *titles: str) -> Reply:
@@ -123,20 +130,32 @@ def cite(text: str, *titles: str) -> Reply:
 def read_the_first_result_again(messages: Sequence[BaseMessage]) -> AIMessage:
     """Ask for the full content of the oldest result, by the id in its stub."""
     stub = next(message for message in messages if isinstance(message, ToolMessage))
-    return call("retrieve_previous_sources", tool_message_ids=[json.loads(stub.text)["tool_message_id"]])
+    return call(
+        "retrieve_previous_sources", tool_message_ids=[json.loads(stub.text)["tool_message_id"]]
+    )
 
 
 def read_a_cited_source_again(messages: Sequence[BaseMessage]) -> AIMessage:
     """Ask for the source that the answer on winter cited last."""
     answer = next(message for message in messages if "warm ball" in message.text)
-    return call("retrieve_previous_sources", source_ids=[int(re.findall(r"\[(\d+)\]", answer.text)[-1])])
+    return call(
+        "retrieve_previous_sources", source_ids=[int(re.findall(r"\[(\d+)\]", answer.text)[-1])]
+    )
 
 
 SCRIPT: list[Reply] = [
     lambda _: call("search", query="bees tell others the way to flowers, dance, scent"),
-    cite("By dances that tell direction and distance, and by scent", "The waggle dance", "The scent of flowers"),
+    cite(
+        "By dances that tell direction and distance, and by scent",
+        "The waggle dance",
+        "The scent of flowers",
+    ),
     lambda _: call("search", query="where do bees live in winter, hive, cells"),
-    cite("Honey bees stay in the hive as a warm ball and eat their stores", "The winter cluster", "Winter stores"),
+    cite(
+        "Honey bees stay in the hive as a warm ball and eat their stores",
+        "The winter cluster",
+        "Winter stores",
+    ),
     read_the_first_result_again,
     cite("One second of shaking stands for about one kilometre", "The waggle dance"),
     read_a_cited_source_again,
@@ -157,7 +176,9 @@ async def answer(chat: Conversation, model: Any, tools: dict[str, BaseTool], que
             print(f"  Model calls {wanted['name']}({json.dumps(wanted['args'])})")
             result = await tools[wanted["name"]].ainvoke(wanted)
             receipt = await chat.append(result)
-            print(f"  Tool gives {len(result.text)} characters, new source ids: {receipt.source_ids}")
+            print(
+                f"  Tool gives {len(result.text)} characters, new source ids: {receipt.source_ids}"
+            )
         if not reply.tool_calls:
             print(f"Model: {reply.text}")
             return
@@ -180,7 +201,10 @@ async def main(uri: str) -> None:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
         await chat.append(SystemMessage(PROMPT))
-        tools = {tool.name: tool for tool in (number_sources(search, chat), chat.retrieve_previous_sources_tool())}
+        tools = {
+            tool.name: tool
+            for tool in (number_sources(search, chat), chat.retrieve_previous_sources_tool())
+        }
         model = ScriptedModel(replies=list(SCRIPT)).bind_tools(list(tools.values()))
         for question in QUESTIONS:
             await answer(chat, model, tools, question)
@@ -188,10 +212,14 @@ async def main(uri: str) -> None:
 
         history = await chat.load_history()
         log = [message async for message in chat.messages()]
-        print(f"\nThe log keeps {len(log)} messages, {history.report.tokens_before} tokens; ", end="")
+        print(
+            f"\nThe log keeps {len(log)} messages, {history.report.tokens_before} tokens; ", end=""
+        )
         print(f"the next call gets {history.tokens} tokens.")
         await chat.delete()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

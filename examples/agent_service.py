@@ -47,19 +47,27 @@ class Model(BaseChatModel):
         if messages[-1].type == "tool":
             return AIMessage(messages[-1].text)
         if "refund" in messages[-1].text:
-            return AIMessage("", tool_calls=[{"name": "refund", "args": {"euros": 90}, "id": "call-1"}])
-        return AIMessage("Fish, " * 999 if "story" in messages[-1].text else f"Answer {self.answers}.")
+            return AIMessage(
+                "", tool_calls=[{"name": "refund", "args": {"euros": 90}, "id": "call-1"}]
+            )
+        return AIMessage(
+            "Fish, " * 999 if "story" in messages[-1].text else f"Answer {self.answers}."
+        )
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._reply(messages))])
 
-    async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+    async def _astream(
+        self, messages: list[BaseMessage], *_: Any, **__: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
         reply = self._reply(messages)
         for word in reply.text.split(" "):
             await asyncio.sleep(0.01)
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
         if reply.tool_calls:
-            yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_calls=reply.tool_calls))
+            yield ChatGenerationChunk(
+                message=AIMessageChunk(content="", tool_calls=reply.tool_calls)
+            )
 
 
 @tool
@@ -118,7 +126,9 @@ async def main(uri: str) -> None:
         print("stopped:", await chat.stop("r2"))
         told = await telling
         kept = await chat.get_turn("r2")
-        print("kept what was said:", kept is not None and kept.messages[-1].text.strip() == told != "")
+        print(
+            "kept what was said:", kept is not None and kept.messages[-1].text.strip() == told != ""
+        )
 
         print("waits:", await say(await chat.turn("r3", human="I want a refund.")) == "")
         async with aclosing(chat.watch()) as updates:
@@ -127,7 +137,10 @@ async def main(uri: str) -> None:
             for call in state.waiting_calls:
                 print("approved:", call.name, call.args)
                 await chat.decide(state.turn_id, call.result_id, "approve", by="bob")
-            print("then:", await say(await chat.turn(state.turn_id, regenerate=state.variant_id or None)))
+            print(
+                "then:",
+                await say(await chat.turn(state.turn_id, regenerate=state.variant_id or None)),
+            )
 
         print([stored.message.text[:18] for stored in await chat.list_messages()])
         await chat.delete()
@@ -135,4 +148,6 @@ async def main(uri: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

@@ -29,7 +29,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
 
-QUESTIONS = {"q1": "How much water does a tomato need?", "q2": "And what was that about mulch?", "q3": "Thank you!"}
+QUESTIONS = {
+    "q1": "How much water does a tomato need?",
+    "q2": "And what was that about mulch?",
+    "q3": "Thank you!",
+}
 PASSAGES = {
     "Watering": "A tomato in fruit drinks one to two litres a day. Water the soil and not the leaves, in the morning, "
     "and evenly: a dry week followed by a wet one splits the fruit.",
@@ -43,7 +47,9 @@ PASSAGES = {
 @tool(response_format="content_and_artifact")
 def search(query: str) -> tuple[str, list[dict[str, str]]]:
     """Search the garden book; finds three passages."""
-    return f"3 passages on {query}", [{"title": title, "content": text} for title, text in PASSAGES.items()]
+    return f"3 passages on {query}", [
+        {"title": title, "content": text} for title, text in PASSAGES.items()
+    ]
 
 
 class ScriptedModel(BaseChatModel):
@@ -74,8 +80,18 @@ class ScriptedModel(BaseChatModel):
 def _describe(message: BaseMessage) -> str:
     """Describe a message in a word or two."""
     if isinstance(message, ToolMessage):
-        return "stub" if message.text.startswith('{"success"') else f"result of {len(message.text)} characters"
-    return "system" if message.type == "system" else "call" if getattr(message, "tool_calls", ()) else message.type
+        return (
+            "stub"
+            if message.text.startswith('{"success"')
+            else f"result of {len(message.text)} characters"
+        )
+    return (
+        "system"
+        if message.type == "system"
+        else "call"
+        if getattr(message, "tool_calls", ())
+        else message.type
+    )
 
 
 def _reply(messages: Sequence[BaseMessage]) -> AIMessage:
@@ -85,18 +101,25 @@ def _reply(messages: Sequence[BaseMessage]) -> AIMessage:
         found = [line for line in last.text.splitlines() if line.startswith("[")]
         wanted = "Mulch" if last.name != "search" else "Watering"
         number = next(line for line in found if wanted in line).split("]")[0] + "]"
-        says = {"Mulch": "Straw keeps half of the water in the soil", "Watering": "One to two litres a day"}
+        says = {
+            "Mulch": "Straw keeps half of the water in the soil",
+            "Watering": "One to two litres a day",
+        }
         return AIMessage(f"{says[wanted]} {number}.")
     if last.text == QUESTIONS["q1"]:
         return _call("search", query="water")
     if last.text == QUESTIONS["q2"]:
         stub = next(message for message in messages if isinstance(message, ToolMessage))
-        return _call("retrieve_previous_sources", tool_message_ids=[json.loads(stub.text)["tool_message_id"]])
+        return _call(
+            "retrieve_previous_sources", tool_message_ids=[json.loads(stub.text)["tool_message_id"]]
+        )
     return AIMessage("You are welcome.")
 
 
 def _call(name: str, **arguments: Any) -> AIMessage:
-    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}])
+    return AIMessage(
+        "", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}]
+    )
 
 
 async def main(uri: str) -> None:
@@ -111,13 +134,20 @@ async def main(uri: str) -> None:
             middleware=[ConversationMiddleware(store, number_sources=["search"])],
             checkpointer=InMemorySaver(),
         )
-        scope = {"user_id": "ada", "thread_id": uuid.uuid4().hex}  # from your authentication, never from the model
+        scope = {
+            "user_id": "ada",
+            "thread_id": uuid.uuid4().hex,
+        }  # from your authentication, never from the model
         result: dict[str, Any] = {}
         for request in ("q1", "q2", "q3", "q1"):
             calls, question = model.calls, QUESTIONS[request]
             print(f"\nHuman: {question}")
-            result = await agent.ainvoke({"messages": [HumanMessage(question, id=request)]}, {"configurable": scope})
-            print(f"Agent: {result['messages'][-1].text}  [calls of the model: {model.calls - calls}]")
+            result = await agent.ainvoke(
+                {"messages": [HumanMessage(question, id=request)]}, {"configurable": scope}
+            )
+            print(
+                f"Agent: {result['messages'][-1].text}  [calls of the model: {model.calls - calls}]"
+            )
 
         chat = store.conversation(**scope)
         log = [message async for message in chat.messages()]
@@ -126,4 +156,6 @@ async def main(uri: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

@@ -28,12 +28,19 @@ from convstore.types import ConversationUpdate, TurnSession, Variant
 
 USERS = {"Bearer token-of-ada": "ada"}  # your authentication
 BROKEN_OFF = "\n\nThe answer broke off. Please send the question again."
-STORY = "Once upon a time there was an orca that liked " + ", ".join(f"fish number {n}" for n in range(1, 2_000)) + "."
+STORY = (
+    "Once upon a time there was an orca that liked "
+    + ", ".join(f"fish number {n}" for n in range(1, 2_000))
+    + "."
+)
 
 
 REFUND: dict[str, Any] = {
     "type": "function",
-    "function": {"name": "refund", "parameters": {"type": "object", "properties": {"euros": {"type": "integer"}}}},
+    "function": {
+        "name": "refund",
+        "parameters": {"type": "object", "properties": {"euros": {"type": "integer"}}},
+    },
 }
 
 
@@ -99,7 +106,9 @@ async def ask(
 
 
 @app.post("/chat/{thread_id}/{turn_id}/regenerate")
-async def regenerate(chat: Chat, request: Request, turn_id: str, request_id: RequestId) -> StreamingResponse:
+async def regenerate(
+    chat: Chat, request: Request, turn_id: str, request_id: RequestId
+) -> StreamingResponse:
     """Stream another answer; the old one is shown until this one is finished."""
     return answer(request, await chat.turn(turn_id, regenerate=request_id))
 
@@ -113,7 +122,9 @@ def answer(request: Request, turn: TurnSession) -> StreamingResponse:
                 async for word in found:
                     yield word
         except Exception as error:  # noqa: BLE001 - of the provider, or a TurnLostError: status 200 was sent
-            logging.getLogger("chat").warning("turn %s broke off: %s", turn.turn_id, type(error).__name__)
+            logging.getLogger("chat").warning(
+                "turn %s broke off: %s", turn.turn_id, type(error).__name__
+            )
             yield BROKEN_OFF
 
     return StreamingResponse(words(), media_type="text/plain")
@@ -216,18 +227,28 @@ async def main() -> None:
     transport, headers = httpx.ASGITransport(app), {"Authorization": "Bearer token-of-ada"}
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://chat.example", headers=headers) as http,
+        httpx.AsyncClient(
+            transport=transport, base_url="http://chat.example", headers=headers
+        ) as http,
     ):
 
         async def say(request_id: str, message: str) -> httpx.Response:
-            return await http.post("/chat/t1", params={"message": message}, headers={"X-Request-ID": request_id})
+            return await http.post(
+                "/chat/t1", params={"message": message}, headers={"X-Request-ID": request_id}
+            )
 
         chat = app.state.store.conversation(user_id="ada", thread_id="t1")
         await chat.append({"role": "system", "content": "Be kind."}, key="system")
-        for request_id, message in (("r1", "Does it sleep?"), ("r1", "Does it sleep?"), ("r1", "Does it eat?")):
+        for request_id, message in (
+            ("r1", "Does it sleep?"),
+            ("r1", "Does it sleep?"),
+            ("r1", "Does it eat?"),
+        ):
             response = await say(request_id, message)
             print(response.status_code, response.text if response.is_success else "")
-        other = (await http.post("/chat/t1/r1/regenerate", headers={"X-Request-ID": "click-1"})).text
+        other = (
+            await http.post("/chat/t1/r1/regenerate", headers={"X-Request-ID": "click-1"})
+        ).text
         found = (await http.get("/chat/t1/r1/variants")).json()
         [active] = [variant for variant in found if variant["is_active"]]
         print("another answer:", other, f"{active['number']} of {active['count']}")
@@ -235,9 +256,13 @@ async def main() -> None:
         telling = asyncio.ensure_future(say("r2", "Tell me a story"))
         while await chat.get_turn("r2") is None:  # noqa: ASYNC110 - until the other task has asked
             await asyncio.sleep(0.01)
-        events = (await follow(chat)).body_iterator  # read as it comes; this client of httpx waits for the end
+        events = (
+            await follow(chat)
+        ).body_iterator  # read as it comes; this client of httpx waits for the end
         page = (json.loads(str(event).removeprefix("data: ")) async for event in events)
-        drafts = (update["turn"]["draft"] async for update in page if update["turn"]["draft"])  # once a second
+        drafts = (
+            update["turn"]["draft"] async for update in page if update["turn"]["draft"]
+        )  # once a second
         draft = await anext(drafts)
         print("another question meanwhile:", (await say("r3", "And?")).status_code)
         print("after a reload:", draft[:46])
@@ -246,7 +271,9 @@ async def main() -> None:
         kept = last["messages"][-1]["message"]["content"]
         print("kept:", last["turn"]["status"], kept == told, 0 < len(told) < len(STORY))
         await say("r4", "I want a refund")
-        waiting = json.loads((await http.get("/chat/t1")).text.removeprefix("data: "))["turn"]["waiting_calls"]
+        waiting = json.loads((await http.get("/chat/t1")).text.removeprefix("data: "))["turn"][
+            "waiting_calls"
+        ]
         decided = {"call_id": waiting[0]["id"], "verdict": "approve"}
         print("approved:", (await http.post("/chat/t1/r4/decide", params=decided)).text)
         print("the page got the prompt:", "Be kind" in (await http.get("/chat/t1")).text)

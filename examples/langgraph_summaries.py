@@ -38,13 +38,19 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
     """Replace a chat model that knows only the given messages."""
     if "name?" not in messages[-1].text:
         return AIMessage(FACT * 6)
-    return AIMessage("Your name is Ada." if any("Ada" in message.text for message in messages) else "I do not know.")
+    return AIMessage(
+        "Your name is Ada."
+        if any("Ada" in message.text for message in messages)
+        else "I do not know."
+    )
 
 
 def summarize(messages: list[BaseMessage]) -> AIMessage:
     """Replace the summary model: keep the lines in which users introduce themselves."""
     lines = [line for message in messages for line in message.text.splitlines()]
-    return AIMessage("\n".join(dict.fromkeys(line for line in lines if "my name is" in line)) or "Small talk.")
+    return AIMessage(
+        "\n".join(dict.fromkeys(line for line in lines if "my name is" in line)) or "Small talk."
+    )
 
 
 SUMMARY_MODEL: Any = RunnableLambda(summarize)
@@ -82,7 +88,9 @@ def graph_with_a_node() -> Any:
     graph.add_edge("summarize", "call_model")
     graph.add_edge("call_model", END)
     known = [("convstore.summarization.models", "RunningSummary")]
-    return graph.compile(checkpointer=InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=known)))
+    return graph.compile(
+        checkpointer=InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=known))
+    )
 
 
 class Turn(TypedDict):
@@ -125,7 +133,9 @@ async def main(uri: str) -> None:
     for question in QUESTIONS:
         state = await first.ainvoke({"messages": HumanMessage(question)}, thread)
     print("A summary in the graph's state:")
-    print(f"  {state['messages'][-1].text} Its summary: {state['context']['running_summary'].summary}")
+    print(
+        f"  {state['messages'][-1].text} Its summary: {state['context']['running_summary'].summary}"
+    )
 
     summarizer = RunningSummarizer(
         SUMMARY_MODEL, max_tokens_before_summary=700, max_summary_tokens=100, keep_last_turns=2
@@ -138,10 +148,15 @@ async def main(uri: str) -> None:
             turn = await second.ainvoke({"question": question}, thread)
         chat = store.conversation(user_id="ada", thread_id=thread_of(thread))
         [*_, last] = await chat.summaries()
-        print(f"  {turn['answer']} Summary {last.version} covers messages {last.first}-{last.last}", end="")
+        print(
+            f"  {turn['answer']} Summary {last.version} covers messages {last.first}-{last.last}",
+            end="",
+        )
         print(f", the log keeps all {len([message async for message in chat.messages()])}.")
         await chat.delete()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

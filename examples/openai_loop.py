@@ -25,7 +25,10 @@ TOURS = {
     "Husavik": "Humpbacks feed in the bay of Husavik from May to September.",
 }
 SPECS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+    {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", "properties": properties}},
+    }
     for name, properties in (
         ("search", {"words": {"type": "string"}}),
         ("book", {"place": {"type": "string"}, "persons": {"type": "integer"}}),
@@ -36,10 +39,21 @@ NEEDS_APPROVAL = {"book"}
 
 def script(messages: list[dict[str, Any]]) -> str | Calls:
     """Stand for the model: search, then offer; book when asked to, then confirm."""
-    last, asked = messages[-1], [message["content"] for message in messages if message["role"] == "user"][-1]
+    last, asked = (
+        messages[-1],
+        [message["content"] for message in messages if message["role"] == "user"][-1],
+    )
     if last["role"] == "user":
-        return [("book", {"place": "Skjervoy", "persons": 20})] if "Book" in asked else [("search", {"words": asked})]
-    return f"Done: {last['content']}" if "Book" in asked else "From November to January in Skjervoy [1]."
+        return (
+            [("book", {"place": "Skjervoy", "persons": 20})]
+            if "Book" in asked
+            else [("search", {"words": asked})]
+        )
+    return (
+        f"Done: {last['content']}"
+        if "Book" in asked
+        else "From November to January in Skjervoy [1]."
+    )
 
 
 async def run_tool(name: str, args: dict[str, Any]) -> tuple[str, list[Document]]:
@@ -49,7 +63,9 @@ async def run_tool(name: str, args: dict[str, Any]) -> tuple[str, list[Document]
     return f"booked {args['place']} for {args['persons']}", []
 
 
-async def work(chat: Conversation, model: Any, turn_id: str, question: str | None = None) -> list[str]:
+async def work(
+    chat: Conversation, model: Any, turn_id: str, question: str | None = None
+) -> list[str]:
     """Run a turn until it has its answer, or waits for a person; return the ids of the calls that wait."""
     retrieve = chat.retrieve_previous_sources_tool()  # reads what is a stub in later turns
     async with await chat.turn(turn_id, human=question) as turn:
@@ -90,19 +106,27 @@ async def main(uri: str) -> None:
 
         print("Human: When can I see orcas?")
         await work(chat, model, "request-1", "When can I see orcas?")
-        await work(chat, None, "request-1", "When can I see orcas?")  # a repeated request asks no model
+        await work(
+            chat, None, "request-1", "When can I see orcas?"
+        )  # a repeated request asks no model
 
         print("Human: Book it for 20 persons")
         waiting = await work(chat, model, "request-2", "Book it for 20 persons")
         for call_id in waiting:  # days later, in any worker
-            await chat.decide("request-2", call_id, "edit", args={"place": "Skjervoy", "persons": 2}, by="bob")
+            await chat.decide(
+                "request-2", call_id, "edit", args={"place": "Skjervoy", "persons": 2}, by="bob"
+            )
             print("  Bob changes it to 2 persons.")
         await work(chat, model, "request-2")
 
         page = await chat.get_sources([1])
-        print(f"Source 1 is {page.sources[0].title}. The log has {(await chat.info()).message_count} messages.")
+        print(
+            f"Source 1 is {page.sources[0].title}. The log has {(await chat.info()).message_count} messages."
+        )
         await chat.delete()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

@@ -32,7 +32,10 @@ QUESTIONS = {
 
 def search(topic: str) -> list[tuple[str, dict[str, str]]]:
     """Find five passages of the usual length of search results."""
-    observed = "Observers in the bay have noted it year after year, from boats, by drones and with microphones. " * 8
+    observed = (
+        "Observers in the bay have noted it year after year, from boats, by drones and with microphones. "
+        * 8
+    )
     return [
         (
             f"{FACTS[topic]} {observed}",
@@ -51,7 +54,9 @@ def turn(topic: str) -> list[BaseMessage]:
     return [
         HumanMessage(question),
         AIMessage("", tool_calls=[call]),
-        ToolMessage(text, artifact=passages, name="search", tool_call_id=call["id"], id=f"result-{topic}"),
+        ToolMessage(
+            text, artifact=passages, name="search", tool_call_id=call["id"], id=f"result-{topic}"
+        ),
         AIMessage(answer),
     ]
 
@@ -71,7 +76,9 @@ async def main(uri: str) -> None:
         for message in history.messages:
             print(f"  {message.type:5}  {message.text or '(calls search)'}")
         full = history.report.tokens_before
-        print(f"{history.tokens} tokens instead of {full}: saved {100 * (1 - history.tokens / full):.0f} %.")
+        print(
+            f"{history.tokens} tokens instead of {full}: saved {100 * (1 - history.tokens / full):.0f} %."
+        )
 
         print("\nWhat it reads back:")
         tool = chat.retrieve_previous_sources_tool()
@@ -83,4 +90,6 @@ async def main(uri: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

@@ -48,7 +48,9 @@ class ScriptedClient:
         self.script, self.pause, self.requests = script, pause, list[list[dict[str, Any]]]()
         self.chat = self.completions = self
 
-    async def create(self, *, messages: list[dict[str, Any]], stream: bool = False, **_: Any) -> Any:
+    async def create(
+        self, *, messages: list[dict[str, Any]], stream: bool = False, **_: Any
+    ) -> Any:
         """Return a completion, or with `stream` an iterator of its chunks.
 
         Raises:
@@ -60,7 +62,11 @@ class ScriptedClient:
         text = said if isinstance(said, str) else None
         made = [] if isinstance(said, str) else said
         calls = [call_of(*pair, id_=f"call_{number}_{at}") for at, pair in enumerate(made)]
-        return chunks(text, calls, number, pause=self.pause) if stream else completion(text, calls, number)
+        return (
+            chunks(text, calls, number, pause=self.pause)
+            if stream
+            else completion(text, calls, number)
+        )
 
 
 def check(messages: Sequence[dict[str, Any]]) -> None:
@@ -74,12 +80,18 @@ def check(messages: Sequence[dict[str, Any]]) -> None:
             break
         waiting = [call["id"] for call in message.get("tool_calls", ())]
     if waiting:
-        raise ValueError(f"The following tool_call_ids did not have response messages: {', '.join(waiting)}")
+        raise ValueError(
+            f"The following tool_call_ids did not have response messages: {', '.join(waiting)}"
+        )
 
 
 def call_of(name: str, arguments: dict[str, Any], *, id_: str) -> dict[str, Any]:
     """Return a call as the API writes it."""
-    return {"id": id_, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return {
+        "id": id_,
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
 
 
 def completion(text: str | None, calls: list[dict[str, Any]], number: int) -> Any:
@@ -90,7 +102,9 @@ def completion(text: str | None, calls: list[dict[str, Any]], number: int) -> An
     return shaped({**_head("chat.completion", number), "choices": [choice], "usage": counts})
 
 
-async def chunks(text: str | None, calls: list[dict[str, Any]], number: int, *, pause: float) -> AsyncIterator[Any]:
+async def chunks(
+    text: str | None, calls: list[dict[str, Any]], number: int, *, pause: float
+) -> AsyncIterator[Any]:
     """Yield the same reply as `ChatCompletionChunk`s: a word at a time, arguments in two parts."""
     for delta in [{"role": "assistant", "content": ""}, *_deltas(text, calls), {}]:
         reason = None if delta else "tool_calls" if calls else "stop"
@@ -105,7 +119,12 @@ def shaped(value: Any) -> Any:
 
 
 def _head(kind: str, number: int) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{number}", "object": kind, "created": number, "model": MODEL or "scripted"}
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": kind,
+        "created": number,
+        "model": MODEL or "scripted",
+    }
 
 
 def _deltas(text: str | None, calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

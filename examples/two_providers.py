@@ -27,13 +27,25 @@ from convstore.summarization import CompactionRule
 Provider = Literal["anthropic", "openai"]
 ID_FORMS = {"anthropic": r"toolu_[0-9A-Za-z]{24}", "openai": r"call_[0-9A-Za-z]{24}"}
 REASONING = {"anthropic": "thinking", "openai": "reasoning"}
-WEATHER = ("calm", "fog", "gale from the west", "drizzle", "clear", "swell", "fog until noon", "thunder")
+WEATHER = (
+    "calm",
+    "fog",
+    "gale from the west",
+    "drizzle",
+    "clear",
+    "swell",
+    "fog until noon",
+    "thunder",
+)
 
 
 def read_page(day: int) -> str:
     """Return one page of the log book of a lighthouse."""
     weather = WEATHER[day % len(WEATHER)]
-    lines = (f"Watch {watch}: lamp lit, {weather}, {watch * day % 7} ships passed." for watch in range(1, 25))
+    lines = (
+        f"Watch {watch}: lamp lit, {weather}, {watch * day % 7} ships passed."
+        for watch in range(1, 25)
+    )
     return f"Day {day}\n" + "\n".join(lines)
 
 
@@ -59,7 +71,9 @@ class Model:
         for day in days:
             if not re.search(rf"\b[Dd]ay {day}\b", seen):  # neither a page nor a summary has it
                 return self._call(day)
-        return self._message("Looked at " + ", ".join(map(str, days)) + ".", thought="That is all of them.")
+        return self._message(
+            "Looked at " + ", ".join(map(str, days)) + ".", thought="That is all of them."
+        )
 
     def problems(self, messages: Sequence[BaseMessage]) -> Iterator[str]:
         """Raise an error for messages that the provider would refuse."""
@@ -67,20 +81,32 @@ class Model:
         for index, message in enumerate(messages):
             if isinstance(message, AIMessage):
                 ids = [str(call["id"]) for call in message.tool_calls]
-                yield from (f"call id {id_!r}" for id_ in ids if not re.fullmatch(ID_FORMS[self.provider], id_))
+                yield from (
+                    f"call id {id_!r}"
+                    for id_ in ids
+                    if not re.fullmatch(ID_FORMS[self.provider], id_)
+                )
                 blocks = message.content if isinstance(message.content, list) else []
                 yield from (
-                    f"a {foreign} block" for block in blocks if isinstance(block, dict) and block["type"] == foreign
+                    f"a {foreign} block"
+                    for block in blocks
+                    if isinstance(block, dict) and block["type"] == foreign
                 )
                 after = messages[index + 1 : index + 1 + len(ids)]
-                if ids != [result.tool_call_id for result in after if isinstance(result, ToolMessage)]:
+                if ids != [
+                    result.tool_call_id for result in after if isinstance(result, ToolMessage)
+                ]:
                     yield "a call without its result"
             elif message.type == "system" and index:
                 yield "a system message in the middle"
 
     def _call(self, day: int) -> AIMessage:
         made = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.provider}{day}").hex[:24]
-        call = {"name": "read_page", "args": {"day": day}, "id": f"{'toolu' if self.is_first else 'call'}_{made}"}
+        call = {
+            "name": "read_page",
+            "args": {"day": day},
+            "id": f"{'toolu' if self.is_first else 'call'}_{made}",
+        }
         return self._message("", thought=f"I should look at day {day}.", tool_calls=[call])
 
     @property
@@ -92,7 +118,12 @@ class Model:
         signature = uuid.uuid5(uuid.NAMESPACE_OID, thought).hex
         thinking: dict[str, Any] = {"type": "thinking", "thinking": thought, "signature": signature}
         summary = [{"type": "summary_text", "text": thought}]
-        reasoning = {"type": "reasoning", "id": f"rs_{signature}", "summary": summary, "encrypted_content": signature}
+        reasoning = {
+            "type": "reasoning",
+            "id": f"rs_{signature}",
+            "summary": summary,
+            "encrypted_content": signature,
+        }
         said: list[str | dict[Any, Any]] = [thinking if self.is_first else reasoning]
         said += [{"type": "text", "text": text}] if text else []
         return AIMessage(said, response_metadata={"model_provider": self.provider}, **more)
@@ -108,7 +139,9 @@ async def run_turn(chat: Conversation, model: Model, question: str) -> None:
         if not answer.tool_calls:
             break
         results = [
-            ToolMessage(read_page(call["args"]["day"]), name="read_page", tool_call_id=str(call["id"]))
+            ToolMessage(
+                read_page(call["args"]["day"]), name="read_page", tool_call_id=str(call["id"])
+            )
             for call in answer.tool_calls
         ]
         await chat.append(results)
@@ -131,7 +164,9 @@ async def main(uri: str) -> None:
     summarizer = ChainSummarizer(
         summarize,
         config=ChainSummarizerConfig(last_section_bytes=6_000),
-        rule=CompactionRule(max_tokens_before_summary=2_500, max_summary_tokens=200, keep_last_turns=1),
+        rule=CompactionRule(
+            max_tokens_before_summary=2_500, max_summary_tokens=200, keep_last_turns=1
+        ),
     )
     async with await ConversationStore.connect(uri, summarizer=summarizer) as store:
         await store.setup()
@@ -140,17 +175,28 @@ async def main(uri: str) -> None:
         await chat.append(SystemMessage("You read the log book of a lighthouse."))
         await run_turn(chat, first, "What happened on days 1, 2, 3, 4, 5, 6, 7, 8 and 9?")
         log = [message async for message in chat.messages()]
-        print(f"  Given the log as it is, {next(second.problems(log))!r} is what openai refuses first.")
+        print(
+            f"  Given the log as it is, {next(second.problems(log))!r} is what openai refuses first."
+        )
         await run_turn(chat, second, "And on day 10 and day 11?")
-        own = [message for message in second.given if message.response_metadata.get("model_provider") == "openai"]
-        print(f"  Its own reasoning of this turn came back to it: {[block_of(message) for message in own]}")
+        own = [
+            message
+            for message in second.given
+            if message.response_metadata.get("model_provider") == "openai"
+        ]
+        print(
+            f"  Its own reasoning of this turn came back to it: {[block_of(message) for message in own]}"
+        )
         await run_turn(chat, first, "What was day 12 like?")
 
         for summary in await chat.summaries():
             kinds = ", ".join(message.type for message in summary.messages)
             print(f"Messages {summary.first}-{summary.last} are shown as: {kinds}. {summary.text}")
         log = [message async for message in chat.messages()]
-        kept = {provider: sum(block_of(message) == name for message in log) for provider, name in REASONING.items()}
+        kept = {
+            provider: sum(block_of(message) == name for message in log)
+            for provider, name in REASONING.items()
+        }
         print(f"The log keeps all {len(log)} messages, with the reasoning of both: {kept}.")
         await chat.delete()
 
@@ -162,4 +208,6 @@ def block_of(message: BaseMessage) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

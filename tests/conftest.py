@@ -26,9 +26,13 @@ from convstore.devserver import DevNode, DevServer
 from convstore.search import across, sealer
 
 # No deadline: the machine may be busy.
-settings.register_profile("quick", max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "quick", max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 # The same examples each time, half of what each test asks for.
-settings.register_profile("whole", settings.get_profile("quick"), max_examples=50, derandomize=True, print_blob=True)
+settings.register_profile(
+    "whole", settings.get_profile("quick"), max_examples=50, derandomize=True, print_blob=True
+)
 settings.load_profile("whole" if os.environ.get("CI") else "quick")
 
 # The machine may be busy: a search reads everything, and a store that is closed seals all that is due.
@@ -56,13 +60,23 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave modules of slow tests out of a quick run; None lets other plugins decide."""
-    return True if is_quick(config) and collection_path.is_file() and is_slow_module(collection_path) else None
+    return (
+        True
+        if is_quick(config) and collection_path.is_file() and is_slow_module(collection_path)
+        else None
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> list[pytest.Item] | None:
+def pytest_pycollect_makeitem(
+    collector: pytest.Collector, name: str, obj: object
+) -> list[pytest.Item] | None:
     """Leave slow tests out of a quick run; None lets other plugins decide."""
-    return [] if is_quick(collector.config) and name.lower().startswith("test") and is_slow(obj) else None
+    return (
+        []
+        if is_quick(collector.config) and name.lower().startswith("test") and is_slow(obj)
+        else None
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

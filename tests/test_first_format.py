@@ -46,7 +46,9 @@ async def old(own_database: Any) -> Any:
         await own_database.create_collection(name, **options)
         for index in collection["indexes"]:
             keys = list(index.pop("key").items())
-            await own_database[name].create_index(keys, **{key: value for key, value in index.items() if key != "v"})
+            await own_database[name].create_index(
+                keys, **{key: value for key, value in index.items() if key != "v"}
+            )
         if collection["documents"]:
             await own_database[name].insert_many(collection["documents"])
     return own_database
@@ -72,7 +74,9 @@ async def shape(database: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_a_migrated_schema_equals_a_fresh_one(old: Any, pymongo_client: Client, database_name: str) -> None:
+async def test_a_migrated_schema_equals_a_fresh_one(
+    old: Any, pymongo_client: Client, database_name: str
+) -> None:
     """Collections, options, indexes and checksums: a change of the schema or of a migration ends here."""
     await ConversationStore(old, scope_keys=KEYS).setup()
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
@@ -113,7 +117,11 @@ async def test_setup_changes_no_document(old: Any) -> None:
     ran = [migration.name for migration in discover()]
     assert [document["_id"] for document in after.pop(MIGRATIONS)["documents"]] == ran
     before.pop(MIGRATIONS)
-    kept = {name: value["documents"] for name, value in after.items() if value["documents"] or name in before}
+    kept = {
+        name: value["documents"]
+        for name, value in after.items()
+        if value["documents"] or name in before
+    }
     assert kept == {name: value["documents"] for name, value in before.items()}
 
 
@@ -155,10 +163,18 @@ async def test_views_summaries_and_annotations_are_there(chat: Conversation) -> 
     assert (shown[0], shown[-1], "h-4" in shown) == ("system", "t-4", False)
     assert await chat.annotations(["ai-1b"]) == {"ai-1b": {"rating": 1, "comment": "right"}}
     info = await chat.info()
-    assert (info.title, info.metadata, info.message_count) == ("Bees", {"tags": ["sea"], "\x00": None}, 18)
+    assert (info.title, info.metadata, info.message_count) == (
+        "Bees",
+        {"tags": ["sea"], "\x00": None},
+        18,
+    )
     report = await chat.store.verify()
     entries = 11 + len(edges()) + 2 * len(regretted()) + TURN_ENTRIES + VIEW_ENTRIES
-    assert (report.findings, report.conversations, report.entries) == ((), len(SCOPES) + CHILDREN, entries)
+    assert (report.findings, report.conversations, report.entries) == (
+        (),
+        len(SCOPES) + CHILDREN,
+        entries,
+    )
 
 
 @pytest.mark.slow
@@ -172,7 +188,9 @@ async def test_records_of_views_and_stamps_are_there(old: Any, chat: Conversatio
     stamps = [stored.stamp for stored in await fay.list_messages(limit=100) if stored.stamp]
     assert [(await fay.view_at(stamp)).match for stamp in stamps] == ["exact"] * 12
     assert [item.data async for item in fay.items()] == [{"step": 1}]
-    assert [message.id async for message in forked.messages()] == [message.id async for message in fay.messages()]
+    assert [message.id async for message in forked.messages()] == [
+        message.id async for message in fay.messages()
+    ]
     assert (await chat.store.conversation(**DELETED).info()).message_count == 0
 
 
@@ -214,7 +232,10 @@ async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
     assert (turn.draft, turn.is_finished) == ("Paid ", False)
     assert [read.is_finished async for read in chat.turns()] == [True, True, False]
     async with await chat.turn("t3") as entered:
-        assert [(call.id, call.args) for call in entered.open_calls] == [("c3", {"sum": 2}), ("c5", {"sum": 1})]
+        assert [(call.id, call.args) for call in entered.open_calls] == [
+            ("c3", {"sum": 2}),
+            ("c5", {"sum": 1}),
+        ]
         for call in entered.open_calls:
             await entered.add_result(call, "done")
         await entered.append(AIMessage("All is paid."))
@@ -243,7 +264,10 @@ async def test_variants_and_sub_agents_are_there(old: Any) -> None:
     await chat.activate(variants[0])
     assert [message.id for message in (await chat.load_history()).messages] == ["v1", "so"]
     [child] = await chat.children()
-    assert [message.id async for message in store.conversation(**child.scope).messages()] == ["s1", "seen"]
+    assert [message.id async for message in store.conversation(**child.scope).messages()] == [
+        "s1",
+        "seen",
+    ]
     assert (await store.verify()).findings == ()
 
 
@@ -264,7 +288,9 @@ CONSTANTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONSTANTS)
-async def test_a_later_version_may_change_a_constant(old: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_a_later_version_may_change_a_constant(
+    old: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """With a new number of the rules, what earlier ones stored is no damage, and the log goes on."""
     for module in ("convstore.log.entry", "convstore.mongo.documents", "convstore.verify.entry"):
         monkeypatch.setattr(f"{module}.RULES", 2)

@@ -23,7 +23,10 @@ class StateKeeper:
     """Reads and changes the states of conversations."""
 
     def __init__(self, reader: LogReader, annotations: Annotations) -> None:
-        self._heads, self._codec, self._clock, self._stored = reader.heads, reader.codec, reader.clock, annotations
+        self._heads = reader.heads
+        self._codec = reader.codec
+        self._clock = reader.clock
+        self._stored = annotations
 
     async def get(self, scope: Scope) -> StateSnapshot:
         """Return the state; see `ConversationState.get`."""
@@ -37,8 +40,14 @@ class StateKeeper:
 
         With the id of a `conversation`, it is a conflict if the scope has another one, or none.
         """
-        if type(changes) is not dict or not changes or not all(type(name) is str for name in changes):
-            raise InvalidInputError('changes must be a dict with at least one value, such as {"step": 2}')
+        if (
+            type(changes) is not dict
+            or not changes
+            or not all(type(name) is str for name in changes)
+        ):
+            raise InvalidInputError(
+                'changes must be a dict with at least one value, such as {"step": 2}'
+            )
         if revision is not None:
             check_number(revision, name="revision", minimum=0, maximum=2**53)
         self._encode({name: value for name, value in changes.items() if value is not None})
@@ -47,9 +56,15 @@ class StateKeeper:
             before = await self._find(head.conversation)
             if revision not in (None, before.revision):
                 raise StateConflictError(revision, revision=before.revision)
-            values = {name: value for name, value in (before.values | changes).items() if value is not None}
+            values = {
+                name: value
+                for name, value in (before.values | changes).items()
+                if value is not None
+            }
             text = self._encode(values)
-            if await self._stored.write_state(head.conversation, text, after=before.revision, at=self._clock.now()):
+            if await self._stored.write_state(
+                head.conversation, text, after=before.revision, at=self._clock.now()
+            ):
                 return StateSnapshot(values=self._codec.decode(text), revision=before.revision + 1)
 
     async def _head(self, scope: Scope, revision: int | None, conversation: str) -> Head:
@@ -68,7 +83,11 @@ class StateKeeper:
     async def _find(self, conversation: str) -> StateSnapshot:
         revision, text = await self._stored.find_state(conversation)
         try:
-            return StateSnapshot(values=self._codec.decode(text), revision=revision) if revision else StateSnapshot()
+            return (
+                StateSnapshot(values=self._codec.decode(text), revision=revision)
+                if revision
+                else StateSnapshot()
+            )
         except ValueError as error:
             key = application_state_id(conversation)
             raise CorruptDocumentError(key, str(error), collection=ANNOTATIONS) from error

@@ -15,7 +15,8 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.models import ConversationInfo, ConversationPage, ForkOrigin, MessagePreview
 from convstore.values.scope import Scope, check_number
 
-_DETAIL_CHARACTERS, _QUESTION_CHARACTERS = 100_000, 200
+_DETAIL_CHARACTERS = 100_000
+_QUESTION_CHARACTERS = 200
 _MAX_PAGE = 1_000
 _USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
@@ -24,36 +25,56 @@ class Catalog:
     """Lists and describes conversations."""
 
     def __init__(self, reader: LogReader) -> None:
-        self._heads, self._cache, self._codec, self._clock = reader.heads, reader.cache, reader.codec, reader.clock
+        self._heads = reader.heads
+        self._cache = reader.cache
+        self._codec = reader.codec
+        self._clock = reader.clock
 
     async def info(self, scope: Scope) -> ConversationInfo:
         """Return exact information about a conversation. One command."""
         found = await self._heads.find_listed(dict(scope))
-        return self._info(found, *found.head.described(self._codec)) if found else ConversationInfo(scope=dict(scope))
+        return (
+            self._info(found, *found.head.described(self._codec))
+            if found
+            else ConversationInfo(scope=dict(scope))
+        )
 
     async def children(self, scope: Scope) -> list[ConversationInfo]:
         """Return the conversations of sub-agents directly below one, oldest first. Two commands."""
         head = await self._heads.find(dict(scope))
-        return [self._listed(child) for child in await self._heads.children(head.conversation)] if head else []
+        return (
+            [self._listed(child) for child in await self._heads.children(head.conversation)]
+            if head
+            else []
+        )
 
     async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
         """Return the scope of the conversation with an id; None if there is none with these scope values."""
         head = await self._heads.find_by_conversation(conversation_id)
         return head.scope if head and set(partial_scope) <= set(head.scope.items()) else None
 
-    async def page(self, partial_scope: Scope, *, limit: int, cursor: str | None) -> ConversationPage:
+    async def page(
+        self, partial_scope: Scope, *, limit: int, cursor: str | None
+    ) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first. One command."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         found = await self._heads.page(dict(partial_scope), limit=limit + 1, cursor=cursor)
         # The cursor follows the stored order of heads; the page is sorted by the dates it shows.
         next_cursor = found[limit - 1].cursor if len(found) > limit else None
         shown = sorted(found[:limit], key=lambda info: info.updated_at, reverse=True)
-        return ConversationPage(conversations=[self._listed(head) for head in shown], next_cursor=next_cursor)
+        return ConversationPage(
+            conversations=[self._listed(head) for head in shown], next_cursor=next_cursor
+        )
 
-    async def newest(self, partial_scope: Scope, *, limit: int) -> list[tuple[ListedHead, ConversationInfo]]:
+    async def newest(
+        self, partial_scope: Scope, *, limit: int
+    ) -> list[tuple[ListedHead, ConversationInfo]]:
         """Return the newest conversations with these scope values, with their heads. One command."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
-        return [(head, self._listed(head)) for head in await self._heads.page(dict(partial_scope), limit=limit)]
+        return [
+            (head, self._listed(head))
+            for head in await self._heads.page(dict(partial_scope), limit=limit)
+        ]
 
     async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
         """Return the beginning of the first question of each conversation, by its id. At most one command.
@@ -68,17 +89,27 @@ class Catalog:
         return questions
 
     async def update(
-        self, scope: Scope, *, title: str | EllipsisType | None, metadata: Mapping[str, Any] | EllipsisType
+        self,
+        scope: Scope,
+        *,
+        title: str | EllipsisType | None,
+        metadata: Mapping[str, Any] | EllipsisType,
     ) -> None:
         """Set title or metadata, or both."""
         if title is not ... and title is not None and type(title) is not str:
             raise InvalidInputError(f"title must be a str or None, not {type(title).__name__}")
         if metadata is not ... and type(metadata) is not dict:
             raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
-        details = {name: value for name, value in (("title", title), ("metadata", metadata)) if value is not ...}
+        details = {
+            name: value
+            for name, value in (("title", title), ("metadata", metadata))
+            if value is not ...
+        }
         encoded = {name: self._codec.encode(value, path=name) for name, value in details.items()}
         if too_long := [name for name, text in encoded.items() if len(text) > _DETAIL_CHARACTERS]:
-            raise InvalidInputError(f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it")
+            raise InvalidInputError(
+                f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it"
+            )
         described = False
         while not described:  # retry if the conversation was deleted in between
             dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
@@ -97,7 +128,10 @@ class Catalog:
     def _info(
         self, found: ListedHead, title: str | None, metadata: dict[str, Any], *, problem: str = ""
     ) -> ConversationInfo:
-        head, totals, preview, from_ = found.head, found.totals, found.totals.preview, found.head.origin
+        head = found.head
+        totals = found.totals
+        preview = found.totals.preview
+        from_ = found.head.origin
         return ConversationInfo(
             scope=head.scope,
             conversation_id=head.conversation,
@@ -109,12 +143,16 @@ class Catalog:
             turns=totals.turns,
             tokens=totals.tokens,
             bytes=totals.stored_bytes,
-            usage={model: dict(zip(_USAGE, counts, strict=True)) for model, counts in totals.usage.items()},
+            usage={
+                model: dict(zip(_USAGE, counts, strict=True))
+                for model, counts in totals.usage.items()
+            },
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
             has_children=head.has_children,
             failed=totals.failed,
             stamp=found.stamp,
-            forked_from=from_ and ForkOrigin(conversation_id=from_.conversation, ordinal=from_.ordinal),
+            forked_from=from_
+            and ForkOrigin(conversation_id=from_.conversation, ordinal=from_.ordinal),
             problem=problem,
         )
 
@@ -124,4 +162,6 @@ def _beginning(content: Any) -> str:
     blocks = content if isinstance(content, list) else [content]
     texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
     heads = (text.head if isinstance(text, PayloadRange) else text for text in texts)
-    return " ".join(next((text for text in heads if isinstance(text, str)), "")[:_QUESTION_CHARACTERS].split())
+    return " ".join(
+        next((text for text in heads if isinstance(text, str)), "")[:_QUESTION_CHARACTERS].split()
+    )

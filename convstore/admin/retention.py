@@ -49,7 +49,8 @@ _KEPT_FOR = (timedelta(hours=24), timedelta(days=29))
 _TAKEN = timedelta(minutes=5)
 """Time after which another process may sweep a conversation, as the one that took it may have died."""
 
-_BATCH, _FEW = 200, 8
+_BATCH = 200
+_FEW = 8
 _PAUSE = 0.02
 """Seconds between two sweeps in the background, each of which takes about 2 ms of processor time."""
 
@@ -82,7 +83,11 @@ class Retention:
         if head and not head.conversation:
             raise _nameless(head.key)
         try:
-            return await (self._end(head) if head else self._finish(await self.tombstones.unswept(dict(scope))))
+            return await (
+                self._end(head)
+                if head
+                else self._finish(await self.tombstones.unswept(dict(scope)))
+            )
         finally:
             self.reader.cache.end(dict(scope))  # even if another process deleted it first
 
@@ -103,7 +108,11 @@ class Retention:
             return await self._erase_one(conversation, dry_run=dry_run)
         if lost:
             marked = await self.tombstones.unswept_lost()
-            rest = self._count_unfinished(marked, self._count_family) if dry_run else self._finish(marked)
+            rest = (
+                self._count_unfinished(marked, self._count_family)
+                if dry_run
+                else self._finish(marked)
+            )
             return await self._erase_lost(await rest, dry_run=dry_run, progress=progress)
         receipt = await self._erase_scope(partial_scope, dry_run=dry_run, progress=progress)
         if partial_scope:
@@ -128,7 +137,9 @@ class Retention:
         """
         async with aclosing(self.lost.logs()) as conversations:
             async for conversation in conversations:
-                receipt = _sum([receipt, await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)])
+                receipt = _sum(
+                    [receipt, await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)]
+                )
                 if progress:
                     progress(receipt)
         async with aclosing(self.lost.heads()) as heads:
@@ -138,11 +149,15 @@ class Retention:
                 if head.conversation:
                     ended = await (self._count_all(head) if dry_run else self._end(head))
                 else:
-                    ended = ErasureReceipt(conversations=int(dry_run or await self.lost.drop_head(head)))
+                    ended = ErasureReceipt(
+                        conversations=int(dry_run or await self.lost.drop_head(head))
+                    )
                 receipt = _sum([receipt, ended])
         return receipt
 
-    async def _end_lost(self, conversation: str, *, is_rest: bool = False, dry_run: bool) -> ErasureReceipt:
+    async def _end_lost(
+        self, conversation: str, *, is_rest: bool = False, dry_run: bool
+    ) -> ErasureReceipt:
         """Delete a conversation without a head, and those of its sub-agents; it counts as one if it has a document."""
         found = await self._count_documents(conversation)
         counted = {"conversations": int(found != _EMPTY_RECEIPT)}
@@ -152,27 +167,41 @@ class Retention:
         if found == _EMPTY_RECEIPT:
             return await self._end_children(conversation)
         await self.reader.schema.check()
-        await self.tombstones.write_tombstone(_headless(conversation), sweep_after=_SWEEP_AFTER, pruned=False)
+        await self.tombstones.write_tombstone(
+            _headless(conversation), sweep_after=_SWEEP_AFTER, pruned=False
+        )
         self.reader.cache.end_conversation(conversation)
         removed = (await self._remove(conversation)).model_copy(update=counted)
         return _sum([removed, await self._end_children(conversation)])
 
-    async def _erase_scope(self, partial_scope: Scope, *, dry_run: bool, progress: Progress) -> ErasureReceipt:
+    async def _erase_scope(
+        self, partial_scope: Scope, *, dry_run: bool, progress: Progress
+    ) -> ErasureReceipt:
         # The children of an ended conversation still have these scope values, so the pages have them.
         marked = await self.tombstones.unswept(dict(partial_scope))
-        rest = self._count_unfinished(marked, self._count_documents) if dry_run else self._finish(marked)
-        receipt, after, damaged = await rest, "", ""
+        rest = (
+            self._count_unfinished(marked, self._count_documents)
+            if dry_run
+            else self._finish(marked)
+        )
+        receipt = await rest
+        after = ""
+        damaged = ""
         end = self._count if dry_run else self._end
         while heads := await self.tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
             damaged = damaged or next((head.key for head in heads if not head.conversation), "")
-            receipt = _sum([receipt, *await in_parallel(end, [head for head in heads if head.conversation])])
+            receipt = _sum(
+                [receipt, *await in_parallel(end, [head for head in heads if head.conversation])]
+            )
             if progress:
                 progress(receipt)
             after = heads[-1].key
         if not dry_run:
             await self.sweep(partial_scope)
         if damaged and partial_scope:
-            raise _nameless(damaged, f"; all others are {'counted' if dry_run else 'erased'}: {receipt}")
+            raise _nameless(
+                damaged, f"; all others are {'counted' if dry_run else 'erased'}: {receipt}"
+            )
         return receipt
 
     async def prune(
@@ -180,17 +209,25 @@ class Retention:
     ) -> ErasureReceipt:
         """Delete idle conversations; see `ConversationStore.prune`."""
         if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
-            raise InvalidInputError(f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}")
+            raise InvalidInputError(
+                f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}"
+            )
         try:
             before = self.reader.clock.now() - older_than
         except OverflowError:
-            raise InvalidInputError(f"older_than goes back before the year 1: {older_than!r}") from None
+            raise InvalidInputError(
+                f"older_than goes back before the year 1: {older_than!r}"
+            ) from None
         damaged: list[CorruptDocumentError] = []
 
         async def end(head: Head) -> ErasureReceipt:
             try:
                 # The head of a killed writer may lack its last append.
-                last_date = await self.reader.log.last_date(head.conversation) if head.conversation else before
+                last_date = (
+                    await self.reader.log.last_date(head.conversation)
+                    if head.conversation
+                    else before
+                )
             except CorruptDocumentError as error:
                 damaged.append(error)
                 return _EMPTY_RECEIPT
@@ -199,10 +236,14 @@ class Retention:
             return await (self._count_all(head) if dry_run else self._end(head, pruned=True))
 
         marked = await self.tombstones.unswept(dict(partial_scope), copies=False)
-        rest = self._count_unfinished(marked, self._count_family) if dry_run else self._finish(marked)
+        rest = (
+            self._count_unfinished(marked, self._count_family) if dry_run else self._finish(marked)
+        )
         receipt = await rest
         last: Head | None = None
-        while heads := await self.tombstones.idle(dict(partial_scope), before=before, after=last, limit=_BATCH):
+        while heads := await self.tombstones.idle(
+            dict(partial_scope), before=before, after=last, limit=_BATCH
+        ):
             receipt = _sum([receipt, *await in_parallel(end, heads)])
             if progress:
                 progress(receipt)
@@ -241,7 +282,9 @@ class Retention:
             if tombstone.get("has_children"):  # one may have begun during the deletion
                 await self._end_children(conversation)
         is_last = bool(tombstone.get("swept"))
-        await self.tombstones.swept(tombstone, again_after=None if is_last else _SWEEP_AGAIN_AFTER, swept=True)
+        await self.tombstones.swept(
+            tombstone, again_after=None if is_last else _SWEEP_AGAIN_AFTER, swept=True
+        )
 
     async def _sweep_replaced(self, conversation: str, tombstone: Document) -> None:
         """Move what came late to a log that a repair replaced, or remove the log at the end of its time."""
@@ -266,7 +309,9 @@ class Retention:
         for log in await self._replaced(head):
             await self.tombstones.end_replaced(log, sweep_after=_SWEEP_AFTER, pruned=pruned)
             own = _sum([own, await self._remove(log)])
-        return _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
+        return (
+            _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
+        )
 
     async def _replaced(self, head: Head) -> list[str]:
         """Return the logs that repairs replaced for a conversation; no command if it was never repaired."""
@@ -283,11 +328,19 @@ class Retention:
         receipt = _EMPTY_RECEIPT
         for conversation in marked:
             if await self.tombstones.is_ended(conversation):
-                receipt = _sum([receipt, await self._remove(conversation), await self._end_children(conversation)])
+                receipt = _sum(
+                    [
+                        receipt,
+                        await self._remove(conversation),
+                        await self._end_children(conversation),
+                    ]
+                )
         return receipt
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
-        await self.states.remove(conversation)  # first, so that loads that have the id cached look for the head
+        await self.states.remove(
+            conversation
+        )  # first, so that loads that have the id cached look for the head
         entries, chunks = await self.reader.log.delete(conversation)
         removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
@@ -300,14 +353,18 @@ class Retention:
         return _sum([_EMPTY_RECEIPT, *await in_parallel(count, [*compress(marked, ended)])])
 
     async def _count_family(self, conversation: str) -> ErasureReceipt:
-        return _sum([await self._count_documents(conversation), await self._count_children(conversation)])
+        return _sum(
+            [await self._count_documents(conversation), await self._count_children(conversation)]
+        )
 
     async def _count_children(self, conversation: str) -> ErasureReceipt:
         children = await self.tombstones.children(conversation)
         return _sum([_EMPTY_RECEIPT, *await in_parallel(self._count_all, children)])
 
     async def _count(self, head: Head) -> ErasureReceipt:
-        return (await self._count_documents(head.conversation)).model_copy(update={"conversations": 1})
+        return (await self._count_documents(head.conversation)).model_copy(
+            update={"conversations": 1}
+        )
 
     async def _count_documents(self, conversation: str) -> ErasureReceipt:
         entries, chunks = await self.reader.log.count(conversation)
@@ -318,7 +375,9 @@ class Retention:
         """Count a conversation with those of its sub-agents, and the logs that repairs replaced."""
         replaced = [await self._count_documents(log) for log in await self._replaced(head)]
         own = _sum([await self._count(head), *replaced])
-        return _sum([own, await self._count_children(head.conversation)]) if head.has_children else own
+        return (
+            _sum([own, await self._count_children(head.conversation)]) if head.has_children else own
+        )
 
 
 def _headless(conversation: str) -> Head:
@@ -334,4 +393,6 @@ def _nameless(key: str, more: str = "") -> CorruptDocumentError:
 
 def _sum(receipts: Sequence[ErasureReceipt]) -> ErasureReceipt:
     names = ErasureReceipt.model_fields
-    return ErasureReceipt(**{name: sum(getattr(receipt, name) for receipt in receipts) for name in names})
+    return ErasureReceipt(
+        **{name: sum(getattr(receipt, name) for receipt in receipts) for name in names}
+    )

@@ -22,7 +22,8 @@ class StatsReader:
     """Counts and measures what is stored."""
 
     def __init__(self, heads: Heads, statistics: Statistics) -> None:
-        self._heads, self._statistics = heads, statistics
+        self._heads = heads
+        self._statistics = statistics
 
     async def read(self, partial_scope: Scope, *, sizes: bool, budget: int | None) -> StoreStats:
         """Return the statistics; see `ConversationStore.stats`."""
@@ -44,7 +45,9 @@ class StatsReader:
         if not sizes:
             return stats
         amounts = await self._amounts(ids)
-        return stats.model_copy(update={"bytes": _bytes(amounts), "growth": _growth(heads, amounts)})
+        return stats.model_copy(
+            update={"bytes": _bytes(amounts), "growth": _growth(heads, amounts)}
+        )
 
     async def _amounts(self, ids: Sequence[str] | None) -> list[Amount]:
         """Measure the collections, for all conversations or for each of some."""
@@ -58,7 +61,11 @@ class StatsReader:
                 amounts += await self._statistics.amounts(collection, None)
             return amounts
         for start in range(0, len(ids), _AT_ONCE):
-            places = [(collection, id_) for id_ in ids[start : start + _AT_ONCE] for collection in _COLLECTIONS]
+            places = [
+                (collection, id_)
+                for id_ in ids[start : start + _AT_ONCE]
+                for collection in _COLLECTIONS
+            ]
             for found in await in_parallel(measure, places):
                 amounts += found
         return amounts
@@ -78,7 +85,9 @@ def _conversations(heads: Sequence[ListedHead]) -> list[str]:
     return [head.head.conversation for head in heads if is_conversation_id(head.head.conversation)]
 
 
-def _saved_by_budget(heads: Sequence[ListedHead], folded: Mapping[str, int], budget: int | None) -> int:
+def _saved_by_budget(
+    heads: Sequence[ListedHead], folded: Mapping[str, int], budget: int | None
+) -> int:
     """Return the tokens by which views without a budget would exceed it, after what summaries save."""
     if budget is None:
         return 0
@@ -97,7 +106,8 @@ def _bytes(amounts: Sequence[Amount]) -> dict[str, int]:
 def _growth(heads: Sequence[ListedHead], amounts: Sequence[Amount]) -> list[Growth]:
     """Return the days on which something was written, in order."""
     conversations = Counter(head.head.created_at.date() for head in heads if not head.damage)
-    messages, sizes = Counter[date](), Counter[date]()
+    messages = Counter[date]()
+    sizes = Counter[date]()
     for amount in amounts:
         if amount.kind == "entries" and amount.day:
             day = date.fromisoformat(amount.day)

@@ -1,6 +1,8 @@
 """Prepare a batch: encode, count and compress its messages before the log is read; and what an append is asked for.
 
 `prepare` runs once, even if the writer then retries at other entry numbers.
+
+The module is long because the values that it defines are made and used together.
 """
 
 from __future__ import annotations
@@ -47,7 +49,13 @@ from convstore.values.models import Receipt
 from convstore.values.stamps import ViewStamp
 
 _MAXIMUM_EDGES = 100_000
-_WAYS = ((PART_MINIMUM, False), (4_096, False), (1_024, False), (SMALLEST_PART, False), (SMALLEST_PART, True))
+_WAYS = (
+    (PART_MINIMUM, False),
+    (4_096, False),
+    (1_024, False),
+    (SMALLEST_PART, False),
+    (SMALLEST_PART, True),
+)
 """Ways to make an entry smaller, in order: characters from which parts leave it, and if contents leave it whole."""
 _ENTRY_BYTES = 900_000
 """Estimated size of an entry above which smaller parts of its messages move to payloads."""
@@ -147,13 +155,20 @@ class Batch:
     @property
     def kept_source_ids(self) -> list[int]:
         """Return the source ids that came with the results."""
-        given = [source.given for new in self.prepared for source in new.sources if source.given is not None]
+        given = [
+            source.given
+            for new in self.prepared
+            for source in new.sources
+            if source.given is not None
+        ]
         return [*self.claims, *given]
 
     @property
     def chunks(self) -> list[Chunk]:
         """Return the compressed payloads."""
-        return [chunk for part in (self.prepared, self.items) for item in part for chunk in item.chunks]
+        return [
+            chunk for part in (self.prepared, self.items) for item in part for chunk in item.chunks
+        ]
 
     def without(self, ids: Mapping[str, Any], item_ids: Collection[str] = ()) -> Batch:
         """Return the batch without the messages and items that are in the log already."""
@@ -190,15 +205,31 @@ def prepare(
         InvalidInputError: An extractor failed.
         UnencodableError: The codec cannot encode the type of a value, unless `omit`.
     """
-    prepared, made, omitted = list[Prepared](), tuple[PreparedItem, ...](), list[str]()
+    prepared = list[Prepared]()
+    made = tuple[PreparedItem, ...]()
+    omitted = list[str]()
     for minimum, whole_contents in _WAYS:
         work = _Preparation(codec, counter, token, extractors, minimum, whole_contents)
-        prepared, omitted = work.prepare_all(zip(indexes or counting(), messages, strict=False), omit=omit)
+        prepared, omitted = work.prepare_all(
+            zip(indexes or counting(), messages, strict=False), omit=omit
+        )
         paths = omitted if omit else None
-        made = prepare_items(items, codec, token=token, numbers=work.numbers, omitted=paths, minimum=minimum)
+        made = prepare_items(
+            items, codec, token=token, numbers=work.numbers, omitted=paths, minimum=minimum
+        )
         if sum(map(_entry_bytes, prepared)) + sum(map(_item_bytes, made)) <= _ENTRY_BYTES:
             break
-    return Batch(tuple(prepared), codec, counter, token, tuple(omitted), renumber, stamp, items=made, turn=question)
+    return Batch(
+        tuple(prepared),
+        codec,
+        counter,
+        token,
+        tuple(omitted),
+        renumber,
+        stamp,
+        items=made,
+        turn=question,
+    )
 
 
 def _entry_bytes(prepared: Prepared) -> int:
@@ -233,13 +264,16 @@ class _Preparation:
         self, messages: Iterable[tuple[int, BaseMessage]], *, omit: bool
     ) -> tuple[list[Prepared], list[str]]:
         """Prepare all messages, each given with its index; also return the paths of values that were left out."""
-        prepared, omitted = list[Prepared](), list[str]()
+        prepared = list[Prepared]()
+        omitted = list[str]()
         for index, message in messages:
             paths: list[str] | None = [] if omit else None
             try:
                 prepared.append(self.prepare(message, paths))
             except UnencodableError as error:
-                raise UnencodableError(error.problem, path=f"message {index}.{error.path}") from error.__cause__
+                raise UnencodableError(
+                    error.problem, path=f"message {index}.{error.path}"
+                ) from error.__cause__
             omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
         return prepared, omitted
 
@@ -259,16 +293,21 @@ class _Preparation:
             self.codec.encode(fields, omitted=omitted)
         return prepared
 
-    def _message(self, message: BaseMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
+    def _message(
+        self, message: BaseMessage, fields: dict[str, Any], omitted: list[str] | None
+    ) -> Prepared:
         edges = self.edges_left if message.type in SHORTENED else 0
         encoded, plain = self._encoded(fields, omitted, max_edges=edges)
         tokens = count(self.counter, message)
         sizes = tokens, self._view_tokens(message, encoded, tokens)
         return self._prepared(message, (encoded, plain), encoded.payload, sizes)
 
-    def _result(self, message: ToolMessage, fields: dict[str, Any], omitted: list[str] | None) -> Prepared:
+    def _result(
+        self, message: ToolMessage, fields: dict[str, Any], omitted: list[str] | None
+    ) -> Prepared:
         """Prepare a tool result with its sources and the facts for its stub."""
-        content, is_own = message.content, message.name == RETRIEVAL_TOOL
+        content = message.content
+        is_own = message.name == RETRIEVAL_TOOL
         text = text_of(content)
         written = text if isinstance(content, str) else ""  # the JSON of blocks is ours
         parsed = parse_json(written)
@@ -295,11 +334,18 @@ class _Preparation:
         )
 
     def _encoded(
-        self, fields: dict[str, Any], omitted: list[str] | None, *, max_edges: int = 0, artifact: str | None = None
+        self,
+        fields: dict[str, Any],
+        omitted: list[str] | None,
+        *,
+        max_edges: int = 0,
+        artifact: str | None = None,
     ) -> tuple[EncodedMessage, EncodedMessage]:
         """Return a message as the entry has it, and as it is encoded whatever the batch."""
         encode = partial(encode_message, self.codec, fields, artifact=artifact, omitted=omitted)
-        encoded = encode(max_edges=max_edges, minimum=self.minimum, whole_contents=self.whole_contents)
+        encoded = encode(
+            max_edges=max_edges, minimum=self.minimum, whole_contents=self.whole_contents
+        )
         self.edges_left -= encoded.edges
         return encoded, encode() if encoded.edges or self.minimum < PART_MINIMUM else encoded
 
@@ -321,23 +367,37 @@ class _Preparation:
             encoded.body,
             digest_of(plain.body),
             *sizes,
-            content_digest(message, self.codec, text_digest=ref.digest if ref and is_text else None),
+            content_digest(
+                message, self.codec, text_digest=ref.digest if ref and is_text else None
+            ),
             payload=ref,
             is_named=is_named(message.type, sizes[1]),
         )
-        return Prepared(message, stored, payload, chunks, has_large_fields=encoded.has_large_fields, **facts)
+        return Prepared(
+            message, stored, payload, chunks, has_large_fields=encoded.has_large_fields, **facts
+        )
 
-    def _source(self, message_id: str, found: FoundSource, stored: tuple[SourcePlace, str]) -> EntrySource:
-        (title, url, is_plain), (place, piece) = found.shown(), stored
+    def _source(
+        self, message_id: str, found: FoundSource, stored: tuple[SourcePlace, str]
+    ) -> EntrySource:
+        (title, url, is_plain) = found.shown()
+        (place, piece) = stored
         digest = found.digest(self.codec)
-        return EntrySource(0, message_id, title, url, place, digest, piece, given=found.kept_id, is_plain=is_plain)
+        return EntrySource(
+            0, message_id, title, url, place, digest, piece, given=found.kept_id, is_plain=is_plain
+        )
 
     def _view_tokens(self, message: BaseMessage, encoded: EncodedMessage, tokens: int) -> int:
         shown = message
         if encoded.shown < len(encoded.payload):
             part = encoded.payload[: encoded.shown]
             shown = leave_out(
-                decode_message(self.codec, encoded.body, fetch=lambda start, end: part[start:end], limit=len(part))
+                decode_message(
+                    self.codec,
+                    encoded.body,
+                    fetch=lambda start, end: part[start:end],
+                    limit=len(part),
+                )
             )
         if type(shown.content) is list:
             shown = without_media(shown)
@@ -352,7 +412,8 @@ class _Preparation:
         """
         if not payload:
             return None, ()
-        own, shown = len(encoded.payload), encoded.shown
+        own = len(encoded.payload)
+        shown = encoded.shown
         ends = cut(payload[:shown]) if shown else []
         if shown < len(payload):
             ends += [shown + end for end in cut(payload[shown:])]
@@ -368,7 +429,11 @@ class _Preparation:
             shown,
             digest_of(payload[:shown]) if 0 < shown < own else b"",
             encoded.is_edged,
-            None if encoded.payload == plain.payload else digest_of(plain.payload) if plain.payload else b"",
+            None
+            if encoded.payload == plain.payload
+            else digest_of(plain.payload)
+            if plain.payload
+            else b"",
         ), chunks
 
 

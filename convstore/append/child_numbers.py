@@ -19,7 +19,9 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope, root_scope
 
-Write: TypeAlias = Callable[[Scope, Request], Awaitable[tuple[Known, Entry | None, CachedConversation, Totals]]]
+Write: TypeAlias = Callable[
+    [Scope, Request], Awaitable[tuple[Known, Entry | None, CachedConversation, Totals]]
+]
 
 
 class ChildNumbers:
@@ -33,8 +35,11 @@ class ChildNumbers:
     """
 
     def __init__(self, reader: LogReader, pools: NumberPools, write: Write) -> None:
-        self._reader, self._log, self._cache = reader, reader.log, reader.cache
-        self._pools, self._write = pools, write
+        self._reader = reader
+        self._log = reader.log
+        self._cache = reader.cache
+        self._pools = pools
+        self._write = write
 
     async def reserve(self, scope: Scope, number: int) -> range:
         """Reserve numbers for a child."""
@@ -47,7 +52,9 @@ class ChildNumbers:
         root = await self._root_of(child)
         return (await self._log.last_totals(root.conversation)).sources_through
 
-    async def numbered(self, child: CachedConversation, new: Batch, taken: frozenset[int], through: int) -> Batch:
+    async def numbered(
+        self, child: CachedConversation, new: Batch, taken: frozenset[int], through: int
+    ) -> Batch:
         """Return a child's batch with numbers for its sources, reserved in the outermost conversation.
 
         The sequence, which ended with `through`, also moves past numbers that tools gave. They are claimed there,
@@ -64,7 +71,9 @@ class ChildNumbers:
         if claims:
             await self._claim(child, claims)
         if missing:
-            numbers, root = await self._reserve(root_scope(child.scope), await self._root_of(child), missing)
+            numbers, root = await self._reserve(
+                root_scope(child.scope), await self._root_of(child), missing
+            )
             self._check_root(child, root)
             given += numbers
         return replace(new, reserved=given, through=through)
@@ -90,9 +99,13 @@ class ChildNumbers:
                     return taken[0], root
             given = taken[1]
         size = max(number, min(given, MAX_BLOCK))
-        _, _, written, tail = await self._write(scope, Request(self._empty(), reserve=size, for_child=True))
+        _, _, written, tail = await self._write(
+            scope, Request(self._empty(), reserve=size, for_child=True)
+        )
         block = range(tail.sources_through - size + 1, tail.sources_through + 1)
-        if root is None or written.conversation == root.conversation:  # else `given` counts those of a deleted one
+        if (
+            root is None or written.conversation == root.conversation
+        ):  # else `given` counts those of a deleted one
             await self._pools.fill(written.conversation, block[number:], given=given + size)
         return block[:number], written
 
@@ -100,7 +113,9 @@ class ChildNumbers:
         """Return the outermost conversation around a child."""
         return self._check_root(child, await self._reader.find(root_scope(child.scope)))
 
-    def _check_root(self, child: CachedConversation, root: CachedConversation | None) -> CachedConversation:
+    def _check_root(
+        self, child: CachedConversation, root: CachedConversation | None
+    ) -> CachedConversation:
         """Return the conversation that a child is filed under.
 
         Raises:

@@ -65,12 +65,15 @@ def compose(
     """
     numbering = _Numbering.of(batch, after)
     running = RunningTotals(after, max(after.sources_through, numbering.highest))
-    messages, sources = list[EntryMessage](), list[EntrySource]()
+    messages = list[EntryMessage]()
+    sources = list[EntrySource]()
     stamped = _stamped(batch)
     asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
         known = _named_turn(batch, prepared, ordinal, asked)
-        call, turn = running.follow(prepared.message, calls_of(prepared.message), ordinal, turn=known)
+        call, turn = running.follow(
+            prepared.message, calls_of(prepared.message), ordinal, turn=known
+        )
         own = [_numbered(source, running, numbering, taken) for source in prepared.sources]
         message = _message(prepared, batch, ordinal, turn, call=call, sources=own)
         _set_seen(message, batch, is_stamped=message.id == stamped)
@@ -91,7 +94,9 @@ def compose(
         first=after.messages + 1,
         at=at,
         messages=tuple(messages),
-        totals=running.totals(at, shown_now=bool(sources), counter=batch.counter.name, link=link, event=event),
+        totals=running.totals(
+            at, shown_now=bool(sources), counter=batch.counter.name, link=link, event=event
+        ),
         after=after.link,
         sources=tuple(sources),
         event=event,
@@ -124,7 +129,9 @@ def _placed(item: PreparedItem, after: Totals, last_active: int) -> EntryItem:
     return replace(item.stored, after=place)
 
 
-def _named_turn(batch: Batch, prepared: Prepared, ordinal: int, asked: Mapping[str, int]) -> int | None:
+def _named_turn(
+    batch: Batch, prepared: Prepared, ordinal: int, asked: Mapping[str, int]
+) -> int | None:
     """Return the turn that the writer names for a message; None if the rules of `log.assignment` say it."""
     if columns := batch.columns.get(prepared.stored.id):
         begins = columns.turn == prepared.stored.id and prepared.message.type == "human"
@@ -160,7 +167,9 @@ class _Numbering:
         return cls(too_high, iter(batch.reserved), kept[-1] if kept else 0)
 
 
-def _numbered(source: EntrySource, running: RunningTotals, numbering: _Numbering, taken: frozenset[int]) -> EntrySource:
+def _numbered(
+    source: EntrySource, running: RunningTotals, numbering: _Numbering, taken: frozenset[int]
+) -> EntrySource:
     """Number a source; its own number is replaced if it is in use, or counts as such."""
     number = source.given
     if number is None or number in numbering.in_use or number in taken:
@@ -235,7 +244,11 @@ def _message(
 def _stub_tokens(new: Prepared, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
     is_split = new.has_large_fields
-    shown = leave_out(decode_message(batch.codec, new.stored.body)) if is_split else new.message.model_copy()
+    shown = (
+        leave_out(decode_message(batch.codec, new.stored.body))
+        if is_split
+        else new.message.model_copy()
+    )
     return count(batch.counter, with_stub(shown, stub))
 
 
@@ -244,10 +257,14 @@ def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, Ca
     found = dict[str, CachedPayload]()
     for index, (prepared, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
         shown = message.payload.shown if message.payload and not message.stub else 0
-        if message.payload and index >= finished:  # a load in the middle of this turn needs all of it
+        if (
+            message.payload and index >= finished
+        ):  # a load in the middle of this turn needs all of it
             found[prepared.stored.id] = CachedPayload(prepared.payload, shown)
         elif shown:
-            found[prepared.stored.id] = CachedPayload(prepared.payload[:shown], shown, is_lasting=True)
+            found[prepared.stored.id] = CachedPayload(
+                prepared.payload[:shown], shown, is_lasting=True
+            )
     return found
 
 
@@ -261,12 +278,17 @@ def renumbered_by(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:
 
 
 def receipt_of(
-    batch: Batch, entry: Entry | None, *, stored: Mapping[str, int], renumbered: Mapping[str, dict[int, int]]
+    batch: Batch,
+    entry: Entry | None,
+    *,
+    stored: Mapping[str, int],
+    renumbered: Mapping[str, dict[int, int]],
 ) -> Receipt:
     """Return the receipt of a batch whose new messages are in an entry; the log had those in `stored` before."""
     messages, sources = (entry.messages, entry.sources) if entry else ((), ())
     by_id = {**stored, **{message.id: message.ordinal for message in messages}}
-    ids, numbers = batch.ids, [source.id for source in sources]
+    ids = batch.ids
+    numbers = [source.id for source in sources]
     ordinals = tuple(map(by_id.__getitem__, ids)) or (0,)
     return Receipt(
         message_ids=tuple(ids),

@@ -54,9 +54,15 @@ class _Fields:
         except KeyError:
             return False
 
-    def error(self, values: Mapping[str, Any], *, where: str = "", index: int) -> InvalidMessageError:
+    def error(
+        self, values: Mapping[str, Any], *, where: str = "", index: int
+    ) -> InvalidMessageError:
         """Return the error for a dict that does not fit: about its first wrong field."""
-        name = next(name for name, allowed in self._types.items() if type(values.get(name, ...)) not in allowed)
+        name = next(
+            name
+            for name, allowed in self._types.items()
+            if type(values.get(name, ...)) not in allowed
+        )
         if name not in values:
             return InvalidMessageError("is missing", index=index, field=where + name)
         return _wrong_type(values[name], self._types[name], field=where + name, index=index)
@@ -84,7 +90,9 @@ _FIELDS: dict[type[BaseMessage], _Fields] = {
 }
 PLAIN_CLASSES = frozenset(_FIELDS)
 """The classes of messages that can be stored."""
-_TYPE_NAMES: dict[type[BaseMessage], str] = {class_: class_.model_fields["type"].default for class_ in _FIELDS}
+_TYPE_NAMES: dict[type[BaseMessage], str] = {
+    class_: class_.model_fields["type"].default for class_ in _FIELDS
+}
 _CALL = _Fields(name=_TEXT, args=_DICT, id=_TEXT_OR_NONE)
 _INVALID_CALL = _Fields(name=_TEXT_OR_NONE, args=_TEXT_OR_NONE, id=_TEXT_OR_NONE)
 
@@ -125,7 +133,9 @@ def _foreign_class(message: BaseMessage) -> str:
     """Return the reason why a message of this class cannot be stored, and the remedy."""
     if isinstance(message, RemoveMessage):
         return "the log is immutable; to take messages out of the view call rewind, do not append a RemoveMessage"
-    plain = next((base.__name__ for base in type(message).__mro__ if base in _FIELDS), "HumanMessage")
+    plain = next(
+        (base.__name__ for base in type(message).__mro__ if base in _FIELDS), "HumanMessage"
+    )
     return f"{type(message).__name__} would not come back as itself; convert it to a plain class such as {plain}"
 
 
@@ -151,12 +161,16 @@ def _check_calls(calls: Sequence[Any], fields: _Fields, where: str, *, index: in
 def _check_argument_names(calls: Sequence[Any], *, index: int) -> None:
     for position, call in enumerate(calls):
         if not _TEXT.issuperset(map(type, call["args"])):
-            raise InvalidMessageError("must have keys of type str", index=index, field=f"tool_calls[{position}].args")
+            raise InvalidMessageError(
+                "must have keys of type str", index=index, field=f"tool_calls[{position}].args"
+            )
 
 
 def _wrong_type(value: object, allowed: _Types, *, field: str, index: int) -> InvalidMessageError:
     wanted = " or ".join(name for name, type_ in _WORDS.items() if type_ in allowed)
-    return InvalidMessageError(f"must be {wanted}, not {type_name(value)}", index=index, field=field)
+    return InvalidMessageError(
+        f"must be {wanted}, not {type_name(value)}", index=index, field=field
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -179,10 +193,14 @@ def check_type(value: object, *allowed: type, field: str, index: int) -> None:
     """Raise `InvalidMessageError` unless a value has one of some types."""
     if not isinstance(value, allowed):
         wanted = " or ".join("None" if kind is NoneType else kind.__name__ for kind in allowed)
-        raise InvalidMessageError(f"must be {wanted}, not {type_name(value)}", index=index, field=field)
+        raise InvalidMessageError(
+            f"must be {wanted}, not {type_name(value)}", index=index, field=field
+        )
 
 
 def check_text(value: object, *, field: str, index: int) -> None:
     """Raise `InvalidMessageError` unless a value is a non-empty text."""
     if not isinstance(value, str) or not value:
-        raise InvalidMessageError(f"must be a non-empty str, not {abbreviated(value)}", index=index, field=field)
+        raise InvalidMessageError(
+            f"must be a non-empty str, not {abbreviated(value)}", index=index, field=field
+        )

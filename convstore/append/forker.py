@@ -52,33 +52,52 @@ class _Cut(NamedTuple):
 class Forker:
     """Forks conversations of a store."""
 
-    def __init__(self, ends: LogEndReader, rewinder: Rewinder, tombstones: Tombstones, copies: Copies) -> None:
-        self._reader, self._log, self._heads, self._ends = ends.reader, ends.reader.log, ends.reader.heads, ends
-        self._rewinder, self._tombstones, self._copies = rewinder, tombstones, copies
+    def __init__(
+        self, ends: LogEndReader, rewinder: Rewinder, tombstones: Tombstones, copies: Copies
+    ) -> None:
+        self._reader = ends.reader
+        self._log = ends.reader.log
+        self._heads = ends.reader.heads
+        self._ends = ends
+        self._rewinder = rewinder
+        self._tombstones = tombstones
+        self._copies = copies
 
     async def fork(self, scope: Scope, new_scope: Scope, *, before: str | None, key: str) -> None:
         """Make the fork; see `Conversation.fork`. About twenty commands, and four for each thousand entries."""
         if PATH in dict(new_scope):
-            raise InvalidScopeError("a fork is no sub-agent's conversation: pass the scope keys of the store only")
+            raise InvalidScopeError(
+                "a fork is no sub-agent's conversation: pass the scope keys of the store only"
+            )
         check_id(key, name="key")
         if before is not None:
             check_id(before, name="before")
-        request, cached = digest_of(json.dumps([before, key])).hex(), await self._reader.find(scope)
+        request = digest_of(json.dumps([before, key])).hex()
+        cached = await self._reader.find(scope)
         source = cached.conversation if cached else ""
         if await self._is_made(new_scope, source, request):
             return
         if cached is None:
-            raise UnknownMessageError(before) if before else InvalidInputError("there is no conversation to fork")
+            raise (
+                UnknownMessageError(before)
+                if before
+                else InvalidInputError("there is no conversation to fork")
+            )
         async with append_timeout(), self._reader.reading(cached):
-            cut = await self._whole(cached) if before is None else await self._before(cached, before)
+            cut = (
+                await self._whole(cached) if before is None else await self._before(cached, before)
+            )
             target = secrets.token_hex(12)
             await self._tombstones.begin_copy(target, dict(new_scope), sweep_after=_SWEEP_AFTER)
             await self._copy(cached, target, cut)
             now = await self._heads.find(dict(scope))
             if now is None or now.conversation != source:
                 raise ConversationDeletedError("the conversation was deleted while it was forked")
-            origin, at = Origin(source, cut.tail.messages, request), self._reader.clock.now()
-            head, is_new = await self._heads.claim(dict(new_scope), updated_at=at, written_at=at, fork=(target, origin))
+            origin = Origin(source, cut.tail.messages, request)
+            at = self._reader.clock.now()
+            head, is_new = await self._heads.claim(
+                dict(new_scope), updated_at=at, written_at=at, fork=(target, origin)
+            )
             if not is_new:
                 await self._is_made(new_scope, source, request)
             elif not await self._tombstones.end_copy(target):
@@ -91,12 +110,15 @@ class Forker:
             return False
         origin = head.origin
         if origin is None or origin.request != request or source not in ("", origin.conversation):
-            raise ForkRefusedError("new_scope has another conversation, or a fork of another request")
+            raise ForkRefusedError(
+                "new_scope has another conversation, or a fork of another request"
+            )
         return True
 
     async def _copy(self, cached: CachedConversation, target: str, cut: _Cut) -> None:
         """Copy everything; the state goes before an entry, as the first one of a log would bring its own."""
-        source, ends = cached.conversation, self._ends
+        source = cached.conversation
+        ends = self._ends
         state = await ends.state(cached)
         records = await ends.summaries.all(source) if state.newest else {}
         state, kept = forked(target, state, records, tail=cut.tail, gaps=cut.active.gaps)
@@ -115,7 +137,9 @@ class Forker:
         tail = await self._copies.last_shown(cached.conversation)
         active = (await self._reader.snapshot(cached, tail, known=NO_REWINDS)).active
         if tail.turn and not tail.over:
-            raise ForkRefusedError("the last turn is not finished: fork later, or before=<id of its question>")
+            raise ForkRefusedError(
+                "the last turn is not finished: fork later, or before=<id of its question>"
+            )
         return _Cut(tail.entries, tail, active)
 
     async def _before(self, cached: CachedConversation, message_id: str) -> _Cut:
@@ -123,36 +147,66 @@ class Forker:
         rows = await self._reader.messages_by_id(cached, [message_id])
         if not rows:
             raise UnknownMessageError(message_id)
-        row, log = rows[message_id], await self._reader.snapshot(cached)
+        row = rows[message_id]
+        log = await self._reader.snapshot(cached)
         log.check_active([row.message])
-        whole, ordinal = row.entry, row.message.ordinal
-        number, ranges, is_first = whole.number, log.active.through(ordinal), ordinal == whole.first
-        tail = (await self._log.entry(cached.conversation, number - 1)).totals if number > 1 else Totals()
+        whole = row.entry
+        ordinal = row.message.ordinal
+        number = whole.number
+        ranges = log.active.through(ordinal)
+        is_first = ordinal == whole.first
+        tail = (
+            (await self._log.entry(cached.conversation, number - 1)).totals
+            if number > 1
+            else Totals()
+        )
         there = await self._reader.snapshot(cached, tail, known=NO_REWINDS)
-        if is_first and ranges == there.active.ranges and all(item.after >= ordinal for item in whole.items):
+        if (
+            is_first
+            and ranges == there.active.ranges
+            and all(item.after >= ordinal for item in whole.items)
+        ):
             return _Cut(tail.entries, tail, there.active)
         _, point = await self._rewinder.point(cached, ordinal, log.active)
         entry = await self._standing(self._last_entry(row, there, point, ranges), row, there)
-        return _Cut(tail.entries, entry.totals, there.active.after(entry) if entry.is_rewind else there.active, entry)
+        return _Cut(
+            tail.entries,
+            entry.totals,
+            there.active.after(entry) if entry.is_rewind else there.active,
+            entry,
+        )
 
-    def _last_entry(self, row: StoredMessageRow, log: Snapshot, point: Totals, ranges: Ranges) -> Entry:
+    def _last_entry(
+        self, row: StoredMessageRow, log: Snapshot, point: Totals, ranges: Ranges
+    ) -> Entry:
         """Return an entry cut before one of its messages, after which the messages in some ranges are rewound."""
-        whole, before = row.entry, log.tail
+        whole = row.entry
+        before = log.tail
         kept = tuple(message for message in whole.messages if message.ordinal < row.message.ordinal)
-        sources = tuple(source for source in whole.sources if source.message_id in {message.id for message in kept})
+        sources = tuple(
+            source
+            for source in whole.sources
+            if source.message_id in {message.id for message in kept}
+        )
         items = tuple(item for item in whole.items if item.after < row.message.ordinal)
         at = whole.at if kept or items else self._reader.clock.now()
         decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
         totals = replace(
             continued(totals_after(before, decoded, at=at), point),
             sources_through=max([before.sources_through, *(source.id for source in sources)]),
-            given_through=max([before.given_through, *(source.id for source in sources if not source.kept)]),
+            given_through=max(
+                [before.given_through, *(source.id for source in sources if not source.kept)]
+            ),
             shown_at=before.entries + 1 if sources else before.shown_at,
             link=whole.totals.link if kept else self._reader.clock.link(),
         )
         entry = Entry(before.messages + 1, at, kept, totals, before.link, sources, items=items)
         entry.rules = whole.rules
-        return entry if ranges == log.active.ranges else changed(entry, log.active, ranges, point=point, undo=0)
+        return (
+            entry
+            if ranges == log.active.ranges
+            else changed(entry, log.active, ranges, point=point, undo=0)
+        )
 
     async def _standing(self, entry: Entry, row: StoredMessageRow, log: Snapshot) -> Entry:
         """Return the last entry of a fork with what it records of a place, if it is cut from an entry of a variant.
@@ -165,12 +219,16 @@ class Forker:
             return entry
         branch = await self._reader.branch(log.cached, event, through=row.entry.number)
         is_edit = event.turn == event.variant
-        rows = await self._reader.messages_by_id(log.cached, [event.first_turn if is_edit else event.turn])
+        rows = await self._reader.messages_by_id(
+            log.cached, [event.first_turn if is_edit else event.turn]
+        )
         if rows:
             here = (await place_at(self._reader, log, next(iter(rows.values())))).standing
         else:  # a repair found that the question was lost
             here = await standing_at(self._reader, log, event.first_turn)
         if branch.own and branch.own[0].first < row.message.ordinal:
             shown = here.finished(event.turn, event.variant, began=branch.began)
-            return replace(entry, event=event._replace(kind="append", call="", values=""), standing=shown)
+            return replace(
+                entry, event=event._replace(kind="append", call="", values=""), standing=shown
+            )
         return replace(entry, standing=here.changed(ShownVariant("" if is_edit else event.turn)))

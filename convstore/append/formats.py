@@ -26,19 +26,46 @@ from convstore.values.scope import id_problem
 _Fields: TypeAlias = dict[str, Any]
 
 _OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}
-_CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
+_CALLS: Final = {
+    "function_call": ("function", "arguments"),
+    "custom_tool_call": ("custom", "input"),
+}
 # Items of tools that the provider runs are blocks of the AI message.
 _HOSTED: Final = frozenset(
     {
-        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "compaction"),
-        *("mcp_call", "mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output"),
+        *(
+            "web_search_call",
+            "file_search_call",
+            "code_interpreter_call",
+            "image_generation_call",
+            "compaction",
+        ),
+        *(
+            "mcp_call",
+            "mcp_list_tools",
+            "tool_search_call",
+            "tool_search_output",
+            "program",
+            "program_output",
+        ),
     }
 )
 # Items that the client answers by others than `function_call_output`, and references to what OpenAI stored.
 _REFUSED: Final = frozenset(
     {
-        *("apply_patch_call", "apply_patch_call_output", "computer_call", "computer_call_output", "item_reference"),
-        *("local_shell_call", "local_shell_call_output", "mcp_approval_request", "mcp_approval_response"),
+        *(
+            "apply_patch_call",
+            "apply_patch_call_output",
+            "computer_call",
+            "computer_call_output",
+            "item_reference",
+        ),
+        *(
+            "local_shell_call",
+            "local_shell_call_output",
+            "mcp_approval_request",
+            "mcp_approval_response",
+        ),
         *("shell_call", "shell_call_output"),
     }
 )
@@ -119,7 +146,11 @@ def is_answer_item(value: Mapping[str, Any]) -> bool:
     kind = value.get("type")
     if kind == "message":
         return value.get("role") == "assistant" and not _is_of_anthropic(value)
-    return "role" not in value and isinstance(kind, str) and (kind == "reasoning" or kind in _CALLS or kind in _HOSTED)
+    return (
+        "role" not in value
+        and isinstance(kind, str)
+        and (kind == "reasoning" or kind in _CALLS or kind in _HOSTED)
+    )
 
 
 def _is_of_anthropic(value: Mapping[str, Any]) -> bool:
@@ -133,7 +164,9 @@ def _read(value: Any, *, index: int) -> list[Any]:
     """Return an item as one or more LangChain messages or OpenAI-format dicts."""
     if not isinstance(value, Mapping):
         return [value]
-    kind, content, whole = value.get("type"), value.get("content"), value.get("object")
+    kind = value.get("type")
+    content = value.get("content")
+    whole = value.get("object")
     if isinstance(whole, str) and whole in _WHOLE and "role" not in value:
         return [_from_response(value, whole, index=index)]
     if isinstance(kind, str) and is_langchain(value):
@@ -157,12 +190,15 @@ def _without_envelope(value: Mapping[str, Any]) -> _Fields:
 
 def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) -> list[Any]:
     """Return a message whose content is a list of blocks, or one for each result in it."""
-    role, types = value.get("role"), {block_type(block) for block in content}
+    role = value.get("role")
+    types = {block_type(block) for block in content}
     if role == "user" and "tool_result" in types:
         return list(_results(value, content, index=index))
     if role == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
         calls = list(_block_calls(content, index=index))
-        content = [block for block in content if not _is_deep_call(block)]  # an invalid call, which no API takes back
+        content = [
+            block for block in content if not _is_deep_call(block)
+        ]  # an invalid call, which no API takes back
         value = {**value, "tool_calls": calls, "content": content}
     if types & _TEXTS:
         return [{**value, "content": _texts(content)}]
@@ -171,7 +207,8 @@ def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) ->
 
 def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fields:
     """Return the answer in a `ChatCompletion` or `Response`, in OpenAI's chat format with usage and model."""
-    key, found = _WHOLE[whole], dict(value)
+    key = _WHOLE[whole]
+    found = dict(value)
     check_type(value.get(key), list, field=key, index=index)
     if whole == "response":
         response = _Response(index)
@@ -196,7 +233,9 @@ def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fiel
 
 def _metadata(value: Mapping[str, Any], provider: str) -> _Fields:
     """Return provider, model and stop reason of a whole response, as LangChain's integrations name them."""
-    found = {key: value[key] for key in ("id", "status", *_MOVED_FIELDS) if value.get(key) is not None}
+    found = {
+        key: value[key] for key in ("id", "status", *_MOVED_FIELDS) if value.get(key) is not None
+    }
     model = {"model_name": found["model"]} if "model" in found else {}
     return {"response_metadata": {**found, **model, "model_provider": provider}}
 
@@ -220,8 +259,17 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
         except InvalidMessageError as clearer:
             reason = clearer
         raise reason from without_input(error)
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        problem = "is neither a LangChain message nor a supported item; pass {'role': …, 'content': …}"
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        problem = (
+            "is neither a LangChain message nor a supported item; pass {'role': …, 'content': …}"
+        )
         raise InvalidMessageError(problem, index=index, field="type") from error
 
 
@@ -231,7 +279,11 @@ def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Ite
     The last message has the dict's id; those before it get ids derived from that.
     """
     rest = [block for block in content if block_type(block) != "tool_result"]
-    blocks = [(position, block) for position, block in enumerate(content) if block_type(block) == "tool_result"]
+    blocks = [
+        (position, block)
+        for position, block in enumerate(content)
+        if block_type(block) == "tool_result"
+    ]
     found = [result_of(block, position, index=index) for position, block in blocks]
     others = {key: part for key, part in value.items() if key not in ("content", "role")}
     last = {**value, "content": _texts(rest)} if rest else {**others, **found.pop()}
@@ -247,7 +299,11 @@ def result_of(block: _Fields, position: int, *, index: int) -> _Fields:
     """Return the fields of the tool message that a block of Anthropic's API stands for."""
     check_text(block.get("tool_use_id"), field=f"content[{position}].tool_use_id", index=index)
     content = block.get("content")
-    others = {key: part for key, part in block.items() if key not in ("type", "tool_use_id", "content", "is_error")}
+    others = {
+        key: part
+        for key, part in block.items()
+        if key not in ("type", "tool_use_id", "content", "is_error")
+    }
     return {
         **others,
         "role": "tool",
@@ -271,7 +327,11 @@ def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
             check_text(block.get("id"), field=f"{path}.id", index=index)
             check_text(block.get("name"), field=f"{path}.name", index=index)
             check_type(given := block.get(key), dict, NoneType, field=f"{path}.{key}", index=index)
-            yield {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": given}}
+            yield {
+                "id": block["id"],
+                "type": "function",
+                "function": {"name": block["name"], "arguments": given},
+            }
 
 
 def _texts(content: Any) -> Any:
@@ -290,8 +350,17 @@ def _output(value: Mapping[str, Any], *, index: int) -> _Fields:
     """Return the tool message of a result in OpenAI's Responses API."""
     check_text(value.get("call_id"), field="call_id", index=index)
     check_type(value.get("output"), str, list, field="output", index=index)
-    others = {key: part for key, part in value.items() if key not in ("type", "call_id", "output", "status")}
-    return {**others, "role": "tool", "tool_call_id": value["call_id"], "content": _texts(value["output"])}
+    others = {
+        key: part
+        for key, part in value.items()
+        if key not in ("type", "call_id", "output", "status")
+    }
+    return {
+        **others,
+        "role": "tool",
+        "tool_call_id": value["call_id"],
+        "content": _texts(value["output"]),
+    }
 
 
 class _Response:
@@ -306,17 +375,25 @@ class _Response:
 
     def add(self, item: Mapping[str, Any], *, index: int) -> None:
         """Add one item: its blocks, or itself as a block."""
-        kind, own = item["type"], item.get("id")
+        kind = item["type"]
+        own = item.get("id")
         if self.id is None or kind == "message":
             self.id = own if own is not None else self.id
         if kind == "message":
             content = item.get("content")
             check_type(content, str, list, field="content", index=index)
-            blocks = _texts(content) if isinstance(content, list) else [{"type": "text", "text": content}]
+            blocks = (
+                _texts(content)
+                if isinstance(content, list)
+                else [{"type": "text", "text": content}]
+            )
             phase = {"phase": item["phase"]} if item.get("phase") else {}
-            self.content += [{**block, **phase} if isinstance(block, dict) else block for block in blocks]
+            self.content += [
+                {**block, **phase} if isinstance(block, dict) else block for block in blocks
+            ]
             self.others |= {
-                key: item[key] for key in item.keys() - {"type", "role", "content", "id", "status", "phase"}
+                key: item[key]
+                for key in item.keys() - {"type", "role", "content", "id", "status", "phase"}
             }
             return
         if kind in _CALLS:
@@ -324,7 +401,13 @@ class _Response:
             check_text(item.get("name"), field="name", index=index)
             part, key = _CALLS[kind]
             check_type(item.get(key), str, NoneType, field=key, index=index)
-            self.calls.append({"id": item["call_id"], "type": part, part: {"name": item["name"], key: item.get(key)}})
+            self.calls.append(
+                {
+                    "id": item["call_id"],
+                    "type": part,
+                    part: {"name": item["name"], key: item.get(key)},
+                }
+            )
         self.content.append({key: part for key, part in item.items() if key != "status"})
 
     def message(self) -> _Fields:

@@ -20,7 +20,14 @@ from typing import Any, TypeAlias, cast
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from langchain_core import messages as lc
-from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.messages.tool import tool_call
 from pydantic import BaseModel, ValidationError
 
@@ -35,12 +42,19 @@ from convstore.append.fields import (
 )
 from convstore.append.formats import Item, copied, field_error, read_items, without_input
 from convstore.append.usage import usage_of
-from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidMessageError, TurnConflictError
+from convstore.exceptions import (
+    ContentConflictError,
+    InvalidInputError,
+    InvalidMessageError,
+    TurnConflictError,
+)
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.values.json_form import with_invalid_calls
 from convstore.values.scope import id_problem
 
-MessageBatch: TypeAlias = Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
+MessageBatch: TypeAlias = (
+    Iterable[BaseMessage | Mapping[str, object]] | BaseMessage | Mapping[str, object]
+)
 """The input of ``append``: messages, dicts or both in any iterable, or a single one."""
 
 _Fields: TypeAlias = dict[str, Any]
@@ -71,7 +85,9 @@ _CUSTOM_INPUT = "__arg1"
 _LISTS = ("content", "output", "tool_calls")
 # A null in these fields means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
 _NULL_MEANS_ABSENT = ("audio", "function_call")
-_WANTED = "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
+_WANTED = (
+    "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
+)
 
 
 def _random_id() -> str:
@@ -79,7 +95,11 @@ def _random_id() -> str:
 
 
 def normalize_messages(
-    batch: MessageBatch, *, key: str | None = None, start: int = 0, new_id: Callable[[], str] = _random_id
+    batch: MessageBatch,
+    *,
+    key: str | None = None,
+    start: int = 0,
+    new_id: Callable[[], str] = _random_id,
 ) -> list[BaseMessage]:
     """Return the batch as whole LangChain messages, each with an id of its own, or raise and change nothing.
 
@@ -107,7 +127,11 @@ def normalize_messages(
 
 
 def whole_messages(
-    items: list[Item], *, key: str | None = None, start: int = 0, new_id: Callable[[], str] = _random_id
+    items: list[Item],
+    *,
+    key: str | None = None,
+    start: int = 0,
+    new_id: Callable[[], str] = _random_id,
 ) -> list[BaseMessage]:
     """Convert the items that `items_of` returned, as `normalize_messages` does: one message for each item."""
     if key is not None and (problem := id_problem(key)):
@@ -135,13 +159,17 @@ def items_of(batch: Any) -> list[Item]:
         batch = [batch]
     # A str iterates over characters and a pydantic model over pairs: the caller meant neither.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
-        raise InvalidMessageError(f"a batch cannot be {type_name(batch)}; pass {_WANTED}, or a list of them")
+        raise InvalidMessageError(
+            f"a batch cannot be {type_name(batch)}; pass {_WANTED}, or a list of them"
+        )
     items = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
     if all(isinstance(item, BaseMessage) for item in items):
         return list(starmap(Item, enumerate(items)))
-    items = [_dumped(item) if isinstance(item, Mapping) or _is_of_sdk(item) else item for item in items]
+    items = [
+        _dumped(item) if isinstance(item, Mapping) or _is_of_sdk(item) else item for item in items
+    ]
     is_read = any(isinstance(item, Mapping) for item in items)
     return read_items(items) if is_read else list(starmap(Item, enumerate(items)))
 
@@ -156,9 +184,15 @@ def _dumped(value: Any) -> Any:
     """Return an object of a provider's SDK as a dict, a dict with those in its lists as dicts, all else as it is."""
     if isinstance(value, Mapping):
         lists = [key for key in _LISTS if isinstance(value.get(key), list)]
-        return {**value, **{key: list(map(_dumped, value[key])) for key in lists}} if lists else value
+        return (
+            {**value, **{key: list(map(_dumped, value[key])) for key in lists}} if lists else value
+        )
     # The SDKs do not validate what they receive, so pydantic may warn of the types in it.
-    return value.model_dump(exclude_none=True, warnings=False) if isinstance(value, BaseModel) else value
+    return (
+        value.model_dump(exclude_none=True, warnings=False)
+        if isinstance(value, BaseModel)
+        else value
+    )
 
 
 def _message(item: object, *, index: int) -> BaseMessage:
@@ -198,7 +232,9 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
     first_index: dict[str | int, int] = {}
     for position, (index, item) in enumerate(items):
         is_message = type(item) in PLAIN_CLASSES or isinstance(item, BaseMessage)
-        message_id: Any = getattr(item, "id", None) if is_message else cast("Mapping[str, Any]", item).get("id")
+        message_id: Any = (
+            getattr(item, "id", None) if is_message else cast("Mapping[str, Any]", item).get("id")
+        )
         if message_id is None or (message_id == "" and _is_reply(item)):
             message_id = new_id() if key is None else _derived_id(start + position, key)
         if problem := id_problem(message_id):
@@ -215,7 +251,9 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
 
 def _is_reply(item: Any) -> bool:
     """Return True for a reply of a model: some servers send an empty id, which is no id."""
-    return isinstance(item, AIMessage) or (isinstance(item, Mapping) and item.get("role") == "assistant")
+    return isinstance(item, AIMessage) or (
+        isinstance(item, Mapping) and item.get("role") == "assistant"
+    )
 
 
 def _derived_id(index: int, key: str) -> str:
@@ -224,7 +262,9 @@ def _derived_id(index: int, key: str) -> str:
 
 
 @contextmanager
-def naming_conflicts(messages: Sequence[BaseMessage], *, key: str | None, turn: str = "") -> Iterator[None]:
+def naming_conflicts(
+    messages: Sequence[BaseMessage], *, key: str | None, turn: str = ""
+) -> Iterator[None]:
     """Raise a conflict of a message by its key and position, because the caller never saw an id that was derived."""
     try:
         yield
@@ -251,10 +291,15 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     if needed := _NEEDED_TEXT.get(_CLASS_OF_ROLE[role]):
         check_text(fields.get(needed), field=needed, index=index)
     if role == "developer":
-        fields["__openai_role__"] = role  # as langchain-openai does, so that it sends this role again
+        fields["__openai_role__"] = (
+            role  # as langchain-openai does, so that it sends this role again
+        )
     if "content" not in fields and role != "assistant":
-        raise InvalidMessageError(f"a message of role {role!r} needs it", index=index, field="content")
-    content, name = fields.pop("content", None), fields.pop("name", None)
+        raise InvalidMessageError(
+            f"a message of role {role!r} needs it", index=index, field="content"
+        )
+    content = fields.pop("content", None)
+    name = fields.pop("name", None)
     own = {"content": "" if content is None else content, "name": name}
     _check_content(own["content"], index=index)
     check_type(name, str, NoneType, field="name", index=index)
@@ -274,7 +319,10 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
     raw = fields.pop("tool_calls", None)
     raw = [] if raw is None else raw
     check_type(raw, list, field="tool_calls", index=index)
-    calls = [_call(call, field=f"tool_calls[{position}]", index=index) for position, call in enumerate(raw)]
+    calls = [
+        _call(call, field=f"tool_calls[{position}]", index=index)
+        for position, call in enumerate(raw)
+    ]
     lists: _Fields = in_two_lists(calls)
     # Splitting the calls into two lists loses their order.
     if all(lists.values()) or not all(_is_plain(call) for call in raw):
@@ -286,7 +334,9 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
         fields["usage"] = _dumped(fields["usage"])
     lists["usage_metadata"] = usage_of(fields.get("usage"))
     metadata = fields.get("response_metadata")
-    if isinstance(metadata, dict) and "model_provider" in metadata:  # of a whole response, or written by LangChain
+    if (
+        isinstance(metadata, dict) and "model_provider" in metadata
+    ):  # of a whole response, or written by LangChain
         lists["response_metadata"] = fields.pop("response_metadata")
     return lists
 
@@ -294,10 +344,14 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
 def _call(call: Any, *, field: str, index: int) -> _Fields:
     """Return one OpenAI tool call in LangChain's form: valid, or invalid with the raw text of its arguments."""
     check_type(call, dict, field=field, index=index)
-    part, source = ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
-    body, call_id = call.get(part), call.get("id")
+    part, source = (
+        ("custom", "input") if call.get("type") == "custom" else ("function", "arguments")
+    )
+    body = call.get(part)
+    call_id = call.get("id")
     check_type(body, dict, field=f"{field}.{part}", index=index)
-    name, given = body.get("name"), body.get(source)
+    name = body.get("name")
+    given = body.get(source)
     check_text(name, field=f"{field}.{part}.name", index=index)
     check_type(call_id, str, NoneType, field=f"{field}.id", index=index)
     kinds = (str, NoneType) if part == "custom" else (str, dict, NoneType)
@@ -307,13 +361,20 @@ def _call(call: Any, *, field: str, index: int) -> _Fields:
     try:
         return read_call(name, given, call_id)
     except ValueError as error:  # a dict that no JSON made
-        raise InvalidMessageError(str(error), index=index, field=f"{field}.{part}.{source}") from error
+        raise InvalidMessageError(
+            str(error), index=index, field=f"{field}.{part}.{source}"
+        ) from error
 
 
 def _is_plain(call: _Fields) -> bool:
     """Return True if a call has only id, name and arguments: no signature, no other type."""
-    kind, plain = call.get("type"), {"id", "type", "function"}
-    return kind in (None, "function") and call.keys() <= plain and call["function"].keys() <= {"name", "arguments"}
+    kind = call.get("type")
+    plain = {"id", "type", "function"}
+    return (
+        kind in (None, "function")
+        and call.keys() <= plain
+        and call["function"].keys() <= {"name", "arguments"}
+    )
 
 
 def _check_content(content: Any, *, index: int) -> None:

@@ -40,9 +40,12 @@ def split_items(batch: Any) -> tuple[Any, list[PlacedItem]]:
     """
     if isinstance(batch, LogItem):
         return [], [PlacedItem(batch, 0)]
-    if isinstance(batch, str | bytes | bytearray | BaseModel | Mapping) or not isinstance(batch, Iterable):
+    if isinstance(batch, str | bytes | bytearray | BaseModel | Mapping) or not isinstance(
+        batch, Iterable
+    ):
         return batch, []  # one message, or an error
-    others, items = list[Any](), list[PlacedItem]()
+    others = list[Any]()
+    items = list[PlacedItem]()
     for given in batch:
         if isinstance(given, LogItem):
             items.append(PlacedItem(given, len(others)))
@@ -51,7 +54,9 @@ def split_items(batch: Any) -> tuple[Any, list[PlacedItem]]:
     return others, items
 
 
-def named_items(items: Sequence[PlacedItem], given: Sequence[Item], *, key: str | None) -> list[PlacedItem]:
+def named_items(
+    items: Sequence[PlacedItem], given: Sequence[Item], *, key: str | None
+) -> list[PlacedItem]:
     """Set the missing ids of items, from `key` if there is one; return them with the number of messages before each.
 
     A dict of the batch may have become several messages, which `given` has.
@@ -67,7 +72,9 @@ def named_items(items: Sequence[PlacedItem], given: Sequence[Item], *, key: str 
             if problem := id_problem(value):
                 raise InvalidInputError(f"item {index}: its {name} {problem}")
         if ids.setdefault(id_, index) != index:
-            raise InvalidInputError(f"item {index} has the id of item {ids[id_]}; give each its own")
+            raise InvalidInputError(
+                f"item {index} has the id of item {ids[id_]}; give each its own"
+            )
     for (item, _), id_ in zip(items, ids, strict=True):
         item.id = id_
     positions = [other.position for other in given]
@@ -90,14 +97,18 @@ def prepare_items(
     """
     prepared = list[PreparedItem]()
     for index, (item, position) in enumerate(items):
-        id_, text = str(item.id), codec.encode(item.data, path=f"item {index}.data", omitted=omitted)
-        digest, chunks = item_digest(id_, item.kind, text), tuple[Chunk, ...]()
+        id_ = str(item.id)
+        text = codec.encode(item.data, path=f"item {index}.data", omitted=omitted)
+        digest = item_digest(id_, item.kind, text)
+        chunks = tuple[Chunk, ...]()
         stored = EntryItem(id_, item.kind, position, text, digest)
         if len(text) >= minimum:
             ends = cut(text)
             chunks = tuple(Chunk(next(numbers), data) for data in compress(text, ends))
             size = sum(len(chunk.data) for chunk in chunks)
-            stored.payload = PayloadRef(token, chunks[0].number, tuple(ends), len(text), digest_of(text), size)
+            stored.payload = PayloadRef(
+                token, chunks[0].number, tuple(ends), len(text), digest_of(text), size
+            )
             stored.body = ""
         prepared.append(PreparedItem(stored, chunks))
     return tuple(prepared)
@@ -111,6 +122,8 @@ async def stored_items(log: Log, conversation: str, items: Sequence[PreparedItem
     """
     given = {item.stored.id: item.stored.digest for item in items}
     rows = item_rows(await log.entries_with_items(conversation, given)) if given else []
-    if conflict := next((item.id for item, *_ in rows if given.get(item.id, item.digest) != item.digest), ""):
+    if conflict := next(
+        (item.id for item, *_ in rows if given.get(item.id, item.digest) != item.digest), ""
+    ):
         raise ContentConflictError(conflict)
     return {item.id for item, *_ in rows}

@@ -69,12 +69,16 @@ def is_history(messages: Iterable[BaseMessage]) -> bool:
 
 def comparable(message: BaseMessage, codec: Codec) -> Comparable:
     """Return the comparable form of a batch's message."""
-    return Comparable(message.type, is_answer(message), content_digest(message, codec), str(message.id))
+    return Comparable(
+        message.type, is_answer(message), content_digest(message, codec), str(message.id)
+    )
 
 
 def stored(message: EntryMessage) -> Comparable:
     """Return the comparable form of a stored message."""
-    return Comparable(message.type, message.is_answer, message.content_digest, message.id, message.ordinal)
+    return Comparable(
+        message.type, message.is_answer, message.content_digest, message.id, message.ordinal
+    )
 
 
 def leading_systems(messages: Sequence[Comparable]) -> int:
@@ -82,7 +86,9 @@ def leading_systems(messages: Sequence[Comparable]) -> int:
     return sum(1 for _ in takewhile(lambda message: message.type == "system", messages))
 
 
-def compare(batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: int, exactly: bool) -> Match:
+def compare(
+    batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: int, exactly: bool
+) -> Match:
     """Find the messages of a batch that the log has.
 
     A question that is alone in the batch, with nothing after it, is new. Where texts repeat, the answers decide which
@@ -98,7 +104,8 @@ def compare(batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: in
     >>> sorted(compare([q, a, p], [q, a], turns=1, exactly=True).matched)
     [0, 1]
     """
-    asked, logged = _turns(batch), _turns(log)
+    asked = _turns(batch)
+    logged = _turns(log)
     is_new = len(asked) == 2 and len(asked[1]) == 1
     known = 0 if is_new else _known_questions(asked[1:], logged[1:], whole=0 if exactly else turns)
     if not known and len(asked) > 2 and logged[1:]:
@@ -120,13 +127,21 @@ def parting(
     there is no such message. Only questions are compared, unless `exactly`; then answers, and all messages if the batch
     has tool messages.
     """
-    active, with_tools = log[leading_systems(log) :], any(message.type == "tool" for message in batch)
+    active = log[leading_systems(log) :]
+    with_tools = any(message.type == "tool" for message in batch)
 
     def compared(messages: Sequence[Comparable]) -> list[Comparable]:
-        return [item for item in messages if item.type == "human" or (exactly and (with_tools or item.is_answer))]
+        return [
+            item
+            for item in messages
+            if item.type == "human" or (exactly and (with_tools or item.is_answer))
+        ]
 
-    sent, both = compared(batch[leading_systems(batch) :]), compared(active)
-    lengths = _agreements([message.digest for message in sent], [message.digest for message in both])
+    sent = compared(batch[leading_systems(batch) :])
+    both = compared(active)
+    lengths = _agreements(
+        [message.digest for message in sent], [message.digest for message in both]
+    )
     longest = max(lengths, default=0)
     if not longest:
         return None, active[0] if active else None
@@ -134,7 +149,9 @@ def parting(
     end = ends[0] if ends[0] == longest - 1 else ends[-1]
     later = active if exactly else both
     before = next((message for message in later if message.ordinal > both[end].ordinal), None)
-    return [message for message in active if before is None or message.ordinal < before.ordinal][-1], before
+    return [message for message in active if before is None or message.ordinal < before.ordinal][
+        -1
+    ], before
 
 
 _Turn = list[tuple[int, Comparable]]
@@ -159,13 +176,17 @@ def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: 
     """
     questions = [turn[0][1].digest for turn in asked]
     lengths = _agreements(questions, [turn[0][1].digest for turn in logged])
-    answers, stored_answers = list(map(_answer, asked)), list(map(_answer, logged[-len(asked) :] if asked else ()))
+    answers = list(map(_answer, asked))
+    stored_answers = list(map(_answer, logged[-len(asked) :] if asked else ()))
 
     def candidates() -> Iterator[tuple[int, bool, int, int]]:
-        borders, number = _borders(questions), lengths[-1] if lengths else 0
+        borders = _borders(questions)
+        number = lengths[-1] if lengths else 0
         while number:
             compared = min(number, _EVIDENCE)
-            equal = sum(answers[number - back] == stored_answers[-back] for back in range(1, compared + 1))
+            equal = sum(
+                answers[number - back] == stored_answers[-back] for back in range(1, compared + 1)
+            )
             yield equal, number == whole, equal - compared, number
             number = borders[number - 1]
 
@@ -182,7 +203,8 @@ def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, Comparable]:
     positions = defaultdict[bytes, deque[int]](deque)
     for position, (_, message) in enumerate(theirs):
         positions[message.digest].append(position)
-    found, reached = dict[int, Comparable](), -1
+    found = dict[int, Comparable]()
+    reached = -1
     for index, message in mine:
         same = positions[message.digest]
         while same and same[0] <= reached:
@@ -197,7 +219,9 @@ def _is_exact(match: Match, known_turns: Iterable[_Turn]) -> bool:
     """Return True if the batch has every answer of its known turns, and only known messages before its new ones."""
     held = {message.ordinal for message in match.matched.values()}
     answers = [message.ordinal for turn in known_turns for _, message in turn if message.is_answer]
-    return held.issuperset(answers) and match.matched.keys() >= set(range(match.skipped, match.known))
+    return held.issuperset(answers) and match.matched.keys() >= set(
+        range(match.skipped, match.known)
+    )
 
 
 def _borders(digests: Sequence[bytes]) -> list[int]:

@@ -45,7 +45,8 @@ from convstore.values.scope import Scope
 _TRIES = 1_000
 _NO_LOG = Totals()
 _NOTHING = Receipt(message_ids=(), first=0, last=0, ordinals=(), written=0)
-_LIKELY, _MARGIN = 4, 8
+_LIKELY = 4
+_MARGIN = 8
 """Entries of a turn where nothing is known of the log, and those that are read in addition."""
 _GROWTH = 4
 _MAXIMUM_ENTRIES = 1_000
@@ -82,7 +83,9 @@ class Decision:
         """Return the receipt: the known messages of the log and those that were added, in the order of the history."""
         places = {index: (item.id, item.ordinal) for index, item in self.match.matched.items()}
         if new:
-            places |= dict(zip(self.taken, zip(new.message_ids, new.ordinals, strict=True), strict=True))
+            places |= dict(
+                zip(self.taken, zip(new.message_ids, new.ordinals, strict=True), strict=True)
+            )
         ids, ordinals = (tuple(places[index][part] for index in sorted(places)) for part in (0, 1))
         ends = {"first": min(ordinals, default=0), "last": max(ordinals, default=0)}
         update = {"message_ids": ids, "ordinals": ordinals, "ignored": self.ignored, **ends}
@@ -112,20 +115,35 @@ class Resender:
     """Appends histories to all conversations of a store."""
 
     def __init__(self, reader: LogReader, writer: Writer) -> None:
-        self._reader, self._writer, self._cache, self._codec = reader, writer, reader.cache, reader.codec
+        self._reader = reader
+        self._writer = writer
+        self._cache = reader.cache
+        self._codec = reader.codec
         self._entries = partial(reader.log.entries, fields=NO_CONTENT)
 
     async def append(
-        self, scope: Scope, messages: Sequence[BaseMessage], *, skip: bool, trust: Trust, **options: Any
+        self,
+        scope: Scope,
+        messages: Sequence[BaseMessage],
+        *,
+        skip: bool,
+        trust: Trust,
+        **options: Any,
     ) -> Receipt:
         """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
         sent = read_sent(messages, trust)
-        if (trust.is_all and not is_history(messages)) or [item.message.type for item in sent] == ["human"]:
-            return (await self._writer.append(scope, [item.message for item in sent], **options)).receipt
+        if (trust.is_all and not is_history(messages)) or [item.message.type for item in sent] == [
+            "human"
+        ]:
+            return (
+                await self._writer.append(scope, [item.message for item in sent], **options)
+            ).receipt
         async with append_timeout():
             return await self._append(scope, sent, skip=skip, trust=trust, **options)
 
-    async def _append(self, scope: Scope, sent: Sequence[Sent], *, skip: bool, trust: Trust, **options: Any) -> Receipt:
+    async def _append(
+        self, scope: Scope, sent: Sequence[Sent], *, skip: bool, trust: Trust, **options: Any
+    ) -> Receipt:
         for tries in range(_TRIES):
             try:
                 decision = await self.decide(scope, sent, trust)
@@ -134,7 +152,9 @@ class Resender:
                 new = list(decision.taken.values())
                 options["condition"] = Condition(decision.tail)
                 options["indexes"] = [sent[index].position for index in decision.taken]
-                written = (await self._writer.append(scope, new, **options)).receipt if new else None
+                written = (
+                    (await self._writer.append(scope, new, **options)).receipt if new else None
+                )
                 receipt = decision.receipt(written)
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)
@@ -147,16 +167,21 @@ class Resender:
             f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
         )
 
-    async def decide(self, scope: Scope, sent: Sequence[Sent], trust: Trust, *, compares: bool = True) -> Decision:
+    async def decide(
+        self, scope: Scope, sent: Sequence[Sent], trust: Trust, *, compares: bool = True
+    ) -> Decision:
         """Find the part of a history that the log has; writes nothing, and refuses a history that differs.
 
         Without `compares` nothing is known, so that its questions are new.
         """
         messages = [item.message for item in sent]
         batch = await run_in_thread_if_long(
-            lambda: [comparable(message, self._codec) for message in messages], characters=characters_in(messages)
+            lambda: [comparable(message, self._codec) for message in messages],
+            characters=characters_in(messages),
         )
-        match, end, cached = Match(), _End(), await self._reader.find(scope)
+        match = Match()
+        end = _End()
+        cached = await self._reader.find(scope)
         if cached is not None:
             async with self._reader.reading(cached):
                 end = await self._end(cached, batch)
@@ -169,14 +194,19 @@ class Resender:
                 self._cache.confirm(cached, end.tail)
         taken = taken_from(sent, match, end.tail.calls, trust)
         known = match.matched.keys() | taken.keys()
-        ignored = () if trust.is_all else tuple(item.name for index, item in enumerate(sent) if index not in known)
+        ignored = (
+            ()
+            if trust.is_all
+            else tuple(item.name for index, item in enumerate(sent) if index not in known)
+        )
         if ignored and trust.strict:
             raise UntrustedMessageError(ignored)
         return Decision(sent, batch, match, taken, ignored, end.tail)
 
     async def _end(self, cached: CachedConversation, batch: Sequence[Comparable]) -> _End:
         """Read the end of the log until it has more questions than the batch; usually one command."""
-        questions, tail = _questions(batch), cached.tail
+        questions = _questions(batch)
+        tail = cached.tail
         each = max(tail.entries / max(tail.turns, 1), 1) if tail else _LIKELY
         limit = min(int(questions * each) + _MARGIN, _MAXIMUM_ENTRIES)
         entries = await self._reader.read_your_writes(
@@ -185,7 +215,9 @@ class Resender:
             last=lambda found: found[-1].number if found else 0,
         )
         check_dense(cached.conversation, entries)
-        log = await self._reader.snapshot(cached, entries[-1].totals if entries else _NO_LOG, entries)
+        log = await self._reader.snapshot(
+            cached, entries[-1].totals if entries else _NO_LOG, entries
+        )
         active = list[Comparable]()
         while entries:
             active[:0] = _comparable(log.active.of(entries))
@@ -205,7 +237,9 @@ class Resender:
             return repeated
         found = parting(batch, end.active, exactly=trust.is_all)
         if end.log and end.start > 1:
-            entries = await self._entries(cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING)
+            entries = await self._entries(
+                cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
+            )
             first = parting(batch, _comparable(end.log.active.of(entries)), exactly=trust.is_all)
             found = first if first[0] else found if found[0] else (None, None)
         after, before = (message.id if message else None for message in found)
@@ -217,13 +251,23 @@ class Resender:
         """Return the match of a batch whose messages are stored under their ids, equal and active; else None."""
         start = leading_systems(batch)
         sent = {
-            index: item for index, item in enumerate(batch) if index >= start and (trust.is_all or item.type == "human")
+            index: item
+            for index, item in enumerate(batch)
+            if index >= start and (trust.is_all or item.type == "human")
         }
         ids = [message.id for message in sent.values()]
         rows = await self._reader.messages_by_id(cached, ids, retry_if_stale=False)
-        found = {index: stored(rows[message.id].message) for index, message in sent.items() if message.id in rows}
-        is_same = [message.digest for message in found.values()] == [message.digest for message in sent.values()]
-        if not is_same or (end.log and not all(end.log.active.has(message.ordinal) for message in found.values())):
+        found = {
+            index: stored(rows[message.id].message)
+            for index, message in sent.items()
+            if message.id in rows
+        }
+        is_same = [message.digest for message in found.values()] == [
+            message.digest for message in sent.values()
+        ]
+        if not is_same or (
+            end.log and not all(end.log.active.has(message.ordinal) for message in found.values())
+        ):
             return None
         return Match(found, start=len(batch), skipped=start)
 

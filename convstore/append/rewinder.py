@@ -46,14 +46,20 @@ class Rewinder:
     """
 
     def __init__(self, reader: LogReader, refresher: HeadRefresher, reselect: Reselect) -> None:
-        self._reader, self._log, self._cache, self._clock = reader, reader.log, reader.cache, reader.clock
-        self._refresher, self.reselect = refresher, reselect
+        self._reader = reader
+        self._log = reader.log
+        self._cache = reader.cache
+        self._clock = reader.clock
+        self._refresher = refresher
+        self.reselect = reselect
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message or an item and all after it; see `Conversation.rewind`."""
         cached = await self._reader.find(scope)
         rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
-        if cached is None or not (rows or await self._log.entries_with_items(cached.conversation, [message_id])):
+        if cached is None or not (
+            rows or await self._log.entries_with_items(cached.conversation, [message_id])
+        ):
             raise UnknownMessageError(message_id)
 
         async def make() -> tuple[Snapshot, Change | None]:
@@ -61,34 +67,44 @@ class Rewinder:
             if not rows:
                 return log, await self._to_item(log, message_id)
             ordinal = rows[message_id].message.ordinal
-            return log, await self._to(log, ordinal, row=rows[message_id]) if log.active.has(ordinal) else None
+            return log, await self._to(log, ordinal, row=rows[message_id]) if log.active.has(
+                ordinal
+            ) else None
 
         before, after = await self.append(cached, make)
         return before.active - after.active
 
-    async def _to(self, log: Snapshot, ordinal: int, *cuts: EntryItem, row: StoredMessageRow | None = None) -> Change:
+    async def _to(
+        self, log: Snapshot, ordinal: int, *cuts: EntryItem, row: StoredMessageRow | None = None
+    ) -> Change:
         """Return the rewind to an active message, or to the end of the log."""
         if ordinal > log.tail.messages:
             return Change(log.active.ranges, ordinal, log.tail.entries + 1, log.tail, cuts=cuts)
         entry, point = await self.point(log.cached, ordinal, log.active)
         row = row or await self._log.message_at(log.cached.conversation, ordinal)
         standing = await self._standing_without(log, row) if row else None
-        return Change(log.active.through(ordinal), ordinal, entry, point, standing=standing, cuts=cuts)
+        return Change(
+            log.active.through(ordinal), ordinal, entry, point, standing=standing, cuts=cuts
+        )
 
     async def _standing_without(self, log: Snapshot, row: StoredMessageRow) -> Standing | None:
         """Return what stands at the place of a turn once a message and all after it are rewound.
 
         None if the message neither is a question nor follows one directly. At most two commands, rarely four.
         """
-        turn, ordinal = "", row.message.ordinal
+        turn = ""
+        ordinal = row.message.ordinal
         if not row.message.begins_turn:
             question = await self._before(log, row, log.active.last_active(ordinal - 1))
             if question is None or not question.message.begins_turn:
                 return None
-            row, turn = question, question.message.id
+            row = question
+            turn = question.message.id
         return (await place_at(self._reader, log, row)).standing.changed(ShownVariant(turn))
 
-    async def _before(self, log: Snapshot, row: StoredMessageRow, ordinal: int) -> StoredMessageRow | None:
+    async def _before(
+        self, log: Snapshot, row: StoredMessageRow, ordinal: int
+    ) -> StoredMessageRow | None:
         """Return the message with an ordinal before another one, if there is one; it may be in the same entry."""
         for message in row.entry.messages:
             if message.ordinal == ordinal:
@@ -109,7 +125,8 @@ class Rewinder:
     async def undo(self, scope: Scope, message_id: str | None) -> int:
         """Undo the last rewind; see `Conversation.undo_rewind`."""
         if message_id is None:
-            cached, ordinal = await self._reader.find(scope), 0
+            cached = await self._reader.find(scope)
+            ordinal = 0
         else:
             cached, ordinal = await self._find(scope, message_id)
         if cached is None:
@@ -119,11 +136,16 @@ class Rewinder:
         async def make() -> tuple[Snapshot, Change | None]:
             nonlocal restored
             log = await self.fresh(cached)
-            rewinds, undo = log.active, log.active.undo
+            rewinds = log.active
+            undo = log.active.undo
             is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
                 return log, None
-            before = (await self._log.entry(cached.conversation, undo - 1)).totals if undo > 1 else Totals()
+            before = (
+                (await self._log.entry(cached.conversation, undo - 1)).totals
+                if undo > 1
+                else Totals()
+            )
             earlier = (await self._reader.snapshot(cached, before, known=rewinds)).active
             if ordinal > before.messages or not earlier.has(ordinal):
                 raise InvalidInputError(
@@ -183,15 +205,23 @@ class Rewinder:
         before = await self._before_entry(cached, entry, rewinds)
         kept = [message for message in entry.messages if message.ordinal < ordinal + is_after]
         try:
-            decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
+            decoded = [
+                (message, decode_message(self._reader.codec, message.body)) for message in kept
+            ]
         except ValueError as error:
-            raise CorruptDocumentError(entry_id(cached.conversation, entry.number), str(error)) from error
+            raise CorruptDocumentError(
+                entry_id(cached.conversation, entry.number), str(error)
+            ) from error
         return entry.number + bool(kept), totals_after(before, decoded, at=entry.at)
 
-    async def _before_entry(self, cached: CachedConversation, entry: Entry, rewinds: Rewinds) -> Totals:
+    async def _before_entry(
+        self, cached: CachedConversation, entry: Entry, rewinds: Rewinds
+    ) -> Totals:
         """Return the totals that an entry with active messages continues."""
         if entry.event and entry.event.variant:
-            before = (await self._reader.branch(cached, entry.event, through=entry.number - 1)).totals
+            before = (
+                await self._reader.branch(cached, entry.event, through=entry.number - 1)
+            ).totals
         elif entry.is_rewind:  # of a variant whose beginning a repair found lost
             last = rewinds.last_active(entry.first - 1)
             return (await self.point(cached, last, rewinds, is_after=True))[1] if last else Totals()
@@ -204,7 +234,8 @@ class Rewinder:
         return replace(
             before,
             tokens=entry.totals.tokens - sum(message.tokens for message in entry.messages),
-            view_tokens=entry.totals.view_tokens - sum(message.view_tokens for message in entry.messages),
+            view_tokens=entry.totals.view_tokens
+            - sum(message.view_tokens for message in entry.messages),
             counter=entry.totals.counter,
         )
 
@@ -226,7 +257,9 @@ class Rewinder:
                 cached.doubt()
                 raise
 
-    async def _append_in_order(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
+    async def _append_in_order(
+        self, cached: CachedConversation, make: _Make
+    ) -> tuple[Totals, Totals]:
         for tries in range(_TRIES):
             log, change = await make()
             tail = log.tail
@@ -235,7 +268,9 @@ class Rewinder:
                     await self._refresher.catch_up(cached, tail)
                     await self.reselect(log)
                 return tail, tail
-            entry = rewind_entry(tail, log.active, change, at=self._clock.now(), link=self._clock.link())
+            entry = rewind_entry(
+                tail, log.active, change, at=self._clock.now(), link=self._clock.link()
+            )
             acknowledged = cached.entries
             insert = self._log.insert(cached.conversation, entry, (), token="")
             try:

@@ -55,7 +55,9 @@ def check_trust(accept: str | None, client_tools: Collection[str], strict: bool)
     check_choice(strict, False, True, name="strict")
     tools = check_names(client_tools, name="client_tools")
     if accept == "all" and (tools or strict):
-        raise InvalidInputError('accept="all" takes every message; omit client_tools and strict, or accept="human"')
+        raise InvalidInputError(
+            'accept="all" takes every message; omit client_tools and strict, or accept="human"'
+        )
     return Trust(accept == "all", accept is not None, tools, strict)
 
 
@@ -82,7 +84,9 @@ def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
         foreign = [part for part in enumerate(blocks) if not is_said(part[1])] if is_mixed else []
         for place, block in foreign:
             name = f"message {index}, content[{place}] ({str(block.get('type'))[:40]!r})"
-            sent.append(Sent(name, _foreign(block, place, index, f"{origin.id}:{place}"), origin, index))
+            sent.append(
+                Sent(name, _foreign(block, place, index, f"{origin.id}:{place}"), origin, index)
+            )
         words = [block for block in blocks if is_said(block)] if foreign else origin.content
         if words or not foreign:
             message = origin if trust.is_all else _cleaned(origin, content=words)
@@ -96,7 +100,9 @@ def _foreign(block: dict[str, Any], place: int, index: int, id_: str) -> BaseMes
         return ChatMessage(content=[block], role="unknown", id=id_)
     fields = result_of(block, place, index=index)
     try:
-        message = ToolMessage(fields["content"], tool_call_id=fields["tool_call_id"], status=fields["status"], id=id_)
+        message = ToolMessage(
+            fields["content"], tool_call_id=fields["tool_call_id"], status=fields["status"], id=id_
+        )
     except ValidationError as error:
         raise field_error(error, index=index) from without_input(error)
     check_fields(message, index=index)
@@ -108,19 +114,26 @@ def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:
     for field in ("additional_kwargs", "response_metadata"):
         values = getattr(message, field)
         is_marked = not _MARKS.isdisjoint(values)
-        update[field] = {key: value for key, value in values.items() if key not in _MARKS} if is_marked else values
+        update[field] = (
+            {key: value for key, value in values.items() if key not in _MARKS}
+            if is_marked
+            else values
+        )
     is_same = all(getattr(message, field) is value for field, value in update.items())
     return message if is_same else message.model_copy(update=update)
 
 
-def taken_from(sent: Sequence[Sent], match: Match, calls: Sequence[OpenCall], trust: Trust) -> dict[int, BaseMessage]:
+def taken_from(
+    sent: Sequence[Sent], match: Match, calls: Sequence[OpenCall], trust: Trust
+) -> dict[int, BaseMessage]:
     """Return the messages of a history that are written, by index.
 
     A result needs an open call. If several open calls have its id, all of them must go to tools of the client.
     """
     if trust.is_all:
         return {index: item.message for index, item in enumerate(sent) if index >= match.known}
-    taken, tools = dict[int, BaseMessage](), dict[str, list[str]]()
+    taken = dict[int, BaseMessage]()
+    tools = dict[str, list[str]]()
     for call in calls:
         tools.setdefault(call.id, []).append(call.tool)
     for index, (_, message, *_) in enumerate(sent):

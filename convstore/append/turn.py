@@ -10,7 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import MessageBatch, normalize_messages
-from convstore.exceptions import InvalidInputError, InvalidMessageError, TurnConflictError, UnknownMessageError
+from convstore.exceptions import (
+    InvalidInputError,
+    InvalidMessageError,
+    TurnConflictError,
+    UnknownMessageError,
+)
 from convstore.log.entry import Totals
 from convstore.log.rows import Row
 from convstore.messages.filing import is_question
@@ -18,7 +23,11 @@ from convstore.values.scope import check_id
 
 
 def turn_messages(
-    turn_id: str, *, human: str | BaseMessage | Mapping[str, object] | None, messages: MessageBatch, key: str | None
+    turn_id: str,
+    *,
+    human: str | BaseMessage | Mapping[str, object] | None,
+    messages: MessageBatch,
+    key: str | None,
 ) -> list[BaseMessage]:
     """Return the messages of a turn, or of its answer, each with an id; see `Conversation.append_turn`.
 
@@ -44,9 +53,13 @@ def turn_messages(
     rest = normalize_messages(messages, key=turn_id if key is None else key, start=1)
     for index, message in enumerate(rest):
         if message.type == "human":
-            raise InvalidMessageError("a human message begins a turn of its own; append it as `human`", index=index)
+            raise InvalidMessageError(
+                "a human message begins a turn of its own; append it as `human`", index=index
+            )
         if message.id == turn_id:
-            raise InvalidMessageError("has the id of the turn, which is the human message's", index=index, field="id")
+            raise InvalidMessageError(
+                "has the id of the turn, which is the human message's", index=index, field="id"
+            )
     return begin + rest
 
 
@@ -55,16 +68,24 @@ def _human(turn_id: str, given: str | BaseMessage | Mapping[str, object]) -> Bas
     message = HumanMessage(given) if isinstance(given, str) else given
     own = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
     if own not in (None, turn_id):
-        raise InvalidInputError(f"the human message has an id of its own; pass that as turn_id instead of {turn_id!r}")
+        raise InvalidInputError(
+            f"the human message has an id of its own; pass that as turn_id instead of {turn_id!r}"
+        )
     [*others, whole] = normalize_messages([message], new_id=lambda: turn_id)
     if others:
         raise InvalidInputError("human must be one message; append results of tools before it")
     if whole.type != "human":
-        raise InvalidInputError(f"human must be a human message or its text, not a message of type {whole.type!r}")
+        raise InvalidInputError(
+            f"human must be a human message or its text, not a message of type {whole.type!r}"
+        )
     if isinstance(whole.content, str) and not whole.content.strip():
-        raise InvalidInputError("human is a blank text; pass the question, or leave it out to continue a turn")
+        raise InvalidInputError(
+            "human is a blank text; pass the question, or leave it out to continue a turn"
+        )
     if not is_question(whole):
-        raise InvalidInputError("human is a message of another turn, as its response_metadata says; pass its text")
+        raise InvalidInputError(
+            "human is a message of another turn, as its response_metadata says; pass its text"
+        )
     return whole
 
 
@@ -95,7 +116,9 @@ def check_turn(turn_id: str, ids: Sequence[str], *, found: Mapping[str, Row], ta
             raise TurnConflictError(turn_id)
         return
     if begin.message.type != "human":
-        raise InvalidInputError(f"message {turn_id!r} is not a human message, so no turn begins with it")
+        raise InvalidInputError(
+            f"message {turn_id!r} is not a human message, so no turn begins with it"
+        )
     expected = range(begin.place + 1, begin.place + len(stored) + 1)
     if [found[id_].place for id_ in rest[: len(stored)] if id_ in found] != list(expected):
         raise TurnConflictError(turn_id)

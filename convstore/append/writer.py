@@ -65,9 +65,16 @@ class Writer:
         extractors: Mapping[str, SourceExtractor],
         pools: NumberPools,
     ) -> None:
-        self._reader, self._heads, self._log, self._cache = reader, reader.heads, reader.log, reader.cache
-        self._codec, self._counter, self._clock = reader.codec, reader.counter, reader.clock
-        self._tombstones, self._refresher, self._extractors = tombstones, refresher, extractors
+        self._reader = reader
+        self._heads = reader.heads
+        self._log = reader.log
+        self._cache = reader.cache
+        self._codec = reader.codec
+        self._counter = reader.counter
+        self._clock = reader.clock
+        self._tombstones = tombstones
+        self._refresher = refresher
+        self._extractors = extractors
         self._child_numbers = ChildNumbers(reader, pools, self._write)
 
     async def append(
@@ -124,13 +131,17 @@ class Writer:
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
         return Written(receipt, cached.conversation, tail, entry)
 
-    async def reserve(self, scope: Scope, number: int, *, after: Totals | None = None) -> tuple[range, Totals]:
+    async def reserve(
+        self, scope: Scope, number: int, *, after: Totals | None = None
+    ) -> tuple[range, Totals]:
         """Reserve source ids, and return the totals of the log; see `Conversation.reserve_source_ids`.
 
         Raises:
             TailMoved: The log ends with something else than `after`.
         """
-        request = Request(Batch((), self._codec, self._counter), reserve=number, condition=Condition(after))
+        request = Request(
+            Batch((), self._codec, self._counter), reserve=number, condition=Condition(after)
+        )
         *_, tail = await self._write(scope, request)
         return _last_numbers(tail, number), tail
 
@@ -141,13 +152,17 @@ class Writer:
     async def find_shown(self, scope: Scope, texts: Sequence[str]) -> list[int | None]:
         """Return the numbers under which some texts were shown; see `Conversation.find_shown_sources`."""
         cached = self._cache.get(scope)
-        shown = cached.tail.shown if cached and cached.tail and self._cache.is_warm(cached) else None
+        shown = (
+            cached.tail.shown if cached and cached.tail and self._cache.is_warm(cached) else None
+        )
         if shown is None and (cached := await self._reader.find(scope)):
             async with self._reader.reading(cached):
                 shown = (await self._log.last_totals(cached.conversation, shown=True)).shown
         return [(shown or {}).get(text_digest(text)) for text in texts]
 
-    async def _write(self, scope: Scope, request: Request) -> tuple[Known, Entry | None, CachedConversation, Totals]:
+    async def _write(
+        self, scope: Scope, request: Request
+    ) -> tuple[Known, Entry | None, CachedConversation, Totals]:
         """Write to the scope's conversation; start again if it turns out to be deleted.
 
         Returns:
@@ -173,9 +188,14 @@ class Writer:
 
     async def _claim(self, scope: Scope, request: Request) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
-        batch, turn = request.batch, request.condition.turn or request.batch.turn
+        batch = request.batch
+        turn = request.condition.turn or request.batch.turn
         continues = bool(turn) and turn not in batch.ids
-        if continues or (batch.stamp and batch.stamp.conversation_id) or not request.condition.follows(Totals()):
+        if (
+            continues
+            or (batch.stamp and batch.stamp.conversation_id)
+            or not request.condition.follows(Totals())
+        ):
             if cached := await self._reader.find(scope):
                 return cached
             if not request.condition.follows(Totals()):
@@ -185,19 +205,26 @@ class Writer:
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
         work = partial(compose, batch, Totals(), at=now)
-        self._log.check_size(await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared)))
-        head, is_new = await self._heads.claim(dict(scope), updated_at=now, written_at=self._clock.undated())
+        self._log.check_size(
+            await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared))
+        )
+        head, is_new = await self._heads.claim(
+            dict(scope), updated_at=now, written_at=self._clock.undated()
+        )
         claimed = self._cache.add(scope, head.conversation)
         if is_new:
             self._cache.confirm(claimed, Totals())
         return claimed
 
-    async def _write_in_order(self, cached: CachedConversation, request: Request) -> tuple[Known, Entry | None, Totals]:
+    async def _write_in_order(
+        self, cached: CachedConversation, request: Request
+    ) -> tuple[Known, Entry | None, Totals]:
         """Write one batch, as `_write` says; the caller holds the conversation's lock."""
         # Kept here, because other calls may push them out of the cache before the entry is composed.
         questions = cached.known_questions(request.named)
         known = Known(request.batch, questions=questions)
-        sent, used = list[Chunk](), list[Chunk]()
+        sent = list[Chunk]()
+        used = list[Chunk]()
         try:
             for tries in range(_TRIES):
                 tail = None if tries else await self._tail(cached, request, known.new)
@@ -214,16 +241,20 @@ class Writer:
                 entry = await self._compose(cached, request, known, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
                     continue
-                acknowledged, used = cached.entries, known.new.chunks
+                acknowledged = cached.entries
+                used = known.new.chunks
                 if await self._insert(cached, entry, known.new, sent):
                     self._finish(cached, known.new, entry)
                     if request.condition.branch:
                         await self._reader.snapshot(cached, entry.totals, [entry])
-                    if entry.number <= acknowledged:  # taken before: it was deleted, or a backup was restored
+                    if (
+                        entry.number <= acknowledged
+                    ):  # taken before: it was deleted, or a backup was restored
                         self._reader.seen(cached.scope, await self._heads.find(dict(cached.scope)))
                         self._cache.forget(cached)
                     return known, entry, entry.totals
-                cached.tail, used = None, []
+                cached.tail = None
+                used = []
                 await self._refuse_taken_source_ids(cached, known.new)
                 if tries:
                     await pause(tries)
@@ -233,11 +264,19 @@ class Writer:
         finally:
             # An entry whose insert failed for another reason may be in the log, so its chunks stay.
             if unused := [chunk.number for chunk in sent if chunk not in used]:
-                with suppress(StoreError):  # must not hide the append's own outcome; a sweep removes them after a day
-                    await settle(self._log.drop_chunks(cached.conversation, request.batch.token, unused))
+                with suppress(
+                    StoreError
+                ):  # must not hide the append's own outcome; a sweep removes them after a day
+                    await settle(
+                        self._log.drop_chunks(cached.conversation, request.batch.token, unused)
+                    )
 
     def _must_look_up(
-        self, cached: CachedConversation, request: Request, tail: Totals, questions: Mapping[str, int]
+        self,
+        cached: CachedConversation,
+        request: Request,
+        tail: Totals,
+        questions: Mapping[str, int],
     ) -> bool:
         """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
         condition = request.condition
@@ -265,12 +304,15 @@ class Writer:
 
     async def _look_up(self, cached: CachedConversation, request: Request) -> Known:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
-        batch, condition = request.batch, request.condition
+        batch = request.batch
+        condition = request.condition
         if not batch.prepared and not batch.items and request.named.issubset(cached.questions):
             return await self._follow_end(cached, request)
         tail, everything = await self._read_end(cached, request)
         cached.know_questions([row.message for row in everything.values()])
-        questions = {id_: row.message.ordinal for id_, row in everything.items() if row.message.begins_turn}
+        questions = {
+            id_: row.message.ordinal for id_, row in everything.items() if row.message.begins_turn
+        }
         own = {condition.turn, *batch.ids}
         found = {id_: row for id_, row in everything.items() if id_ in own}
         cached.tail = None
@@ -299,7 +341,8 @@ class Writer:
         self, cached: CachedConversation, request: Request
     ) -> tuple[Totals, Mapping[str, StoredMessageRow]]:
         """Return the end of the log, and the messages that a request names, by their ids. Two commands, in parallel."""
-        batch, conversation = request.batch, cached.conversation
+        batch = request.batch
+        conversation = cached.conversation
         wanted = {request.condition.turn, *batch.ids, *request.named} - {""}
         read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
         read_messages = partial(self._log.messages_by_id, conversation, wanted)
@@ -309,18 +352,27 @@ class Writer:
         return await asyncio.gather(read_tail, read_messages())
 
     async def _active_rows(
-        self, cached: CachedConversation, request: Request, found: Mapping[str, StoredMessageRow], tail: Totals
+        self,
+        cached: CachedConversation,
+        request: Request,
+        found: Mapping[str, StoredMessageRow],
+        tail: Totals,
     ) -> dict[str, Row]:
         """Return the messages of a batch that the log has as rows, by id; an error if one was rewound."""
         if not found:
             return {}
-        log, branch = await self._reader.snapshot(cached, tail), request.condition.branch
+        log = await self._reader.snapshot(cached, tail)
+        branch = request.condition.branch
         if branch and not request.condition.follows(tail):
             raise TailMoved(tail.messages)  # it may have more messages now
         seen = log._replace(active=branch.active(log.active)) if branch else log
         seen.check_active([row.message for row in found.values()])
         entries = {row.entry.number: row.entry for row in found.values()}
-        return {row.message.id: row for entry in entries.values() for row in rows_of(log.active.of([entry]))}
+        return {
+            row.message.id: row
+            for entry in entries.values()
+            for row in rows_of(log.active.of([entry]))
+        }
 
     async def _refuse_changed(
         self, cached: CachedConversation, request: Request, found: Mapping[str, StoredMessageRow]
@@ -330,7 +382,8 @@ class Writer:
         A message in the form in which clients are shown the stored one is not other content.
         """
         for prepared in request.batch.prepared:
-            new, row = prepared.stored, found.get(prepared.stored.id)
+            new = prepared.stored
+            row = found.get(prepared.stored.id)
             if row is None or row.message.identity == new.identity:
                 continue
             if row.message.content_digest == new.content_digest:
@@ -341,7 +394,9 @@ class Writer:
                 raise TailMoved(row.message.ordinal)
             raise ContentConflictError(new.id)
 
-    async def _compose(self, cached: CachedConversation, request: Request, known: Known, tail: Totals) -> Entry:
+    async def _compose(
+        self, cached: CachedConversation, request: Request, known: Known, tail: Totals
+    ) -> Entry:
         """Compose the entry after the tail; sources whose number is taken get another one, or are refused."""
         branch = request.condition.branch
         if branch is None:  # a variant's question is hidden until the variant is active
@@ -349,7 +404,9 @@ class Writer:
         new, taken = await self._numbered(cached, known.new, tail)
         last_active = 0
         if new.items:
-            last_active = (await self._reader.snapshot(cached, tail)).active.last_active(tail.messages)
+            last_active = (await self._reader.snapshot(cached, tail)).active.last_active(
+                tail.messages
+            )
         work = partial(
             compose,
             new,
@@ -380,7 +437,9 @@ class Writer:
         if not ordinal or not (await self._reader.snapshot(cached, tail)).active.has(ordinal):
             raise UnknownMessageError(turn, begins_turn=True)
 
-    async def _numbered(self, cached: CachedConversation, new: Batch, tail: Totals) -> tuple[Batch, frozenset[int]]:
+    async def _numbered(
+        self, cached: CachedConversation, new: Batch, tail: Totals
+    ) -> tuple[Batch, frozenset[int]]:
         """Return a batch with numbers for its sources if it is a child's, and the numbers of the tools that are taken.
 
         An index keeps the numbers of tools apart, but not from those that the store gave.
@@ -390,7 +449,9 @@ class Writer:
         """
         is_child = bool(parent_id(cached.conversation))
         while True:
-            numbers, taken, through = new.kept_source_ids, frozenset[int](), 0
+            numbers = new.kept_source_ids
+            taken = frozenset[int]()
+            through = 0
             # Read before the ids in use: a number that another child claims in between is refused here, too.
             if is_child and (numbers or new.reserved):
                 through = await self._child_numbers.through(cached)
@@ -436,7 +497,9 @@ class Writer:
         self._cache.confirm(cached, last)
         return last.entries == tail.entries
 
-    async def _check_continues(self, cached: CachedConversation, tail: Totals, last: Totals) -> None:
+    async def _check_continues(
+        self, cached: CachedConversation, tail: Totals, last: Totals
+    ) -> None:
         """Check that the log continues the cached tail, given the last entry just read.
 
         Raises:
@@ -448,7 +511,9 @@ class Writer:
         if head is not None and head.conversation == cached.conversation:
             raise Replaced
 
-    async def _insert(self, cached: CachedConversation, entry: Entry, batch: Batch, sent: list[Chunk]) -> bool:
+    async def _insert(
+        self, cached: CachedConversation, entry: Entry, batch: Batch, sent: list[Chunk]
+    ) -> bool:
         """Insert the entry, and refresh the head if that is due; False if another writer took the number or an id.
 
         Its chunks are written nevertheless; they are added to `sent`, and chunks in it are not written again.
@@ -474,7 +539,9 @@ class Writer:
         cached.unverified += len(entry.messages)
         cached.know_questions(entry.messages)
         messages = () if entry.branch else entry.messages
-        begins = max((index for index, message in enumerate(messages) if message.begins_turn), default=-1)
+        begins = max(
+            (index for index, message in enumerate(messages) if message.begins_turn), default=-1
+        )
         question, link = cached.last_question
         if messages:
             question = messages[-1].id if messages[-1].begins_turn else ""

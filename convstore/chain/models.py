@@ -48,9 +48,12 @@ class ChainSummarizerConfig:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value, kind = getattr(self, each.name), type(each.default)
+            value = getattr(self, each.name)
+            kind = type(each.default)
             if type(value) is not kind:
-                raise InvalidInputError(f"{each.name} must be of type {kind.__name__}, not {value!r}")
+                raise InvalidInputError(
+                    f"{each.name} must be of type {kind.__name__}, not {value!r}"
+                )
             if type(value) is int and value <= 0:
                 object.__setattr__(self, each.name, each.default)
 

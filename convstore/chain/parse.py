@@ -44,7 +44,11 @@ class Origins:
 
     def of(self, messages: Sequence[BaseMessage]) -> tuple[int, ...]:
         """Return the input indexes that any of these messages represents, in order."""
-        return tuple(sorted({index for message in messages for index in self._indexes_by_object[id(message)][1]}))
+        return tuple(
+            sorted(
+                {index for message in messages for index in self._indexes_by_object[id(message)][1]}
+            )
+        )
 
 
 def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Chain:
@@ -87,7 +91,9 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
     return read_chain(messages, repair=repair)[0]
 
 
-def read_chain(messages: Sequence[BaseMessage], *, repair: bool, seed_faults: bool = False) -> tuple[Chain, Origins]:
+def read_chain(
+    messages: Sequence[BaseMessage], *, repair: bool, seed_faults: bool = False
+) -> tuple[Chain, Origins]:
     """Parse a chain as `parse_chain` does, and record the origin of each message; no object may occur twice.
 
     With `seed_faults` as in the original algorithm: a second result of a call adds a second call, and bytes added by a
@@ -158,7 +164,8 @@ class _Reader:
 
     def finish(self) -> tuple[Chain, Origins]:
         sections = tuple(
-            Section(self._header_of(opened), tuple(map(self._closed, opened.body))) for opened in self._sections
+            Section(self._header_of(opened), tuple(map(self._closed, opened.body)))
+            for opened in self._sections
         )
         return Chain(sections, repairs=tuple(self._repairs)), self._origins
 
@@ -176,7 +183,9 @@ class _Reader:
         if not self._sections or self._sections[-1].body or self._sections[-1].after:
             self._sections.append(_OpenSection())
         elif self._sections[-1].humans:
-            self._repair_or_refuse(index, message, "a human message follows a human message", "joined with it")
+            self._repair_or_refuse(
+                index, message, "a human message follows a human message", "joined with it"
+            )
         self._sections[-1].humans.append(message)
 
     def _add_ai(self, index: int, message: AIMessage) -> None:
@@ -213,7 +222,9 @@ class _Reader:
         if any(call.id == call_id for call in pair.calls) and not self._seed_faults:
             self._repair_or_refuse(index, message, f"a second result for {call_id!r}", "dropped")
             return
-        self._repair_or_refuse(index, message, f"a result for {call_id!r}, which no call has", "a call was added")
+        self._repair_or_refuse(
+            index, message, f"a result for {call_id!r}, which no call has", "a call was added"
+        )
         name = message.name or _UNKNOWN_TOOL
         pair.added.append({"name": name, "args": {}, "id": call_id, "type": "tool_call"})
         pair.calls.append(Call(call_id, name, len(pair.calls)))
@@ -233,16 +244,24 @@ class _Reader:
             self._origins.put(ai, [opened.index])
         results = tuple(opened.results)
         if opened.repaired or len(results) < len(opened.calls):
-            slots = zip(calls_of(ai), results_by_call(ai, opened.results), strict=True)  # in the order of the calls
+            slots = zip(
+                calls_of(ai), results_by_call(ai, opened.results), strict=True
+            )  # in the order of the calls
             results = tuple(slot or self._made_result(call, opened) for call, slot in slots)
         pair = Pair(ai, results, after=tuple(opened.after))
-        original = sum(map(size_of, [opened.ai, *opened.results, *opened.after])) if self._seed_faults else pair.size
+        original = (
+            sum(map(size_of, [opened.ai, *opened.results, *opened.after]))
+            if self._seed_faults
+            else pair.size
+        )
         return replace(pair, uncounted=pair.size - original) if original != pair.size else pair
 
     def _made_result(self, call: Call, opened: _OpenPair) -> ToolMessage:
         problem = f"the call {call.id!r} has no result"
         self._repair_or_refuse(opened.index, opened.ai, problem, "an error result was added")
-        made = missing_result(call, ai_message_id=opened.ai.id).model_copy(update={"content": MISSING_RESULT})
+        made = missing_result(call, ai_message_id=opened.ai.id).model_copy(
+            update={"content": MISSING_RESULT}
+        )
         self._origins.put(made, [])
         return made
 

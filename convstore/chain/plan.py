@@ -38,7 +38,9 @@ def room_for(pairs: Sequence[Pair]) -> int:
     return sum(pair.size for pair in pairs) - make_summary_pair("", pairs, used_ids=set()).size
 
 
-def is_worth_it(pairs: Sequence[Pair], *, config: ChainSummarizerConfig, minimum: int = MIN_SUMMARY_BYTES) -> bool:
+def is_worth_it(
+    pairs: Sequence[Pair], *, config: ChainSummarizerConfig, minimum: int = MIN_SUMMARY_BYTES
+) -> bool:
     """Return True if there are pairs and their summary has more room than `minimum` bytes.
 
     >>> is_worth_it([Pair(AIMessage("Hello!"))], config=ChainSummarizerConfig())
@@ -67,11 +69,16 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -
     after = tuple(message for pair in pairs for message in pair.after)
     ids = [f"{last}:summary-{number}" if last else None for number in range(2)]
     if all(pair.kind == "completion" for pair in pairs):
-        return Pair(AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary")), after=after)
+        return Pair(
+            AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary")),
+            after=after,
+        )
     call_id = _unused_call_id(text, used_ids)
     call = {"name": SUMMARY_TOOL, "args": {}, "id": call_id}
     ai = AIMessage("", id=ids[0], tool_calls=[call], additional_kwargs=mark("summary"))
-    result = ToolMessage(text, id=ids[1], name=SUMMARY_TOOL, tool_call_id=call_id, additional_kwargs=mark("summary"))
+    result = ToolMessage(
+        text, id=ids[1], name=SUMMARY_TOOL, tool_call_id=call_id, additional_kwargs=mark("summary")
+    )
     return Pair(ai, (result,), after=after)
 
 
@@ -80,7 +87,9 @@ def oversized(section: Section, *, config: ChainSummarizerConfig) -> list[int]:
     return [
         index
         for index, pair in enumerate(section.body[:-1])
-        if pair.size > config.max_pair_bytes and not pair.is_summary and is_worth_it([pair], config=config)
+        if pair.size > config.max_pair_bytes
+        and not pair.is_summary
+        and is_worth_it([pair], config=config)
     ]
 
 
@@ -106,13 +115,17 @@ def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
     """
     sections = chain.sections
     maximum = len(sections) - config.keep_sections
-    if maximum < 1 or (len(sections) <= config.max_qa_sections and chain.size <= config.max_qa_bytes):
+    if maximum < 1 or (
+        len(sections) <= config.max_qa_sections and chain.size <= config.max_qa_bytes
+    ):
         return 0
     # The original algorithm does not count the folded section, and tries a single number.
     kept = config.max_qa_sections - (0 if config.strict_seed else 1)
     counts = range(min(max(len(sections) - kept, 1), maximum), maximum + 1)
     limit = config.max_qa_bytes
-    fitting = (count for count in counts if count == maximum or _size_after(chain, count, config) <= limit)
+    fitting = (
+        count for count in counts if count == maximum or _size_after(chain, count, config) <= limit
+    )
     tried = islice(fitting, 1) if config.strict_seed else fitting
     return next((count for count in tried if _is_worth_folding(sections[:count], config)), 0)
 

@@ -49,7 +49,11 @@ class Header:
 
     def messages(self) -> list[BaseMessage]:
         """Return all messages of the header, in order."""
-        return [message for message in (self.system, *self.before, self.human, *self.after) if message is not None]
+        return [
+            message
+            for message in (self.system, *self.before, self.human, *self.after)
+            if message is not None
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,10 @@ class Section:
 
     def messages(self) -> list[BaseMessage]:
         """Return all messages of the section, in order."""
-        return [*self.header.messages(), *(message for pair in self.body for message in pair.messages())]
+        return [
+            *self.header.messages(),
+            *(message for pair in self.body for message in pair.messages()),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,9 @@ class Chain:
         if last is None or last.body or last.header.after:
             return replace(self, sections=(*self.sections, Section(Header(None, human))))
         joined = human if last.header.human is None else join_humans([last.header.human, human])
-        return replace(self, sections=(*self.sections[:-1], Section(replace(last.header, human=joined))))
+        return replace(
+            self, sections=(*self.sections[:-1], Section(replace(last.header, human=joined)))
+        )
 
     def add_tool_response(self, response: ToolMessage) -> Chain:
         """Return the chain with the result of a call added, or replaced if the call has one.
@@ -158,7 +167,11 @@ class Chain:
         Raises:
             MalformedChainError: No call has that id.
         """
-        called = [pair for pair in self.pairs() if response.tool_call_id in {call.id for call in calls_of(pair.ai)}]
+        called = [
+            pair
+            for pair in self.pairs()
+            if response.tool_call_id in {call.id for call in calls_of(pair.ai)}
+        ]
         if not called:
             raise MalformedChainError(
                 f"no call of this chain has the id {response.tool_call_id!r}; append the call before its result"
@@ -177,7 +190,9 @@ class Chain:
         """
         form = CallIdTemplate(template)
         ids = NewIds(form, {call.id for pair in self.pairs() for call in calls_of(pair.ai)})
-        return self._with_pairs(lambda pair: _changed(pair, *rename_calls(pair.ai, pair.results, ids)))
+        return self._with_pairs(
+            lambda pair: _changed(pair, *rename_calls(pair.ai, pair.results, ids))
+        )
 
     def clear_reasoning(self) -> Chain:
         """Return the chain without reasoning and provider signatures. All else is unchanged, sizes included."""
@@ -185,10 +200,14 @@ class Chain:
 
     def sanitize_tool_call_arguments(self) -> Chain:
         """Return the chain with valid JSON arguments. Arguments that cannot be repaired become ``{}``."""
-        return self._with_pairs(lambda pair: _changed(pair, with_json_arguments(pair.ai), pair.results))
+        return self._with_pairs(
+            lambda pair: _changed(pair, with_json_arguments(pair.ai), pair.results)
+        )
 
     def _with_pairs(self, change: Callable[[Pair], Pair]) -> Chain:
-        sections = [replace(section, body=tuple(map(change, section.body))) for section in self.sections]
+        sections = [
+            replace(section, body=tuple(map(change, section.body))) for section in self.sections
+        ]
         return replace(self, sections=tuple(sections))
 
 
@@ -213,7 +232,9 @@ def join_humans(humans: Sequence[HumanMessage]) -> HumanMessage:
     contents = [human.content for human in humans]
     if all(isinstance(content, str) for content in contents):
         return humans[0].model_copy(update={"content": "\n\n".join(map(str, contents))})
-    return humans[0].model_copy(update={"content": [block for content in contents for block in _blocks_of(content)]})
+    return humans[0].model_copy(
+        update={"content": [block for content in contents for block in _blocks_of(content)]}
+    )
 
 
 def _blocks_of(content: _Content) -> list[str | dict[Any, Any]]:
@@ -237,7 +258,9 @@ def _answered(pair: Pair, response: ToolMessage) -> Pair:
     chosen = free[0] if free else wanted[-1]
     old = slots[chosen]
     if old is not None:  # the results keep their order
-        return replace(pair, results=tuple(response if result is old else result for result in pair.results))
+        return replace(
+            pair, results=tuple(response if result is old else result for result in pair.results)
+        )
     slots[chosen] = response
     return replace(pair, results=tuple(result for result in slots if result is not None))
 
@@ -259,7 +282,11 @@ def _without_reasoning(section: Section) -> Section:
     def cleared(messages: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(message and without_reasoning(message) for message in messages)
 
-    header, (system, human) = section.header, cleared([section.header.system, section.header.human])
+    header = section.header
+    (system, human) = cleared([section.header.system, section.header.human])
     pairs = (_changed(pair, cleared([pair.ai])[0], cleared(pair.results)) for pair in section.body)
     body = (replace(pair, after=cleared(pair.after)) if pair.after else pair for pair in pairs)
-    return Section(Header(system, human, before=cleared(header.before), after=cleared(header.after)), tuple(body))
+    return Section(
+        Header(system, human, before=cleared(header.before), after=cleared(header.after)),
+        tuple(body),
+    )

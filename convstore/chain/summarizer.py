@@ -65,7 +65,9 @@ class ChainSummarizer:
         rule: CompactionRule | None = None,
     ) -> None:
         if not isinstance(handler, ChainModel) and not callable(handler):
-            raise InvalidInputError(f"handler must be a coroutine function or a LangChain model, not {handler!r}")
+            raise InvalidInputError(
+                f"handler must be a coroutine function or a LangChain model, not {handler!r}"
+            )
         self.config = ChainSummarizerConfig() if config is None else config
         if rule is not None and not isinstance(rule, CompactionRule):
             raise InvalidInputError(f"rule must be a CompactionRule, not {type(rule).__name__}")
@@ -73,7 +75,9 @@ class ChainSummarizer:
         self._handler = handler
         self._answers = KeptAnswers()
         self._max_concurrency = check_number(max_concurrency, name="max_concurrency", minimum=1)
-        self._max_prompt_bytes = check_number(max_prompt_bytes, name="max_prompt_bytes", minimum=MIN_PROMPT_BYTES)
+        self._max_prompt_bytes = check_number(
+            max_prompt_bytes, name="max_prompt_bytes", minimum=MIN_PROMPT_BYTES
+        )
 
     @property
     def name(self) -> str:
@@ -131,7 +135,11 @@ class ChainSummarizer:
         # Parsing a long chain and writing its requests can take seconds, so both run in threads.
         steps = self._steps(messages, stages)
         return await drive_async(
-            steps, self._call, in_threads=True, concurrency=self._max_concurrency, answers=self._answers
+            steps,
+            self._call,
+            in_threads=True,
+            concurrency=self._max_concurrency,
+            answers=self._answers,
         )
 
     def _call(self, messages: list[BaseMessage]) -> Awaitable[object]:
@@ -139,7 +147,9 @@ class ChainSummarizer:
             return self._handler.ainvoke(messages)
         return self._handler(str(messages[-1].content))
 
-    def _steps(self, messages: Sequence[BaseMessage], stages: Sequence[_Stage]) -> Steps[ChainSummary]:
+    def _steps(
+        self, messages: Sequence[BaseMessage], stages: Sequence[_Stage]
+    ) -> Steps[ChainSummary]:
         check_messages(messages)
         work = None
         try:

@@ -61,11 +61,18 @@ class Work:
     """A chain while it is summarised. What a summary would not make shorter stays as it is."""
 
     def __init__(
-        self, messages: Sequence[BaseMessage], config: ChainSummarizerConfig, *, max_prompt_bytes: int
+        self,
+        messages: Sequence[BaseMessage],
+        config: ChainSummarizerConfig,
+        *,
+        max_prompt_bytes: int,
     ) -> None:
-        self._config, self._max_prompt_bytes = config, max_prompt_bytes
+        self._config = config
+        self._max_prompt_bytes = max_prompt_bytes
         distinct = _distinct_objects(messages)
-        self._chain, self._origins = read_chain(distinct, repair=True, seed_faults=config.strict_seed)
+        self._chain, self._origins = read_chain(
+            distinct, repair=True, seed_faults=config.strict_seed
+        )
         self._before = self._chain.size
         self._requests: list[_ChainRequest] = []
         self._call_ids = {call.id for pair in self._chain.pairs() for call in calls_of(pair.ai)}
@@ -78,11 +85,15 @@ class Work:
             for index, section in enumerate(older)
             if not is_one_summary(section.body)
             and is_worth_it(section.body, config=self._config)
-            and (self._config.strict_seed or section.size - section.header.size >= MIN_SECTION_BYTES)
+            and (
+                self._config.strict_seed or section.size - section.header.size >= MIN_SECTION_BYTES
+            )
         }
         texts = yield from ask_all(list(map(self._summary, jobs.values())))
         answers = zip(jobs.items(), texts, strict=True)
-        self._put({index: [self._summary_pair(job, text)] for (index, job), text in answers if text})
+        self._put(
+            {index: [self._summary_pair(job, text)] for (index, job), text in answers if text}
+        )
 
     def rotate(self) -> Steps[None]:
         """Bring each of the last sections within its limit, the newest first."""
@@ -104,27 +115,51 @@ class Work:
             headers = [section.header for section in older]
             pairs = [pair for section in older for pair in section.body]
             spare = self._human_room(headers)
-            fold = self._job("qa", headers, pairs, cost=fold_cost(older) - spare, limit=fold_reserve(self._config))
+            fold = self._job(
+                "qa",
+                headers,
+                pairs,
+                cost=fold_cost(older) - spare,
+                limit=fold_reserve(self._config),
+            )
             jobs = [fold, *([self._job("qa_humans", headers)] if spare else [])]
             text, *of_humans = yield from ask_all(list(map(self._summary, jobs)))
-            header = Header(headers[0].system, self._joined_human(headers, *of_humans), before=headers[0].before)
+            header = Header(
+                headers[0].system, self._joined_human(headers, *of_humans), before=headers[0].before
+            )
             pair = replace(self._summary_pair(fold, text), after=messages_to_keep(older))
-            chain = replace(self._chain, sections=(Section(header, (pair,)), *self._chain.sections[count:]))
+            chain = replace(
+                self._chain, sections=(Section(header, (pair,)), *self._chain.sections[count:])
+            )
             if not text or (chain.size >= self._chain.size and not self._config.strict_seed):
-                fold.requests[-1].error = fold.requests[-1].error or _not_shorter(chain.size, self._chain.size)
+                fold.requests[-1].error = fold.requests[-1].error or _not_shorter(
+                    chain.size, self._chain.size
+                )
                 return
             self._chain = chain
 
     def calls(self) -> tuple[SummaryCall, ...]:
         """Return the calls made so far."""
         return tuple(
-            SummaryCall(strategy=request.strategy, shown=request.shown, error=request.error, request=request.key)
+            SummaryCall(
+                strategy=request.strategy,
+                shown=request.shown,
+                error=request.error,
+                request=request.key,
+            )
             for request in self._requests
         )
 
     def result(self) -> ChainSummary:
         """Return the result of the run; raise its first error if it made nothing shorter."""
-        error = next((sent.error for sent in self._requests if sent.error and sent.strategy != "oversized_pair"), None)
+        error = next(
+            (
+                sent.error
+                for sent in self._requests
+                if sent.error and sent.strategy != "oversized_pair"
+            ),
+            None,
+        )
         if error and self._chain.size >= self._before:
             raise error
         messages = self._chain.messages()
@@ -140,8 +175,12 @@ class Work:
     def _summarize_oversized(self, index: int) -> Steps[None]:
         """Replace each oversized pair of a section by its own summary; if its call fails, it is kept."""
         section = self._chain.sections[index]
-        body, positions = list(section.body), oversized(section, config=self._config)
-        jobs = [self._job("oversized_pair", [section.header], [body[position]]) for position in positions]
+        body = list(section.body)
+        positions = oversized(section, config=self._config)
+        jobs = [
+            self._job("oversized_pair", [section.header], [body[position]])
+            for position in positions
+        ]
         answers = yield list(map(self._summary, jobs))
         for position, job, answer in zip(positions, jobs, answers, strict=True):
             if isinstance(answer, str) and answer:
@@ -171,15 +210,20 @@ class Work:
         room = room_for(pairs) - cost if pairs else sum(map(size_of, humans))
         limit = room if limit is None else min(room, limit)
         prompts = make_prompts(humans, messages, room=limit, max_bytes=self._max_prompt_bytes)
-        return _Job(strategy, self._requests_for(strategy, prompts, pairs), tuple(pairs), room, limit)
+        return _Job(
+            strategy, self._requests_for(strategy, prompts, pairs), tuple(pairs), room, limit
+        )
 
     def _requests_for(
         self, strategy: Strategy, prompts: Sequence[Prompt], pairs: Sequence[Pair]
     ) -> list[_ChainRequest]:
         """Return requests for the prompts, and record them for `calls` in this order."""
-        prefix, shown_by = SUMMARY_PREFIX if pairs else "", self._origins.shown_by
+        prefix = SUMMARY_PREFIX if pairs else ""
+        shown_by = self._origins.shown_by
         requests = [
-            _ChainRequest([HumanMessage(part.text)], prefix, strategy=strategy, shown=shown_by(part.shown))
+            _ChainRequest(
+                [HumanMessage(part.text)], prefix, strategy=strategy, shown=shown_by(part.shown)
+            )
             for part in prompts
         ]
         self._requests += requests
@@ -218,7 +262,9 @@ class Work:
             self._origins.put(message, indexes, summary=True)
         return pair
 
-    def _joined_human(self, headers: Sequence[Header], text: str | None = None) -> HumanMessage | None:
+    def _joined_human(
+        self, headers: Sequence[Header], text: str | None = None
+    ) -> HumanMessage | None:
         """Return the human messages of several sections as one message, or their summary if `text` is given."""
         humans = humans_of(headers)
         if not humans:
@@ -244,7 +290,9 @@ def _not_shorter(size: int, room: int) -> SummaryError:
     )
 
 
-def failed(messages: Sequence[BaseMessage], calls: tuple[SummaryCall, ...], error: Exception) -> ChainSummary:
+def failed(
+    messages: Sequence[BaseMessage], calls: tuple[SummaryCall, ...], error: Exception
+) -> ChainSummary:
     """Return the result of a failed run: the unchanged input and the error."""
     size = sum(map(size_of, messages))
     return ChainSummary(

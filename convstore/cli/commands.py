@@ -27,7 +27,14 @@ from convstore.cli.stats import stats_command
 from convstore.values.addresses import without_addresses
 
 _COMMANDS = {
-    "Look": (demo_command, list_command, show_command, search_command, stats_command, inspect_command),
+    "Look": (
+        demo_command,
+        list_command,
+        show_command,
+        search_command,
+        stats_command,
+        inspect_command,
+    ),
     "Move": (import_command, export_command, replay_command),
     "Operate": (migrate_command, doctor_command, prune_command, erase_command),
 }
@@ -43,14 +50,20 @@ class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base class has it
         """Write each group of commands with their summaries, whole."""
         all_commands: Any = self.commands
-        for purpose, commands in groupby(all_commands.items(), lambda command: command[1].rich_help_panel):
+        for purpose, commands in groupby(
+            all_commands.items(), lambda command: command[1].rich_help_panel
+        ):
             with formatter.section(purpose):
-                formatter.write_dl([(name, command.get_short_help_str(limit=200)) for name, command in commands])
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(limit=200)) for name, command in commands]
+                )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; for the name of a method of the store, name the command that does the same."""
         if command := _METHODS.get(args[0]):
-            ctx.fail(f"No such command {args[0]!r}; for the method of this name, run: convstore {command}")
+            ctx.fail(
+                f"No such command {args[0]!r}; for the method of this name, run: convstore {command}"
+            )
         return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -71,7 +84,9 @@ class _Command(TyperCommand):
         super().__init__(*arguments, **options)
         for parameter in self.params:
             if isinstance(parameter, TyperOption) and not parameter.is_flag:
-                parameter.metavar = parameter.metavar or str(parameter.name).strip("_").rpartition("_")[2].upper()
+                parameter.metavar = (
+                    parameter.metavar or str(parameter.name).strip("_").rpartition("_")[2].upper()
+                )
 
 
 @contextmanager
@@ -108,7 +123,10 @@ def _print_version(wanted: bool) -> None:
 def _convstore(
     *,
     _version_wanted: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and end.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Options before the name of the command."""

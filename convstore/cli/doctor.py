@@ -33,10 +33,14 @@ async def doctor_command(
     *,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be rebuilt.")] = False,
     server: Annotated[
-        bool, typer.Option("--server", help="Try the server instead: what does it have that a store needs?")
+        bool,
+        typer.Option(
+            "--server", help="Try the server instead: what does it have that a store needs?"
+        ),
     ] = False,
     seconds: Annotated[
-        int | None, typer.Option("--timeout", min=1, max=600, help="Time limit of --server. Default: 60.")
+        int | None,
+        typer.Option("--timeout", min=1, max=600, help="Time limit of --server. Default: 60."),
     ] = None,
 ) -> Answer:
     """Check all stored data for damage, and repair what can be rebuilt.
@@ -71,17 +75,23 @@ async def doctor_command(
     """
     if server:
         if repair or target.chosen:
-            raise typer.BadParameter("--server tries the server alone: leave out --repair and --scope")
+            raise typer.BadParameter(
+                "--server tries the server alone: leave out --repair and --scope"
+            )
         return await server_answer(target.uri, target.address, seconds=seconds or _SECONDS)
     if seconds is not None:
-        raise typer.BadParameter("--timeout is the limit of --server: add it, or leave --timeout out")
+        raise typer.BadParameter(
+            "--timeout is the limit of --server: add it, or leave --timeout out"
+        )
     async with target.open() as store:
         await _check_set_up(store, target.chosen)
         _, messages = await totals_for(store, quiet=False, **target.chosen)
         with progress("checking", messages) as show:
             report = await store.verify(
                 repair=repair,
-                progress=lambda so_far: show(so_far.messages, so_far.conversations, _counts_of(so_far)),
+                progress=lambda so_far: show(
+                    so_far.messages, so_far.conversations, _counts_of(so_far)
+                ),
                 **target.chosen,
             )
     head = {"database": target.address, "repair": repair, "ok": report.ok}
@@ -101,8 +111,14 @@ async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> Non
     if any(step.is_applied for step in await store.migrations()):
         return
     report = await store.verify(repair=False, progress=None, **chosen)
-    if {finding.kind for finding in report.findings} <= {"migration", "collection", "index_missing"}:
-        raise NotSetUpError("the database was never set up; check its name in --uri, or run `convstore migrate`")
+    if {finding.kind for finding in report.findings} <= {
+        "migration",
+        "collection",
+        "index_missing",
+    }:
+        raise NotSetUpError(
+            "the database was never set up; check its name in --uri, or run `convstore migrate`"
+        )
 
 
 def _counts_of(report: VerifyReport) -> str:
@@ -111,15 +127,29 @@ def _counts_of(report: VerifyReport) -> str:
 
 def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:
     checked = report.model_dump(exclude={"findings", "counts", "left"})
-    console.print(table_of(("checked", ""), [(name.replace("_", " "), f"{n:,}") for name, n in checked.items()]))
+    console.print(
+        table_of(
+            ("checked", ""), [(name.replace("_", " "), f"{n:,}") for name, n in checked.items()]
+        )
+    )
     if report.findings:
         console.print()
     for finding in report.findings[:_SHOWN]:
-        console.print(Text(f"{finding.kind}, {_state(finding)}", style="green" if finding.repaired else "yellow"))
-        names = dict.fromkeys((finding.collection, finding.document_id))  # equal if it is the collection
+        console.print(
+            Text(
+                f"{finding.kind}, {_state(finding)}",
+                style="green" if finding.repaired else "yellow",
+            )
+        )
+        names = dict.fromkeys(
+            (finding.collection, finding.document_id)
+        )  # equal if it is the collection
         console.print(f"  {plain(' '.join(names))}", soft_wrap=True)
         console.print(f"  {plain(finding.problem)}", soft_wrap=True)
-        for name, lost in (("ordinals", finding.lost_ordinals), ("source ids", finding.lost_source_ids)):
+        for name, lost in (
+            ("ordinals", finding.lost_ordinals),
+            ("source ids", finding.lost_source_ids),
+        ):
             if lost:
                 console.print(f"  lost {name}: {lost[0]}-{lost[1]}", soft_wrap=True)
     total = sum(report.counts.values())

@@ -23,8 +23,12 @@ async def erase_command(
     target: Target,
     *,
     conversation_id: Annotated[str | None, typer.Argument(metavar="ID", hidden=True)] = None,
-    everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
-    lost: Annotated[bool, typer.Option("--lost", help="Those whose scope is unknown; not with --scope.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="All conversations; not with --scope.")
+    ] = False,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Those whose scope is unknown; not with --scope.")
+    ] = False,
     yes: Yes = False,
 ) -> Answer:
     """Remove all conversations of a user, or with other scope values.
@@ -85,7 +89,9 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
     """Return the answer with how many documents of each kind were removed, or would be."""
 
     def show(console: Console) -> None:
-        rows = [(name.replace("_", " "), f"{number:,}") for name, number in receipt.model_dump().items()]
+        rows = [
+            (name.replace("_", " "), f"{number:,}") for name, number in receipt.model_dump().items()
+        ]
         console.print(table_of(("would be removed" if said["dry_run"] else "removed", ""), rows))
         if left := said.get("lost"):
             are = "is" if left == 1 else "are"
@@ -97,6 +103,9 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
                 soft_wrap=True,
             )
         if said["dry_run"]:
-            console.print("\nNothing was removed. Run it again with --yes to remove this for good.", style="dim")
+            console.print(
+                "\nNothing was removed. Run it again with --yes to remove this for good.",
+                style="dim",
+            )
 
     return Answer(lambda: {**said, **receipt.model_dump()}, show)

@@ -44,9 +44,13 @@ class _Format(StrEnum):
 async def export_command(
     target: Target,
     *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="stdout if not given.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="stdout if not given.")
+    ] = None,
     format_: Annotated[_Format, typer.Option("--format", help="See above.")] = _Format.CONVSTORE,
-    limit: Annotated[int | None, typer.Option(min=1, help="Conversations, newest first; all if not given.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Conversations, newest first; all if not given.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> Answer:
     """Write conversations to a file or to stdout.
@@ -78,7 +82,9 @@ async def export_command(
     quiet = target.as_document or output is None
     with _open_output(output, force=force) as write:
         async with target.open() as store:
-            report = await _export(store, write, target.chosen, quiet=quiet, format=format_.value, limit=limit)
+            report = await _export(
+                store, write, target.chosen, quiet=quiet, format=format_.value, limit=limit
+            )
     return Answer(report.as_json, lambda _: _print(report, output), 0 if report.is_complete else 1)
 
 
@@ -102,13 +108,17 @@ async def _export(
             write,
             scope=chosen,
             limit=limit,
-            on_conversation=lambda so_far: show(so_far.messages, so_far.conversations, counts_of(so_far)),
+            on_conversation=lambda so_far: show(
+                so_far.messages, so_far.conversations, counts_of(so_far)
+            ),
             **options,
         )
     if report.left_out and not report.conversations:
         first = report.problems[0]
         number = number_of(report.left_out, "conversation")
-        raise InvalidInputError(f"none of {number} could be written, such as {first.where}: {first.reason}")
+        raise InvalidInputError(
+            f"none of {number} could be written, such as {first.where}: {first.reason}"
+        )
     return report
 
 
@@ -131,7 +141,9 @@ def _open_output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes]
             yield sys.stdout.buffer.write
             sys.stdout.buffer.flush()
         elif path.exists() and not force:
-            raise InvalidInputError(f"{name} already exists; choose another file, or replace it with --force")
+            raise InvalidInputError(
+                f"{name} already exists; choose another file, or replace it with --force"
+            )
         else:
             with _whole_file(path) as write:
                 yield write
@@ -150,7 +162,9 @@ def _whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
         with os.fdopen(number, "wb") as raw:
             is_gzip = path.suffix == ".gz"
             # No name and date in the header: equal exports are equal files.
-            file = cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) if is_gzip else raw
+            file = (
+                cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) if is_gzip else raw
+            )
             yield file.write
             if is_gzip:
                 file.close()

@@ -52,22 +52,50 @@ async def import_command(
     target: Target,
     *,
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)],
-    scope: Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")] = None,
-    scope_from: Annotated[Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")] = None,
-    scope_match: Annotated[Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")] = None,
+    scope: Annotated[
+        Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="The same value for all.")
+    ] = None,
+    scope_from: Annotated[
+        Pairs, typer.Option("--scope-from", metavar="KEY=FIELD", help="A field's value.")
+    ] = None,
+    scope_match: Annotated[
+        Pairs, typer.Option("--scope-match", metavar="FIELD=REGEX", help="Named groups.")
+    ] = None,
     scope_key: Annotated[Pairs, keys_option("A scope key of your store; once for each.")] = None,
-    kind: Annotated[Kind, typer.Option("--from", help="In a database: whose format.")] = "langchain",
-    collection: Annotated[str, typer.Option(help="In a database: the collection, or that of checkpoints.")] = "",
-    writes_collection: Annotated[str, typer.Option(help="Of MongoDBSaver: its collection of writes.")] = "",
-    session_key: Annotated[str, typer.Option(help="In a collection: its field of session ids.")] = "SessionId",
-    history_key: Annotated[str, typer.Option(help="In a collection: its field of messages.")] = "History",
-    thread_ids: Annotated[Path | None, typer.Option(metavar="FILE", help="Of checkpoints: one id a line.")] = None,
-    removed: Annotated[Removed, typer.Option(help="Messages that a graph removed from its state.")] = "rewind",
+    kind: Annotated[
+        Kind, typer.Option("--from", help="In a database: whose format.")
+    ] = "langchain",
+    collection: Annotated[
+        str, typer.Option(help="In a database: the collection, or that of checkpoints.")
+    ] = "",
+    writes_collection: Annotated[
+        str, typer.Option(help="Of MongoDBSaver: its collection of writes.")
+    ] = "",
+    session_key: Annotated[
+        str, typer.Option(help="In a collection: its field of session ids.")
+    ] = "SessionId",
+    history_key: Annotated[
+        str, typer.Option(help="In a collection: its field of messages.")
+    ] = "History",
+    thread_ids: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of checkpoints: one id a line.")
+    ] = None,
+    removed: Annotated[
+        Removed, typer.Option(help="Messages that a graph removed from its state.")
+    ] = "rewind",
     jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
-    limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each source; all if not given.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and compare everything; write nothing.")] = False,
-    skip_messages: Annotated[bool, typer.Option("--skip-messages", help="Leave out single messages only.")] = False,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Everything left out, as JSON lines.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Conversations of each source; all if not given.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and compare everything; write nothing.")
+    ] = False,
+    skip_messages: Annotated[
+        bool, typer.Option("--skip-messages", help="Leave out single messages only.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Everything left out, as JSON lines.")
+    ] = None,
 ) -> Answer:
     """Import conversations from files or from another store's collection.
 
@@ -123,7 +151,9 @@ async def import_command(
     }
     if scope_key:
         _scope_rule(scope_key, named)
-    _check_checkpoint_options(kind, thread_ids=thread_ids, removed=removed, writes_collection=writes_collection)
+    _check_checkpoint_options(
+        kind, thread_ids=thread_ids, removed=removed, writes_collection=writes_collection
+    )
     names = Names(collection, writes_collection, session_key, history_key)
     given = [Source(name, names, kind, thread_ids, removed) for name in sources]
     for source in given:
@@ -131,12 +161,21 @@ async def import_command(
     exported = next(filter(None, (source.scope_keys() for source in given)), ())
     with problems_to(report) as write:
         total = ImportReport(on_problem=write)
-        async with open_store(target.uri, scope_key, target.collection_prefix, exported_keys=exported) as store:
+        async with open_store(
+            target.uri, scope_key, target.collection_prefix, exported_keys=exported
+        ) as store:
             rule = _scope_rule(store.scope_keys, named)
             first = _FirstWrite(store, rule, dry_run=dry_run, is_named=bool(scope_key))
-            options = {"jobs": jobs, "limit": limit, "dry_run": dry_run, "skip_messages": skip_messages}
+            options = {
+                "jobs": jobs,
+                "limit": limit,
+                "dry_run": dry_run,
+                "skip_messages": skip_messages,
+            }
             for source in given:
-                await source.read_into(store, total, first, quiet=target.as_document, scope=rule, **options)
+                await source.read_into(
+                    store, total, first, quiet=target.as_document, scope=rule, **options
+                )
     return Answer(
         lambda: {"dry_run": dry_run, "scope_keys": list(rule.keys), **total.as_json()},
         lambda console: _print(console, total, rule.keys, dry_run=dry_run, report_to=report),
@@ -144,7 +183,9 @@ async def import_command(
     )
 
 
-def _check_checkpoint_options(kind: Kind, *, thread_ids: Path | None, removed: Removed, writes_collection: str) -> None:
+def _check_checkpoint_options(
+    kind: Kind, *, thread_ids: Path | None, removed: Removed, writes_collection: str
+) -> None:
     """Refuse options that choose what is read of checkpoints, if something else is read."""
     if kind == "langgraph":
         return
@@ -155,7 +196,9 @@ def _check_checkpoint_options(kind: Kind, *, thread_ids: Path | None, removed: R
     }
     for option, is_given in given.items():
         if is_given:
-            raise typer.BadParameter(f"{option} is an option of --from langgraph: add that, or leave {option} out")
+            raise typer.BadParameter(
+                f"{option} is an option of --from langgraph: add that, or leave {option} out"
+            )
 
 
 def _scope_rule(keys: Sequence[str], named: Mapping[str, Mapping[str, str]]) -> ScopeRule:
@@ -181,7 +224,9 @@ class _FirstWrite:
     is_named: bool
     is_done: bool = False
 
-    async def before(self, records: Records) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
+    async def before(
+        self, records: Records
+    ) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
         """Yield the records, and set up the store before the first one that has a scope."""
         from convstore.transfer.jobs import each_of  # noqa: PLC0415 - loads the store
 
@@ -207,11 +252,18 @@ class _FirstWrite:
         # Before the setup, a pending migration can hide the stored conversations.
         stored = () if self.is_named else await stored_keys(self.store, {}, self.rule.keys)
         if stored and set(stored) != set(self.rule.keys):
-            raise InvalidInputError(f"the stored conversations have the scope keys {', '.join(stored)}; import again")
+            raise InvalidInputError(
+                f"the stored conversations have the scope keys {', '.join(stored)}; import again"
+            )
 
 
 def _print(
-    console: Console, report: ImportReport, keys: Sequence[str], *, dry_run: bool, report_to: Path | None
+    console: Console,
+    report: ImportReport,
+    keys: Sequence[str],
+    *,
+    dry_run: bool,
+    report_to: Path | None,
 ) -> None:
     table = new_table("", " ", numbers=("",), show_header=False)
     will = "would be " if dry_run else ""
@@ -233,9 +285,14 @@ def _print(
     console.print(f"Scope keys: {plain(', '.join(keys))}.", style="dim", soft_wrap=True)
     if report.scopes:
         _print_scopes(console, report, keys)
-    print_problems(report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all")
+    print_problems(
+        report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all"
+    )
     if report.is_complete:
-        console.print("Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""), style="green")
+        console.print(
+            "Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""),
+            style="green",
+        )
 
 
 class Names(NamedTuple):
@@ -304,7 +361,13 @@ class Source:
         return "there is no conversation in it"
 
     async def read_into(
-        self, store: ConversationStore, total: ImportReport, first: _FirstWrite, *, quiet: bool, **options: Any
+        self,
+        store: ConversationStore,
+        total: ImportReport,
+        first: _FirstWrite,
+        *,
+        quiet: bool,
+        **options: Any,
     ) -> None:
         """Import all conversations, add their counts to a report, and show the progress unless `quiet`."""
         from convstore.integration import host_of  # noqa: PLC0415 - loads the store
@@ -316,7 +379,9 @@ class Source:
                     store,
                     first.before(records),
                     on_problem=total.note,
-                    on_conversation=lambda so_far: show(position(so_far), so_far.conversations, counts_of(so_far)),
+                    on_conversation=lambda so_far: show(
+                        position(so_far), so_far.conversations, counts_of(so_far)
+                    ),
                     **options,
                 )
         total.add(part)
@@ -324,7 +389,9 @@ class Source:
             total.note(Problem("conversation", self.shown, "", self._empty()))
 
     @asynccontextmanager
-    async def _opened(self, codec: Codec) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
+    async def _opened(
+        self, codec: Codec
+    ) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
         """Yield the records, the length of the progress bar, and a function that returns the position on it."""
         from convstore import transfer  # noqa: PLC0415 - likewise
         from convstore.integration import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
@@ -335,7 +402,9 @@ class Source:
             return
         if not self.is_address:
             read = [0]
-            records = transfer.read_file(self.name, codec=codec, on_bytes=partial(read.__setitem__, 0))
+            records = transfer.read_file(
+                self.name, codec=codec, on_bytes=partial(read.__setitem__, 0)
+            )
             yield records, os.path.getsize(self.name), lambda _: read[0]  # noqa: ASYNC240 - before any other work
             return
         readers = {
@@ -349,8 +418,8 @@ class Source:
                 return
             collection = database[self._collection]
             keys = {"session_key": self.names.session_key, "history_key": self.names.history_key}
-            count, position = await estimated_count(collection), lambda report: report.messages + report.known
-            yield transfer.read_history_collection(collection, **keys), count, position
+            count = await estimated_count(collection)
+            yield transfer.read_history_collection(collection, **keys), count, _messages_seen
 
     @asynccontextmanager
     async def _checkpoints(self) -> AsyncIterator[Records]:
@@ -359,7 +428,14 @@ class Source:
         from convstore.transfer.savers import open_saver  # noqa: PLC0415 - as above
 
         thread_ids = read_thread_ids(self.thread_ids) if self.thread_ids else None
-        given = {"collection": self.names.collection, "writes_collection": self.names.writes_collection}
+        given = {
+            "collection": self.names.collection,
+            "writes_collection": self.names.writes_collection,
+        }
         named = {name: value for name, value in given.items() if value}
         async with open_saver(self.name, **named) as saver:
             yield read_checkpoints(saver, thread_ids, removed=self.removed)
+
+
+def _messages_seen(report: ImportReport) -> int:
+    return report.messages + report.known

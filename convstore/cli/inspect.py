@@ -8,7 +8,9 @@ import typer
 
 from convstore.cli.options import Policy, Target, on_database, read_policy
 
-Port = Annotated[int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)]
+Port = Annotated[
+    int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)
+]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
 
 

@@ -27,7 +27,9 @@ async def list_command(
     target: Target,
     *,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Conversations on a page.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Continue after a page, which names it.")] = None,
+    cursor: Annotated[
+        str | None, typer.Option(help="Continue after a page, which names it.")
+    ] = None,
 ) -> Answer:
     """List conversations, newest first, one in a row.
 
@@ -51,8 +53,12 @@ async def list_command(
     from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
 
     async with target.open() as store:
-        page = await store.list_conversations(limit=limit, cursor=cursor, everything=not target.chosen, **target.chosen)
-        families = [[member async for member in with_children(store, info)] for info in page.conversations]
+        page = await store.list_conversations(
+            limit=limit, cursor=cursor, everything=not target.chosen, **target.chosen
+        )
+        families = [
+            [member async for member in with_children(store, info)] for info in page.conversations
+        ]
         keys = [key for key in store.scope_keys if key not in target.chosen]
 
     def document() -> dict[str, Any]:
@@ -60,7 +66,11 @@ async def list_command(
         return page.model_dump() | ({"children": children} if children else {})
 
     def show(console: Console) -> None:
-        rows = {(row, below): info for row, family in enumerate(families, 1) for below, info in enumerate(family)}
+        rows = {
+            (row, below): info
+            for row, family in enumerate(families, 1)
+            for below, info in enumerate(family)
+        }
         if not is_terminal():
             for info in rows.values():
                 print("\t".join(_values(info)))  # noqa: T201 - a console would replace the tabs
@@ -76,20 +86,36 @@ async def list_command(
 
 
 def _table(
-    rows: Mapping[tuple[int, int], ConversationInfo], keys: Sequence[str], width: int, *, has_numbers: bool
+    rows: Mapping[tuple[int, int], ConversationInfo],
+    keys: Sequence[str],
+    width: int,
+    *,
+    has_numbers: bool,
 ) -> Table:
     """Return a table that fits the width: each conversation by its row and its place below it, or else by its id."""
     table = new_table("#", *keys, *_NUMBERS, "", numbers=("#", *_NUMBERS), expand=True)
     room = (width - (35 if has_numbers else 55)) // (len(keys) + 1)
     for column in (*table.columns[1 : len(keys) + 1], title := table.columns[-1]):
-        column.no_wrap, column.overflow, column.max_width = True, "ellipsis", max(room, 4)
-    title.ratio, title.max_width = 1, None
+        column.no_wrap = True
+        column.overflow = "ellipsis"
+        column.max_width = max(room, 4)
+    title.ratio = 1
+    title.max_width = None
     for (row, below), info in rows.items():
-        name = ("" if below else info.conversation_id) if not has_numbers else f"{row}.{below}" if below else str(row)
+        name = (
+            ("" if below else info.conversation_id)
+            if not has_numbers
+            else f"{row}.{below}"
+            if below
+            else str(row)
+        )
         at = f"{info.updated_at:%Y-%m-%d}" if info.updated_at else "-"
         scope = ("" if PATH in info.scope else plain(info.scope.get(key, "")) for key in keys)
         depth = f"{info.scope[PATH]}/".count("/") if PATH in info.scope else 0
-        text = Text("  " * (depth - 1) + "↳ " * bool(depth) + _title(info), style="yellow" if info.problem else "")
+        text = Text(
+            "  " * (depth - 1) + "↳ " * bool(depth) + _title(info),
+            style="yellow" if info.problem else "",
+        )
         table.add_row(name, *scope, f"{info.message_count:,}", compact(info.tokens), at, text)
     return table
 

@@ -22,11 +22,18 @@ def migrate_command(
     uri: Uri,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
     after_deployment: Annotated[
-        bool, typer.Option("--after-deployment", help="Every process runs this version: refuse older ones, and finish.")
+        bool,
+        typer.Option(
+            "--after-deployment",
+            help="Every process runs this version: refuse older ones, and finish.",
+        ),
     ] = False,
     scope_key: ScopeKeys = None,
     listing: Annotated[
-        Pairs, typer.Option("--listing", metavar="KEY,KEY", help="More scope keys to list by; once for each index.")
+        Pairs,
+        typer.Option(
+            "--listing", metavar="KEY,KEY", help="More scope keys to list by; once for each index."
+        ),
     ] = None,
     sharded: Annotated[
         bool, typer.Option("--sharded", help="Add the indexes by which collections can be sharded.")

@@ -51,7 +51,9 @@ def keys_option(text: str) -> Any:
     """Return the option for scope keys with a text of help."""
     read = _reading(lambda variables: list(environment.options_in(variables)["scope_keys"]))
     variable = environment.SCOPE_KEYS
-    return typer.Option("--scope-key", metavar="KEY", help=text, callback=read, envvar=variable, show_envvar=False)
+    return typer.Option(
+        "--scope-key", metavar="KEY", help=text, callback=read, envvar=variable, show_envvar=False
+    )
 
 
 Uri = Annotated[
@@ -73,12 +75,23 @@ AnyUri = Annotated[
         show_default=True,
     ),
 ]
-ScopeKeys = Annotated[Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")]
-ScopeValues = Annotated[Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")]
-Policy = Annotated[str | None, typer.Option(help="As max_tokens=8000,stub_tools=never or JSON; else as last loaded.")]
+ScopeKeys = Annotated[
+    Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")
+]
+ScopeValues = Annotated[
+    Pairs, typer.Option("--scope", metavar="KEY=VALUE", help="Only those with this value.")
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(help="As max_tokens=8000,stub_tools=never or JSON; else as last loaded."),
+]
 Prefix = Annotated[
     str,
-    typer.Option(help="The collection_prefix of your store.", envvar=environment.COLLECTION_PREFIX, show_envvar=False),
+    typer.Option(
+        help="The collection_prefix of your store.",
+        envvar=environment.COLLECTION_PREFIX,
+        show_envvar=False,
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
@@ -108,15 +121,24 @@ async def open_store(
     from convstore.integration import host_of  # noqa: PLC0415 - as above
 
     chosen = dict(scope or {})
-    names = check_scope_keys(keys or exported_keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])])
+    names = check_scope_keys(
+        keys or exported_keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])]
+    )
     check_partial_scope(names, chosen)
     options["collection_prefix"] = prefix
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=names, **options))
+        store = await stack.enter_async_context(
+            await ConversationStore.connect(uri, scope_keys=names, **options)
+        )
         if setup:
             await set_up(store)
-        elif not keys and (stored := await stored_keys(store, chosen, exported_keys)) not in ((), names):
-            store = await stack.enter_async_context(await ConversationStore.connect(uri, scope_keys=stored, **options))
+        elif not keys and (stored := await stored_keys(store, chosen, exported_keys)) not in (
+            (),
+            names,
+        ):
+            store = await stack.enter_async_context(
+                await ConversationStore.connect(uri, scope_keys=stored, **options)
+            )
         elif keys and warns:
             await warn_of_other_keys(store)
         host_of(store).codec.keep_unknown()
@@ -152,7 +174,14 @@ class Target:
     def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:
         """Open the store, by default with the policy that the environment sets; see `open_store`."""
         options = {"policy": self.policy} | options
-        return open_store(self.uri, self.scope_key, self.collection_prefix, scope=self.chosen, warns=True, **options)
+        return open_store(
+            self.uri,
+            self.scope_key,
+            self.collection_prefix,
+            scope=self.chosen,
+            warns=True,
+            **options,
+        )
 
 
 def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> Callable[..., None]:
@@ -160,15 +189,25 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
 
     An option of its own replaces the one that all commands have under this name. Its examples begin with the address.
     """
-    shared, (_, *own) = (list(signature(function, eval_str=True).parameters.values()) for function in (Target, command))
-    shared = [parameter for parameter in shared if parameter.name not in {other.name for other in own}]
+    shared, (_, *own) = (
+        list(signature(function, eval_str=True).parameters.values())
+        for function in (Target, command)
+    )
+    shared = [
+        parameter for parameter in shared if parameter.name not in {other.name for other in own}
+    ]
 
     def run_command(**given: Any) -> None:
         target = Target(**{parameter.name: given.pop(parameter.name) for parameter in shared})
         answer(command(target, **given), as_document=target.as_document)
 
-    parameters = [*shared[:2], *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), *shared[2:]]
-    run_command.__name__, run_command.__doc__ = command.__name__, cleandoc(str(command.__doc__)).replace(*_EXAMPLES)
+    parameters = [
+        *shared[:2],
+        *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own),
+        *shared[2:],
+    ]
+    run_command.__name__ = command.__name__
+    run_command.__doc__ = cleandoc(str(command.__doc__)).replace(*_EXAMPLES)
     run_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run_command
 
@@ -231,7 +270,12 @@ def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[st
     pairs: dict[str, str] = {}
     for text in given or []:
         name, sign, value = text.partition("=")
-        if not sign or not name or not value or (form.startswith("KEY") and not name.isidentifier()):
+        if (
+            not sign
+            or not name
+            or not value
+            or (form.startswith("KEY") and not name.isidentifier())
+        ):
             raise typer.BadParameter(f"{option} takes {form}, not {text!r}")
         if name in pairs:
             raise typer.BadParameter(f"{option} names {name!r} twice")

@@ -57,7 +57,9 @@ def answer(work: Coroutine[Any, Any, Answer | None], *, as_document: bool) -> No
         answers.append(await work)
 
     try:
-        asyncio.run(keep_answer())  # it would format what its task returns, twice: a whole conversation
+        asyncio.run(
+            keep_answer()
+        )  # it would format what its task returns, twice: a whole conversation
     except ConvstoreError as error:
         if as_document:
             write_json({"error": _line(error)})
@@ -77,10 +79,14 @@ def answer(work: Coroutine[Any, Any, Answer | None], *, as_document: bool) -> No
 
 def new_table(*columns: str, numbers: Iterable[str] = (), **options: Any) -> Table:
     """Return an empty table without lines; columns in `numbers` are aligned to the right and never cut."""
-    table = Table(box=None, pad_edge=False, header_style="bold", **{"padding": (0, 2, 0, 0), **options})
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", **{"padding": (0, 2, 0, 0), **options}
+    )
     for name in columns:
         is_number = name in numbers
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+        table.add_column(
+            name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold"
+        )
     return table
 
 
@@ -99,7 +105,9 @@ def write_json(document: Any) -> None:
     """
     from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - a command without --json does not need it
 
-    values = TypeAdapter[Any](Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings"))
+    values = TypeAdapter[Any](
+        Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings")
+    )
     plain_values = values.dump_python(document, mode="json", fallback=repr)
     text = json.dumps(plain_values, indent=2, ensure_ascii=False)
     signs = {ord(sign): _in_json(sign) for sign in set(text) - {"\n"}}
@@ -130,7 +138,9 @@ def plain(text: str, *, lines: bool = False) -> str:
         return "\n".join(plain(line) for line in text.replace("\r\n", "\n").split("\n"))
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _ESCAPES.get(char) or ascii(char)[1:-1] for char in text)
+    return "".join(
+        char if char.isprintable() else _ESCAPES.get(char) or ascii(char)[1:-1] for char in text
+    )
 
 
 def short(text: str, *, maximum: int) -> str:
@@ -140,7 +150,11 @@ def short(text: str, *, maximum: int) -> str:
     'one two…'
     """
     line = " ".join(plain(text[: maximum * 2]).split())
-    return line if len(line) <= maximum and len(text) <= maximum * 2 else f"{line[: maximum - 1].rstrip()}…"
+    return (
+        line
+        if len(line) <= maximum and len(text) <= maximum * 2
+        else f"{line[: maximum - 1].rstrip()}…"
+    )
 
 
 def compact(number: float) -> str:

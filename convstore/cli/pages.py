@@ -51,11 +51,14 @@ class ReadBack:
 
 async def pages_of(tool: BaseTool, message_id: str) -> AsyncGenerator[ToolMessage, None]:
     """Yield every page of a message, as an agent gets it; raise a StoreError for an error or a repeated cursor."""
-    cursor, seen = "", set[str]()
+    cursor = ""
+    seen = set[str]()
     while cursor not in seen:
         seen.add(cursor)
         arguments = {"tool_message_ids": [message_id], "cursor": cursor}
-        page = await tool.ainvoke({"type": "tool_call", "id": "read-back", "name": tool.name, "args": arguments})
+        page = await tool.ainvoke(
+            {"type": "tool_call", "id": "read-back", "name": tool.name, "args": arguments}
+        )
         if page.status == "error":
             raise StoreError(f"the tool answered with an error: {page.text}")
         yield page
@@ -82,7 +85,9 @@ async def read_back(tool: BaseTool, message_id: str) -> ReadBack:
             _take(found, passage)
             totals[passage.label] = passage.length
     short = [label for label, length in totals.items() if len(found.passages[label]) != length]
-    found.problems.extend(f"{label!r} ends after {len(found.passages[label]):,} characters" for label in short)
+    found.problems.extend(
+        f"{label!r} ends after {len(found.passages[label]):,} characters" for label in short
+    )
     return found
 
 
@@ -95,12 +100,15 @@ def cut_page(text: str) -> tuple[list[CutPassage], str | None]:
     Raises:
         StoreError: The text is not a page.
     """
-    passages, position = [], 0
+    passages = []
+    position = 0
     while not (last := _END.fullmatch(text, position)):
         header = _HEADER.match(text, position)
         if header is None:
             raise StoreError(f"a header line is missing: {text[position : position + 80]!r}")
-        start, end, length = int(header[2]), int(header[3]), int(header[4])
+        start = int(header[2])
+        end = int(header[3])
+        length = int(header[4])
         body = text[header.end() : header.end() + end - start]
         passages.append(CutPassage(header[1], start, length, body))
         position = header.end() + end - start + 1
@@ -111,12 +119,16 @@ def _take_sources(found: ReadBack, passages: list[CutPassage], page: SourcePage)
     for passage, source in zip(passages, page.sources, strict=False):
         so_far = found.sources.get(source.source_id, "")
         if passage.text != source.content or passage.start != len(so_far):
-            found.problems.append(f"source {source.source_id}: text and artifact of page {found.pages} do not agree")
+            found.problems.append(
+                f"source {source.source_id}: text and artifact of page {found.pages} do not agree"
+            )
         found.sources[source.source_id] = so_far + source.content
 
 
 def _take(found: ReadBack, passage: CutPassage) -> None:
     so_far = found.passages.get(passage.label, "")
     if passage.start != len(so_far):
-        found.problems.append(f"{passage.label!r} goes on at {passage.start:,} after {len(so_far):,} characters")
+        found.problems.append(
+            f"{passage.label!r} goes on at {passage.start:,} after {len(so_far):,} characters"
+        )
     found.passages[passage.label] = so_far + passage.text

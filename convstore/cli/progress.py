@@ -28,7 +28,9 @@ Advance = Callable[[int, int, str], None]
 _SHOWN_PROBLEMS = 20
 
 
-async def totals_for(store: ConversationStore, *, quiet: bool = False, **scope: str) -> tuple[int, int]:
+async def totals_for(
+    store: ConversationStore, *, quiet: bool = False, **scope: str
+) -> tuple[int, int]:
     """Return the numbers of conversations and messages, for a progress bar; 0 if none is shown or they are unknown."""
     with suppress(NotSetUpError, CorruptDocumentError):  # the work itself reports them
         if not quiet and screen(stderr=True).is_terminal:
@@ -44,10 +46,23 @@ def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator
     if quiet or not console.is_terminal:
         yield lambda _position, _conversations, _words: None
         return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    rest = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
-    columns = (BarColumn(12), TaskProgressColumn(), TimeRemainingColumn(table_column=Column(min_width=7)), rest)
+    rest = TextColumn(
+        "{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    )
+    columns = (
+        BarColumn(12),
+        TaskProgressColumn(),
+        TimeRemainingColumn(table_column=Column(min_width=7)),
+        rest,
+    )
     started = time.monotonic()
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task(plain(name), total=total or None)

@@ -20,7 +20,9 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 async def prune_command(
     target: Target,
     *,
-    older_than: Annotated[str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")],
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")
+    ],
     yes: Yes = False,
 ) -> Answer:
     """Remove conversations whose last message is older than an age.
@@ -42,9 +44,13 @@ async def prune_command(
     age = read_age(older_than)
     async with target.open() as store:
         with progress("pruning" if yes else "counting", quiet=target.as_document) as show:
-            receipt = await store.prune(older_than=age, dry_run=not yes, progress=shown_by(show), **target.chosen)
+            receipt = await store.prune(
+                older_than=age, dry_run=not yes, progress=shown_by(show), **target.chosen
+            )
     seconds = int(age.total_seconds())
-    return removal(receipt, {"database": target.address, "dry_run": not yes, "older_than_seconds": seconds})
+    return removal(
+        receipt, {"database": target.address, "dry_run": not yes, "older_than_seconds": seconds}
+    )
 
 
 def read_age(text: str) -> timedelta:
@@ -56,5 +62,7 @@ def read_age(text: str) -> timedelta:
     found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
     age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max
     if age > datetime.now(UTC) - datetime.min.replace(tzinfo=UTC):
-        raise typer.BadParameter(f"an age must be a number and m, h, d or w, such as 90d, not {text!r}")
+        raise typer.BadParameter(
+            f"an age must be a number and m, h, d or w, such as 90d, not {text!r}"
+        )
     return age

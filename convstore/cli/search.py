@@ -22,7 +22,9 @@ async def search_command(
     target: Target,
     *,
     text: Annotated[str, typer.Argument(metavar="WORDS", hidden=True)],
-    everything: Annotated[bool, typer.Option("--everything", help="All conversations; not with --scope.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="All conversations; not with --scope.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of messages.")] = 20,
 ) -> Answer:
     """Search the conversations of a user, or with other scope values.
@@ -42,9 +44,13 @@ async def search_command(
       convstore search refund --everything --json
     """
     if everything == bool(target.chosen):
-        raise typer.BadParameter("name conversations with --scope KEY=VALUE, or say --everything for all")
+        raise typer.BadParameter(
+            "name conversations with --scope KEY=VALUE, or say --everything for all"
+        )
     async with target.open() as store:
-        result = await store.search(text, limit=limit, conversations=500, everything=everything, **target.chosen)
+        result = await store.search(
+            text, limit=limit, conversations=500, everything=everything, **target.chosen
+        )
     return Answer(result.model_dump, lambda console: _print(console, result), is_long=True)
 
 
@@ -63,7 +69,11 @@ def _print(console: Console, result: SearchResult) -> None:
     if result.incomplete:
         number = number_of(len(result.incomplete), "conversation")
         text = f"Not searched whole: {number}, not indexed yet or damaged. Search again, as indexing has begun"
-        console.print(f"{text}; what stays is damaged: run `convstore doctor`.", style="yellow", soft_wrap=True)
+        console.print(
+            f"{text}; what stays is damaged: run `convstore doctor`.",
+            style="yellow",
+            soft_wrap=True,
+        )
     if result.problems:
         number = number_of(len(result.problems), "conversation")
         text = f"Damaged: {number}, of which messages or a title are not shown. Run `convstore doctor`."
@@ -76,7 +86,10 @@ def _print_hits(console: Console, result: SearchResult) -> None:
         console.print(Text(heading, style="bold"), soft_wrap=True)
         for hit in group.hits:
             facts = f"  {hit.created_at:%Y-%m-%d %H:%M}  {hit.ordinal:>6}  {hit.type:<6}  "
-            console.print(facts + short(hit.snippet, maximum=max(1, console.width - len(facts))), soft_wrap=True)
+            console.print(
+                facts + short(hit.snippet, maximum=max(1, console.width - len(facts))),
+                soft_wrap=True,
+            )
 
 
 def _rows(result: SearchResult) -> Iterator[list[str]]:

@@ -105,7 +105,8 @@ def _print_indented(console: Console, text: str, depth: int, *, style: str = "")
 
 
 def _verdict(report: ServerReport) -> str:
-    missing, replaced = len(report.having("missing")), len(report.having("replaced"))
+    missing = len(report.having("missing"))
+    replaced = len(report.having("replaced"))
     open_ones = len(report.having("not_tried"))
     if missing:
         lacking = number_of(missing, "construct")

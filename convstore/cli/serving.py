@@ -31,7 +31,8 @@ _STOP_SECONDS = 2
 async def serve(pages: Any, *, port: int, open_browser: bool, as_document: bool) -> None:
     """Serve the inspector's pages, and print the address."""
     with _listening(port) as listener:
-        number, token = listener.getsockname()[1], secrets.token_urlsafe(24)
+        number = listener.getsockname()[1]
+        token = secrets.token_urlsafe(24)
         gate = LocalGate(pages, port=number, token=token)
         config = uvicorn.Config(
             gate,
@@ -46,7 +47,9 @@ async def serve(pages: Any, *, port: int, open_browser: bool, as_document: bool)
             write_json({"address": address})
             sys.stdout.flush()
         else:
-            screen().print(f"The inspector is open at\n\n  {address}\n\nThe address works once. Press Ctrl-C to stop.")
+            screen().print(
+                f"The inspector is open at\n\n  {address}\n\nThe address works once. Press Ctrl-C to stop."
+            )
         if open_browser and sys.stdout.isatty():
             await asyncio.to_thread(webbrowser.open, address)
         await _Server(config).serve(sockets=[listener])
@@ -58,7 +61,9 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle the signals that end the command."""
-        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -70,4 +75,6 @@ def _listening(port: int) -> socket.socket:
     try:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
-        raise InvalidInputError(f"port {port} cannot be used: {error.strerror}; choose another with --port") from error
+        raise InvalidInputError(
+            f"port {port} cannot be used: {error.strerror}; choose another with --port"
+        ) from error

@@ -41,12 +41,20 @@ async def show_command(
     *,
     conversation: Annotated[list[str], typer.Argument(metavar="CONVERSATION", hidden=True)],
     view: Annotated[bool, typer.Option("--view", help="What the model gets.")] = False,
-    at: Annotated[str | None, typer.Option(metavar="MESSAGE", help="What it got for this message.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="MESSAGE", help="What it got for this message.")
+    ] = None,
     policy: Policy = None,
-    full: Annotated[bool, typer.Option("--full", help="Texts and results whole, lines unwrapped.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Texts and results whole, lines unwrapped.")
+    ] = False,
     source: Annotated[int | None, typer.Option(min=1, help="The source with this number.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages of the log, the newest.")] = 50,
-    before: Annotated[int | None, typer.Option(min=1, help="Only messages before this one.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Messages of the log, the newest.")
+    ] = 50,
+    before: Annotated[
+        int | None, typer.Option(min=1, help="Only messages before this one.")
+    ] = None,
 ) -> Answer:
     """Show one conversation: its totals, then its messages.
 
@@ -95,7 +103,9 @@ async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answ
     return Answer(source.model_dump, partial(_print_source, source=source, full=full), is_long=True)
 
 
-async def _view_answer(chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool) -> Answer:
+async def _view_answer(
+    chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool
+) -> Answer:
     """Answer with a view, by default under the policy of its stamp, else of the newest stamp, else of the store."""
     moment = None if at is None else await _moment(chat, at)
     has_policy = limits or not (moment is None or isinstance(moment, str | int))
@@ -114,11 +124,20 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
     info, *children = [member async for member in with_children(chat.store, await chat.info())]
 
     def document() -> dict[str, Any]:
-        found = {"conversation": info.model_dump(), "messages": [message.model_dump() for message in messages]}
+        found = {
+            "conversation": info.model_dump(),
+            "messages": [message.model_dump() for message in messages],
+        }
         lists: dict[str, Sequence[Any]] = {"items": items, "children": children}
-        return found | {name: [value.model_dump() for value in values] for name, values in lists.items() if values}
+        return found | {
+            name: [value.model_dump() for value in values]
+            for name, values in lists.items()
+            if values
+        }
 
-    shown = partial(_print_log, info=info, messages=messages, items=items, children=children, full=full)
+    shown = partial(
+        _print_log, info=info, messages=messages, items=items, children=children, full=full
+    )
     return Answer(document, shown, is_long=True)
 
 
@@ -127,7 +146,9 @@ async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator
     """Open the store, and yield the conversation that a row's number, an id, or a whole scope names; else raise."""
     pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
     if (pairs and target.scope) or (not pairs and len(words) > 1):
-        raise typer.BadParameter("CONVERSATION is the number of a row, or an id, or KEY=VALUE for each scope key")
+        raise typer.BadParameter(
+            "CONVERSATION is the number of a row, or an id, or KEY=VALUE for each scope key"
+        )
     scope = [f"{key}={value}" for key, value in pairs.items() if key != PATH]
     async with replace(target, scope=scope or target.scope).open() as store:
         if pairs:
@@ -137,7 +158,9 @@ async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator
         elif found := await store.find_conversation(words[0], **target.chosen):
             yield found
         else:
-            raise InvalidInputError(f"no conversation has the id {words[0]!r}; `convstore list --json` prints them")
+            raise InvalidInputError(
+                f"no conversation has the id {words[0]!r}; `convstore list --json` prints them"
+            )
 
 
 async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conversation:
@@ -146,20 +169,30 @@ async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conver
         chat = store.conversation(**scope)
         if (await chat.info()).created_at:
             return chat
-    values = shlex.join(part for key, value in known.items() for part in ("--scope", f"{key}={value}"))
-    raise InvalidInputError(f"no conversation has this whole scope; `convstore list {values}` lists those that have it")
+    values = shlex.join(
+        part for key, value in known.items() for part in ("--scope", f"{key}={value}")
+    )
+    raise InvalidInputError(
+        f"no conversation has this whole scope; `convstore list {values}` lists those that have it"
+    )
 
 
-async def _in_row(store: ConversationStore, row: int, below: int, chosen: dict[str, str]) -> Conversation:
+async def _in_row(
+    store: ConversationStore, row: int, below: int, chosen: dict[str, str]
+) -> Conversation:
     """Return the conversation in a row of `convstore list`, or one below it."""
     from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
 
     page = await store.list_conversations(limit=row, everything=not chosen, **chosen)
     if len(page.conversations) < row:
-        raise InvalidInputError(f"the list has {number_of(len(page.conversations), 'row')}, not {row}")
+        raise InvalidInputError(
+            f"the list has {number_of(len(page.conversations), 'row')}, not {row}"
+        )
     family = [member async for member in with_children(store, page.conversations[-1])]
     if below >= len(family):
-        raise InvalidInputError(f"row {row} has {number_of(len(family) - 1, 'sub-agent')}, not {below}")
+        raise InvalidInputError(
+            f"row {row} has {number_of(len(family) - 1, 'sub-agent')}, not {below}"
+        )
     return store.conversation(**family[below].scope)
 
 
@@ -176,19 +209,33 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
         try:
             return ViewStamp.model_validate_json(text)
         except ValueError as error:
-            raise InvalidInputError(f"--at is no stamp, such as the field `stamp` of `show --json`: {error}") from error
+            raise InvalidInputError(
+                f"--at is no stamp, such as the field `stamp` of `show --json`: {error}"
+            ) from error
     ordinal = int(text) if text.isdecimal() else 0
     if not ordinal:
         ordinal = next((record.ordinal for record in await chat.get_tool_messages([text])), 0)
-    found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True) if 0 < ordinal < 2**53 else []
+    found = (
+        await chat.list_messages(after=ordinal - 1, limit=1, rewound=True)
+        if 0 < ordinal < 2**53
+        else []
+    )
     if ordinal and not found:
         raise InvalidInputError(f"the log ends before message {ordinal}")
-    return next((item.stamp for item in found if item.stamp and item.ordinal == ordinal), None) or ordinal or text
+    return (
+        next((item.stamp for item in found if item.stamp and item.ordinal == ordinal), None)
+        or ordinal
+        or text
+    )
 
 
 def _print_source(console: Console, source: Source, *, full: bool) -> None:
     console.print(Text(plain(f"[{source.source_id}] {source.title}"), style="bold"))
-    for name, value in {"url": source.url, "message": source.tool_message_id, **source.metadata}.items():
+    for name, value in {
+        "url": source.url,
+        "message": source.tool_message_id,
+        **source.metadata,
+    }.items():
         console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="dim"), soft_wrap=True)
     console.print(f"\n{plain(source.content, lines=True)}", soft_wrap=full)
 
@@ -197,12 +244,20 @@ def _print_totals(console: Console, info: ConversationInfo) -> None:
     if info.title:
         console.print(Text(plain(info.title), style="bold"), soft_wrap=True)
     console.print(Text(f"{name_of(info.scope)}  {info.conversation_id}"), soft_wrap=True)
-    began, ended = (f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at))
-    counts = number_of(info.message_count, "message"), number_of(info.turns, "turn"), number_of(info.tokens, "token")
+    began, ended = (
+        f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at)
+    )
+    counts = (
+        number_of(info.message_count, "message"),
+        number_of(info.turns, "turn"),
+        number_of(info.tokens, "token"),
+    )
     console.print(f"{', '.join(counts)}; {began} to {ended} UTC\n", soft_wrap=True)
 
 
-def _print_view(console: Console, *, info: ConversationInfo, view: PastView, full: bool, is_past: bool) -> None:
+def _print_view(
+    console: Console, *, info: ConversationInfo, view: PastView, full: bool, is_past: bool
+) -> None:
     _print_totals(console, info)
     report = view.report
     console.print(
@@ -226,9 +281,10 @@ def _why(reason: ViewReason) -> str:
     from convstore.values.explanations import label_of  # noqa: PLC0415 - loaded with the view
 
     span = f"{reason.first:,}" + (f" to {reason.last:,}" if reason.last != reason.first else "")
-    return (
-        f"{span:>15}  {label_of(reason)}{f' because of {reason.limit}' if reason.limit and not reason.summary else ''}"
-    )
+    limit = ""
+    if reason.limit and not reason.summary:
+        limit = f" because of {reason.limit}"
+    return f"{span:>15}  {label_of(reason)}{limit}"
 
 
 def _print_log(
@@ -254,24 +310,45 @@ def _print_log(
 def _print_items(console: Console, items: Iterable[StoredItem], *, full: bool) -> None:
     for item in items:
         text = f"item  {item.kind}: {item.data}"
-        console.print(Text(plain(text) if full else short(text, maximum=_SHOWN), style="magenta"), soft_wrap=True)
+        console.print(
+            Text(plain(text) if full else short(text, maximum=_SHOWN), style="magenta"),
+            soft_wrap=True,
+        )
         console.print()
 
 
 def _print_message(
-    console: Console, position: str, message: BaseMessage, *, full: bool, annotations: Mapping[str, Any] = _NONE
+    console: Console,
+    position: str,
+    message: BaseMessage,
+    *,
+    full: bool,
+    annotations: Mapping[str, Any] = _NONE,
 ) -> None:
     """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations."""
     from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
     from convstore.sources.detection import has_failed  # noqa: PLC0415 - likewise
 
-    words = (position, message.type, message.name or "", message.id or "", "failed" if has_failed(message) else "")
-    console.print(Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")), soft_wrap=True)
+    words = (
+        position,
+        message.type,
+        message.name or "",
+        message.id or "",
+        "failed" if has_failed(message) else "",
+    )
+    console.print(
+        Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")),
+        soft_wrap=True,
+    )
     blocks = message.content if isinstance(message.content, list) else [{}]
     is_text = all(isinstance(block, str) or block.get("type") == "text" for block in blocks)
     for text in (str(message.text) if is_text else text_of(message.content), *_calls(message)):
         if text:
-            shown = text if full or len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"
+            shown = (
+                text
+                if full or len(text) <= _SHOWN
+                else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"
+            )
             console.print(plain(shown, lines=True), soft_wrap=full)
     for name, value in annotations.items():
         console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)

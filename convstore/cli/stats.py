@@ -21,7 +21,8 @@ from convstore.values.policy import HistoryPolicy
 if TYPE_CHECKING:
     from convstore.types import Growth, StoreStats
 
-_MOST_DAYS, _BAR = 14, 30
+_MOST_DAYS = 14
+_BAR = 30
 _LOOKED_AT = 100
 """Number of newest conversations in which the stamp of an answer is looked for."""
 
@@ -38,7 +39,9 @@ _WRITTEN = "What was written includes rewound messages and those of sub-agents; 
 async def stats_command(
     target: Target,
     *,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Budget of each view; else as above.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Budget of each view; else as above.")
+    ] = None,
 ) -> Answer:
     """Show how much is stored, how it grows, and what views save.
 
@@ -66,7 +69,8 @@ async def stats_command(
         stats = await store.stats(sizes=True, **target.chosen)
     head = {"database": target.address, "max_tokens": budget, "max_tokens_from": origin}
     return Answer(
-        lambda: {**head, **stats.model_dump()}, lambda console: _print(console, stats, budget, _ORIGINS[origin])
+        lambda: {**head, **stats.model_dump()},
+        lambda console: _print(console, stats, budget, _ORIGINS[origin]),
     )
 
 
@@ -75,7 +79,9 @@ async def _budget(target: Target) -> tuple[int | None, str]:
     if target.policy:
         return target.policy.max_tokens, "environment"
     async with target.open() as store:
-        page = await store.list_conversations(limit=_LOOKED_AT, everything=not target.chosen, **target.chosen)
+        page = await store.list_conversations(
+            limit=_LOOKED_AT, everything=not target.chosen, **target.chosen
+        )
     with suppress(InvalidInputError):  # the stamp of a newer version
         if stamp := next((info.stamp for info in page.conversations if info.stamp), None):
             return stamp.history_policy.max_tokens, "stamp"
@@ -83,7 +89,11 @@ async def _budget(target: Target) -> tuple[int | None, str]:
 
 
 def _print(console: Console, stats: StoreStats, max_tokens: int | None, origin: str) -> None:
-    counts = {"conversations": stats.conversations, "turns": stats.turns, "messages": stats.messages}
+    counts = {
+        "conversations": stats.conversations,
+        "turns": stats.turns,
+        "messages": stats.messages,
+    }
     counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
     sizes = [(kind, decimal(number)) for kind, number in stats.bytes.items()]
     tables: list[Table | Text] = [
@@ -106,13 +116,21 @@ def _growth_table(growth: Sequence[Growth]) -> Table:
     names = ("conversations", "messages", "entries")
     table = new_table("written", *names, numbers=names)
     table.add_column(max_width=_BAR)
-    earlier, days = growth[:-_MOST_DAYS], growth[-_MOST_DAYS:]
+    earlier = growth[:-_MOST_DAYS]
+    days = growth[-_MOST_DAYS:]
     most = max(day.messages for day in days)
     rows = ([("earlier", earlier)] if earlier else []) + [(f"{day.day}", [day]) for day in days]
     for name, group in rows:
-        conversations, messages = sum(part.conversations for part in group), sum(part.messages for part in group)
+        conversations = sum(part.conversations for part in group)
+        messages = sum(part.messages for part in group)
         bar = "" if name == "earlier" else Bar(most, 0, messages)
-        table.add_row(name, f"{conversations:,}", f"{messages:,}", decimal(sum(part.bytes for part in group)), bar)
+        table.add_row(
+            name,
+            f"{conversations:,}",
+            f"{messages:,}",
+            decimal(sum(part.bytes for part in group)),
+            bar,
+        )
     return table
 
 
@@ -120,8 +138,15 @@ def _tokens(stats: StoreStats, max_tokens: int | None) -> Iterator[tuple[str, st
     saved = stats.saved_by_stubs + stats.saved_by_summaries + stats.saved_by_budget
     yield "in full", compact(stats.tokens)
     yield "saved by stubs", compact(stats.saved_by_stubs)
-    yield f"saved by summaries of {number_of(stats.summarized, 'conversation')}", compact(stats.saved_by_summaries)
+    yield (
+        f"saved by summaries of {number_of(stats.summarized, 'conversation')}",
+        compact(stats.saved_by_summaries),
+    )
     yield "left out by the budget", compact(stats.saved_by_budget)
-    views = "in views without a budget" if max_tokens is None else f"in views of at most {max_tokens:,} each"
+    views = (
+        "in views without a budget"
+        if max_tokens is None
+        else f"in views of at most {max_tokens:,} each"
+    )
     yield f"{views}, about", compact(stats.tokens - saved)
     yield "saved, about", percent(saved / stats.tokens if stats.tokens else None)

@@ -2,6 +2,8 @@
 
 A lease keeps a second worker from paying for the same summary. The state accepts a summary only if it has not changed
 since the summary was planned, so two workers never both commit. After any failure, history loads as before.
+
+The module is long because planning, asking and committing are one protocol under one lease.
 """
 
 from __future__ import annotations
@@ -41,15 +43,21 @@ from convstore.values.scope import Scope
 from convstore.wire.history import History
 
 _LOGGER = logging.getLogger("convstore")
-_LEASE, _RENEW_SECONDS, _MAX_RENEWALS = timedelta(seconds=60), 20.0, 30
-_FIRST_WAIT, _MAX_DOUBLINGS = timedelta(seconds=30), 7
-_MAX_CHARACTERS, _MAX_BODY_CHARACTERS = 100_000, 1_000_000
-_MAX_TRIGGERS, _BATCH = 8, 100
+_LEASE = timedelta(seconds=60)
+_RENEW_SECONDS = 20.0
+_MAX_RENEWALS = 30
+_FIRST_WAIT = timedelta(seconds=30)
+_MAX_DOUBLINGS = 7
+_MAX_CHARACTERS = 100_000
+_MAX_BODY_CHARACTERS = 1_000_000
+_MAX_TRIGGERS = 8
+_BATCH = 100
 _ENDING_SECONDS = 5.0
 _MAX_PROBLEM = 1_000
 _TOO_LARGE = "bind max_tokens to the model, so that summaries are shorter, or raise max_tokens_before_summary"
 _NO_SUMMARIZER = (
-    "this store has no summarizer; make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
+    "this store has no summarizer; "
+    "make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
 )
 
 
@@ -82,10 +90,17 @@ class Compactor:
         *,
         wait_seconds: float,
     ) -> None:
-        self._reader, self._ends, self._states, self._summaries = ends.reader, ends, ends.states, ends.summaries
-        self._codec, self._counter, self._clock = self._reader.codec, self._reader.counter, self._reader.clock
-        self._history, self._strategy = history, strategy
-        self._wait_seconds, self._background = wait_seconds, background
+        self._reader = ends.reader
+        self._ends = ends
+        self._states = ends.states
+        self._summaries = ends.summaries
+        self._codec = self._reader.codec
+        self._counter = self._reader.counter
+        self._clock = self._reader.clock
+        self._history = history
+        self._strategy = strategy
+        self._wait_seconds = wait_seconds
+        self._background = background
         self._view = view_key(policy, self._counter.name)
 
     @property
@@ -124,19 +139,27 @@ class Compactor:
             end = await self._ends.read(cached)
             wait_until = end.state.wait_until
             if not force and wait_until and wait_until > self._clock.now():
-                return Compaction(status="waiting", problem=f"the last try failed; the next one is at {wait_until}")
+                return Compaction(
+                    status="waiting",
+                    problem=f"the last try failed; the next one is at {wait_until}",
+                )
             plan = await self._plan(cached, end, rule, force=force)
         if not plan.cut:
             return Compaction(status="not_needed")
         owner = self._clock.token()
         if not await self._states.lease(plan.state, owner=owner, time=_LEASE):
-            return Compaction(status="busy", problem="another worker is summarising this conversation")
+            return Compaction(
+                status="busy", problem="another worker is summarising this conversation"
+            )
         return await self._make(plan, owner)
 
-    async def _plan(self, cached: CachedConversation, end: LogEnd, rule: CompactionRule, *, force: bool) -> _Plan:
+    async def _plan(
+        self, cached: CachedConversation, end: LogEnd, rule: CompactionRule, *, force: bool
+    ) -> _Plan:
         """Read the messages that are not summarised, and decide how many of them to fold into a summary."""
         totals = end.entries[-1].totals if end.entries else Totals()
-        log, earlier = await self._reader.snapshot(cached, totals), end.state.summary
+        log = await self._reader.snapshot(cached, totals)
+        earlier = end.state.summary
         earlier = earlier if earlier and log.fits(earlier) else None
         view_start = end.state.views.get(self._view, NO_RECORD).start
         has_left = (earlier.last if earlier else 0) + 1 < view_start <= totals.messages
@@ -146,22 +169,32 @@ class Compactor:
         cut = plan_compaction(rows, rule, view_start=view_start if has_left else 0, force=force)
         return _Plan(end.state, log, rows, cut, earlier, _reason(rows, rule, force=force))
 
-    def _is_within(self, rule: CompactionRule, entries: Sequence[Entry], earlier: SummaryRecord | None) -> bool:
+    def _is_within(
+        self, rule: CompactionRule, entries: Sequence[Entry], earlier: SummaryRecord | None
+    ) -> bool:
         """Return True if the last entry alone shows that a finished log is within the limit of the rule."""
         if not entries or not entries[-1].messages:
             return False
-        totals, name = entries[-1].totals, self._counter.name
+        totals = entries[-1].totals
+        name = self._counter.name
         if not totals.over or totals.counter != name or (earlier and earlier.counter != name):
             return False
         return totals.view_tokens - (earlier.view_tokens if earlier else 0) <= rule.trigger
 
-    async def _rows(self, log: Snapshot, earlier: SummaryRecord | None, *, maximum: int) -> Sequence[Row]:
+    async def _rows(
+        self, log: Snapshot, earlier: SummaryRecord | None, *, maximum: int
+    ) -> Sequence[Row]:
         """Read rows that hold about `maximum` tokens in total; a very long log gets several summaries."""
         found: list[Entry] = []
-        async with aclosing(self._reader.batches(log, start=earlier.entry if earlier else 1)) as batches:
+        async with aclosing(
+            self._reader.batches(log, start=earlier.entry if earlier else 1)
+        ) as batches:
             async for entries in batches:
                 found += await self._reader.counted(entries)
-                if sum(message.view_tokens for entry in found for message in entry.messages) >= maximum:
+                if (
+                    sum(message.view_tokens for entry in found for message in entry.messages)
+                    >= maximum
+                ):
                     break
         rows = rows_of(found, earlier)
         return rows if earlier else rows[len(leading_system(rows)) :]
@@ -175,23 +208,32 @@ class Compactor:
                 return Compaction(status="not_needed")
             await self._reader.schema.check()  # the summarizer may have taken minutes
             await self._summaries.insert(plan.log.cached.conversation, record)
-            last = max(plan.log.tail.entries, plan.log.cached.entries)  # more may have been appended since
+            last = max(
+                plan.log.tail.entries, plan.log.cached.entries
+            )  # more may have been appended since
             is_committed = await self._states.commit(plan.state, record, entry=last, owner=owner)
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
                 await self._summaries.drop(plan.log.cached.conversation, record.token)
             if not is_committed or not await self._still_fits(plan.log.cached, record):
-                return Compaction(status="busy", problem="the conversation was rewound or summarised meanwhile")
+                return Compaction(
+                    status="busy", problem="the conversation was rewound or summarised meanwhile"
+                )
             found = {record.token: record}
             if record.parent:
-                found |= await self._summaries.all(plan.log.cached.conversation)  # it lists theirs, too
-            return Compaction(status="done", summary=self._history.public(record, found, is_current=True))
+                found |= await self._summaries.all(
+                    plan.log.cached.conversation
+                )  # it lists theirs, too
+            return Compaction(
+                status="done", summary=self._history.public(record, found, is_current=True)
+            )
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - a summarizer may raise anything; history loads as before
             doublings = min(plan.state.failures, _MAX_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
-            name, line = type(error).__name__, "conversation %s cannot be summarised (%s); the next try is at %s"
+            name = type(error).__name__
+            line = "conversation %s cannot be summarised (%s); the next try is at %s"
             _LOGGER.warning(line, plan.log.cached.conversation, name, wait)
             return Compaction(status="failed", problem=_error_text(error))
         finally:
@@ -208,14 +250,19 @@ class Compactor:
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
         """Make the summary; return None if the summarizer has nothing to fold. SummaryError if it is not usable."""
-        strategy, earlier = self._strategy, plan.earlier
+        strategy = self._strategy
+        earlier = plan.earlier
         assert strategy is not None  # noqa: S101 - `rule` was read before
         read = plan.rows if strategy.reads_all else plan.folded
-        async with self._reader.reading(plan.log.cached):  # in full: no later summary would include what is left out
+        async with self._reader.reading(
+            plan.log.cached
+        ):  # in full: no later summary would include what is left out
             messages = await self._whole(plan.log.cached, [row.message for row in read])
 
         async def size(result: CompactionResult) -> int:
-            return self._shown(await self._build_record(replace(plan, cut=result.cut), owner, result))
+            return self._shown(
+                await self._build_record(replace(plan, cut=result.cut), owner, result)
+            )
 
         request = CompactionRequest(
             messages=messages,
@@ -223,14 +270,19 @@ class Compactor:
             size=size,
             cuts=replacement_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
-            summary_messages=self._reader.summary_messages(replace(earlier, results=()), hint=False) if earlier else (),
+            summary_messages=self._reader.summary_messages(replace(earlier, results=()), hint=False)
+            if earlier
+            else (),
         )
         result = await self._while_leased(plan, owner, strategy.fold(request))
         if result is None:
             return None
         record = await self._build_record(replace(plan, cut=result.cut), owner, result)
-        shown, replaced = self._shown(record), sum(weigh(plan.rows)[: result.cut])
-        written = sum(count(self._counter, message) for message in result.messages if is_summary(message))
+        shown = self._shown(record)
+        replaced = sum(weigh(plan.rows)[: result.cut])
+        written = sum(
+            count(self._counter, message) for message in result.messages if is_summary(message)
+        )
         if written > self.rule.trigger:
             raise SummaryError(f"the summaries would take {written} tokens; {_TOO_LARGE}")
         if sum(map(len, record.messages)) > _MAX_BODY_CHARACTERS:
@@ -246,9 +298,13 @@ class Compactor:
         return record
 
     def _shown(self, record: SummaryRecord) -> int:
-        return sum(count(self._counter, message) for message in self._reader.summary_messages(record))
+        return sum(
+            count(self._counter, message) for message in self._reader.summary_messages(record)
+        )
 
-    async def _whole(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> list[BaseMessage]:
+    async def _whole(
+        self, cached: CachedConversation, messages: Sequence[EntryMessage]
+    ) -> list[BaseMessage]:
         whole = await self._reader.decode_all(cached, messages)
         return [without_media(without_mark(message), everywhere=True) for message in whole]
 
@@ -258,19 +314,31 @@ class Compactor:
             if row.message.type == "human":
                 return row.message
         first = plan.folded[0].message.ordinal
-        async with aclosing(newest_first(self._reader, plan.log, before=first, at_once=_BATCH)) as messages:
+        async with aclosing(
+            newest_first(self._reader, plan.log, before=first, at_once=_BATCH)
+        ) as messages:
             async for row in messages:
                 if row.message.type == "human":
                     return row.message
         return None
 
-    async def _build_record(self, plan: _Plan, owner: str, result: CompactionResult) -> SummaryRecord:
-        earlier, last = plan.earlier, plan.folded[-1]
-        text, bodies = await self._text(plan, result), self._bodies(plan, result)
+    async def _build_record(
+        self, plan: _Plan, owner: str, result: CompactionResult
+    ) -> SummaryRecord:
+        earlier = plan.earlier
+        last = plan.folded[-1]
+        text = await self._text(plan, result)
+        bodies = self._bodies(plan, result)
         name = self._counter.name
-        results = [(row.message.id, row.message.sources) for row in plan.folded if row.message.type == "tool"]
+        results = [
+            (row.message.id, row.message.sources)
+            for row in plan.folded
+            if row.message.type == "tool"
+        ]
         named = [row.message.name for row in plan.folded if row.message.is_named]
-        tokens_in = sum(row.message.view_tokens for row in plan.folded) + (earlier.tokens_out if earlier else 0)
+        tokens_in = sum(row.message.view_tokens for row in plan.folded) + (
+            earlier.tokens_out if earlier else 0
+        )
         return SummaryRecord(
             token=owner,
             version=plan.state.versions + 1,
@@ -282,13 +350,17 @@ class Compactor:
             seen=plan.log.tail.entries,
             active=last.place + (earlier.active if earlier else 0),
             turns=last.turn + (earlier.turns if earlier else 0),
-            view_tokens=last.before + last.message.view_tokens + (earlier.view_tokens if earlier else 0),
+            view_tokens=last.before
+            + last.message.view_tokens
+            + (earlier.view_tokens if earlier else 0),
             counter=name if earlier is None or earlier.counter == name else "",
             gaps=plan.log.active.gaps(last.message.ordinal),
             text=text,
             model=self._strategy.name if self._strategy else "",
             tokens_in=tokens_in,
-            tokens_out=sum(count(self._counter, message) for message in result.messages or [HumanMessage(text)]),
+            tokens_out=sum(
+                count(self._counter, message) for message in result.messages or [HumanMessage(text)]
+            ),
             at=self._clock.now(),
             reason=plan.reason,
             results=(*reversed(named), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
@@ -305,9 +377,13 @@ class Compactor:
         if is_inside_turn and (last_question := await self._question(plan)):
             [question] = await self._whole(plan.log.cached, [last_question])
             words = question.text[: _MAX_CHARACTERS // 10]
-            text = f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"
+            text = (
+                f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"
+            )
         if len(text) > _MAX_CHARACTERS:
-            raise SummaryError(f"the summary has {len(text):,} characters, more than {_MAX_CHARACTERS:,}")
+            raise SummaryError(
+                f"the summary has {len(text):,} characters, more than {_MAX_CHARACTERS:,}"
+            )
         return text
 
     def _bodies(self, plan: _Plan, result: CompactionResult) -> tuple[str, ...]:
@@ -319,7 +395,10 @@ class Compactor:
             else message
             for message in result.messages
         ]
-        return tuple(self._codec.encode(fields_of(_in_words_of_views(message)), omitted=None) for message in history)
+        return tuple(
+            self._codec.encode(fields_of(_in_words_of_views(message)), omitted=None)
+            for message in history
+        )
 
     async def _while_leased(
         self, plan: _Plan, owner: str, work: Coroutine[Any, Any, CompactionResult | None]
@@ -333,12 +412,16 @@ class Compactor:
                 await self._reader.schema.check()
                 if not await self._states.renew(plan.state, owner=owner, time=_LEASE):
                     raise SummaryError("another worker took over while the summary was written")
-            raise SummaryError(f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s")
+            raise SummaryError(
+                f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s"
+            )
         finally:
             # Retrieve the exception, so that asyncio does not log it.
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             task.cancel()
-            await asyncio.wait({task}, timeout=_ENDING_SECONDS)  # abandon a task that ignores its cancellation
+            await asyncio.wait(
+                {task}, timeout=_ENDING_SECONDS
+            )  # abandon a task that ignores its cancellation
 
 
 def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
@@ -346,12 +429,20 @@ def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
     if force:
         return "the application called compact()"
     is_over = sum(weigh(rows)) > rule.trigger
-    return f"more than {rule.trigger:,} tokens were not summarised" if is_over else "turns had left the view"
+    return (
+        f"more than {rule.trigger:,} tokens were not summarised"
+        if is_over
+        else "turns had left the view"
+    )
 
 
 def _in_words_of_views(message: BaseMessage) -> BaseMessage:
     """Return the placeholder for an open call in the wording of views; that of a chain asks to call again."""
-    return message.model_copy(update={"content": MISSING_TEXT}) if kind_of(message) == "missing_result" else message
+    return (
+        message.model_copy(update={"content": MISSING_TEXT})
+        if kind_of(message) == "missing_result"
+        else message
+    )
 
 
 def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:

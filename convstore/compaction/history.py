@@ -24,7 +24,10 @@ class SummaryHistory:
     """Reads stored summaries and selects the current one."""
 
     def __init__(self, ends: LogEndReader) -> None:
-        self._reader, self._ends, self._states, self._summaries = ends.reader, ends, ends.states, ends.summaries
+        self._reader = ends.reader
+        self._ends = ends
+        self._states = ends.states
+        self._summaries = ends.summaries
 
     async def all(self, scope: Scope) -> list[Summary]:
         """Return all summaries, oldest first; see `Conversation.summaries`."""
@@ -36,7 +39,10 @@ class SummaryHistory:
             found = await self._summaries.all(cached.conversation) if state.newest else {}
             current = state.summary.token if state.summary else ""
             summaries = reversed(_whole_chain(cached.conversation, found, state.newest, "previous"))
-            return [self.public(record, found, is_current=record.token == current) for record in summaries]
+            return [
+                self.public(record, found, is_current=record.token == current)
+                for record in summaries
+            ]
 
     async def expand(self, scope: Scope, version: int) -> list[BaseMessage]:
         """Return the messages that a summary replaces; see `Conversation.expand_summary`."""
@@ -49,10 +55,17 @@ class SummaryHistory:
                 committed = _whole_chain(cached.conversation, found, newest, "previous")
         record = next((kept for kept in committed if kept.version == version), None)
         if record is None or cached is None:
-            raise InvalidInputError(f"this conversation has no summary {version!r}; summaries() lists all versions")
+            raise InvalidInputError(
+                f"this conversation has no summary {version!r}; summaries() lists all versions"
+            )
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1)
-            messages = [message for entry in entries for message in entry.messages if record.covers(message.ordinal)]
+            messages = [
+                message
+                for entry in entries
+                for message in entry.messages
+                if record.covers(message.ordinal)
+            ]
             return await self._reader.decode_all(cached, messages)
 
     async def undo(self, scope: Scope) -> bool:
@@ -66,8 +79,12 @@ class SummaryHistory:
             if state.summary is None:
                 return False
             found = await self._summaries.all(cached.conversation)
-            parent = next(iter(_whole_chain(cached.conversation, found, state.summary.parent, "parent")), None)
-        return await self._states.commit(state, parent, entry=end.entries[-1].number if end.entries else 0)
+            parent = next(
+                iter(_whole_chain(cached.conversation, found, state.summary.parent, "parent")), None
+            )
+        return await self._states.commit(
+            state, parent, entry=end.entries[-1].number if end.entries else 0
+        )
 
     async def reselect(self, log: Snapshot) -> None:
         """Make the longest summary that fits the active messages of a log the current one.
@@ -77,33 +94,50 @@ class SummaryHistory:
         """
         cached = log.cached
 
-        def fits(record: SummaryRecord) -> bool:  # it may end after the log, where more was appended
+        def fits(
+            record: SummaryRecord,
+        ) -> bool:  # it may end after the log, where more was appended
             return record.gaps == log.active.gaps(record.last)
 
         while True:
-            known = await self._reader.find(cached.scope)  # another object if the log was restored from a backup
+            known = await self._reader.find(
+                cached.scope
+            )  # another object if the log was restored from a backup
             if known is None or known.conversation != cached.conversation:
                 return
             end = await self._ends.read(known)
-            state, last = end.state, end.entries[-1].number if end.entries else 0
+            state = end.state
+            last = end.entries[-1].number if end.entries else 0
             current = state.summary.token if state.summary else ""
             if not state.aside and (state.summary is None or fits(state.summary)):
                 return
             found = await self._summaries.all(cached.conversation)
             aside = chain_of(found, state.aside, "parent")
-            fitting = [record for record in (*aside, *chain_of(found, current, "parent")) if fits(record)]
+            fitting = [
+                record for record in (*aside, *chain_of(found, current, "parent")) if fits(record)
+            ]
             best = max(fitting, key=lambda record: (record.last, record.version), default=None)
             token = best.token if best else ""
             if token == current:
                 return
             is_aside = state.aside and current in {"", *(record.token for record in aside)}
-            kept = state.aside if is_aside else current  # that of another variant, if not one that it extends
-            if await self._states.commit(state, best, entry=last, aside="" if kept == token else kept):
+            kept = (
+                state.aside if is_aside else current
+            )  # that of another variant, if not one that it extends
+            if await self._states.commit(
+                state, best, entry=last, aside="" if kept == token else kept
+            ):
                 return
 
-    def public(self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool) -> Summary:
+    def public(
+        self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool
+    ) -> Summary:
         """Convert a stored summary to the public model; `found` holds the summaries it extends."""
-        results = [result for kept in reversed(chain_of(found, record.token, "parent")) for result in kept.folded]
+        results = [
+            result
+            for kept in reversed(chain_of(found, record.token, "parent"))
+            for result in kept.folded
+        ]
         return Summary(
             version=record.version,
             first=record.first,
@@ -121,9 +155,13 @@ class SummaryHistory:
         )
 
 
-def _whole_chain(conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+def _whole_chain(
+    conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str
+) -> list[SummaryRecord]:
     """Follow a link from one summary back to the first one, newest first; no summary may be missing."""
     chain = chain_of(found, token, link)
     if missing := getattr(chain[-1], link) if chain else token:
-        raise CorruptDocumentError(summary_id(conversation, missing), "the summary is missing", collection=SUMMARIES)
+        raise CorruptDocumentError(
+            summary_id(conversation, missing), "the summary is missing", collection=SUMMARIES
+        )
     return chain

@@ -18,7 +18,9 @@ _MIN_SAVING = 8
 """Divisor of the trigger. Saving a smaller part is not worth a model call and a new prompt prefix."""
 
 
-def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, view_start: int = 0, force: bool = False) -> int:
+def plan_compaction(
+    rows: Sequence[Row], rule: CompactionRule, *, view_start: int = 0, force: bool = False
+) -> int:
     """Return how many active messages after the current summary to fold into the next one; 0 to fold nothing.
 
     Whole turns are folded. If the turn in progress is itself too large, its question and its older calls are folded,
@@ -27,7 +29,8 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, view_start: in
     shows them. With `force`, as much as the rule allows is folded, even if that saves little.
     """
     sizes = [0, *accumulate(weigh(rows))]
-    total, room = sizes[-1], rule.trigger // 2
+    total = sizes[-1]
+    room = rule.trigger // 2
     cuts = _summary_cuts(rows)
     left = bisect_left(rows, view_start, key=lambda row: row.message.ordinal)
     unseen = max((cut for cut, _ in cuts if cut <= left), default=0)
@@ -38,7 +41,8 @@ def plan_compaction(rows: Sequence[Row], rule: CompactionRule, *, view_start: in
     cut = max(preferred)
     if total - sizes[cut] > room:
         cut = next(
-            (other for other, _ in cuts if other > cut and total - sizes[other] <= room), cuts[-1][0] if cuts else 0
+            (other for other, _ in cuts if other > cut and total - sizes[other] <= room),
+            cuts[-1][0] if cuts else 0,
         )
     saved = sizes[cut] - rule.max_summary_tokens
     return max(cut, unseen) if force or saved >= rule.trigger // _MIN_SAVING else unseen
@@ -51,7 +55,9 @@ def replacement_cuts(rows: Sequence[Row]) -> list[int]:
     """
     cuts = [cut for cut, _ in _clean_cuts(rows)]
     last_question = turn_begins(rows)[-1] if rows else 0
-    is_kept = bool(rows) and not is_finished(rows) and rows[last_question].message.payload is not None
+    is_kept = (
+        bool(rows) and not is_finished(rows) and rows[last_question].message.payload is not None
+    )
     return [cut for cut in cuts if cut <= last_question] if is_kept else cuts
 
 
@@ -62,18 +68,26 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     calls of its turn have results, and after a finished log. A call that is still open after several more AI messages
     is treated as abandoned.
     """
-    cuts, calls, answered, rounds = list[tuple[int, bool]](), 0, set[str](), 0
-    begins, end = set(turn_begins(rows)), _first_unread(rows)
+    cuts = list[tuple[int, bool]]()
+    calls = 0
+    answered = set[str]()
+    rounds = 0
+    begins = set(turn_begins(rows))
+    end = _first_unread(rows)
     for index, message in enumerate(row.message for row in rows[:end]):
         if index in begins:
             cuts += [(index, True)] if index else []
-            calls, answered, rounds = 0, set(), 0
+            calls = 0
+            answered = set()
+            rounds = 0
         elif message.type == "tool":
             answered.add(message.call)  # a set, because a call may have several results
         elif message.type == "ai":
             rounds += 1
             if len(answered) >= calls or rounds > _MAX_OPEN_ROUNDS:
-                calls, answered, rounds = 0, set(), 0
+                calls = 0
+                answered = set()
+                rounds = 0
                 cuts += [(index, False)] if index else []
             calls += len(message.calls)
     is_whole = bool(rows) and end == len(rows) and is_finished(rows)

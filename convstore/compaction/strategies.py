@@ -87,8 +87,13 @@ class _RunningStrategy(CompactionStrategy):
 
     async def fold(self, request: CompactionRequest) -> CompactionResult:
         earlier = request.earlier
-        if len(request.summary_messages) > 1:  # made by a chain summarizer: its text alone lacks the questions
-            earlier = "\n\n".join(f"{item.type}: {indented(words_of(item), '  ')}" for item in request.summary_messages)
+        if (
+            len(request.summary_messages) > 1
+        ):  # made by a chain summarizer: its text alone lacks the questions
+            earlier = "\n\n".join(
+                f"{item.type}: {indented(words_of(item), '  ')}"
+                for item in request.summary_messages
+            )
         # An application's summarizer may send them to a model as they are.
         messages = list(map(sendable_message, request.messages[: request.cut]))
         text = await self._summarizer.summarize(messages, summary=earlier)
@@ -109,7 +114,9 @@ class _ChainStrategy(CompactionStrategy):
         read = await asyncio.to_thread(_ChainInput, request)
         summarizer = await self._fit_for(read, request)
         done = await summarizer.summarize(read.chain)
-        if not isinstance(done.error, SummaryError):  # one of all sections may be shorter than they are
+        if not isinstance(
+            done.error, SummaryError
+        ):  # one of all sections may be shorter than they are
             _checked(done)
         folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await request.size(folded) > self.rule.trigger
@@ -130,7 +137,8 @@ class _ChainStrategy(CompactionStrategy):
 
     async def _fit_for(self, read: _ChainInput, request: CompactionRequest) -> ChainSummarizer:
         """Return the summarizer, set to fold questions as well if those alone would exceed half the trigger."""
-        limit, end = self.rule.trigger, request.cuts[-1]
+        limit = self.rule.trigger
+        end = request.cuts[-1]
         system, questions = read.headers(self._summarizer.config.keep_sections)
         if system and (size := await request.size(CompactionResult(end, "", system))) > limit:
             raise SummaryError(
@@ -158,39 +166,60 @@ class _ChainInput:
     def __init__(self, request: CompactionRequest) -> None:
         summary_messages = [_as_answer(message) for message in request.summary_messages]
         messages = [*summary_messages, *request.messages]
-        self._originals = dict(zip(map(id, summary_messages), request.summary_messages, strict=True))
-        self._summary_messages, self._cuts = len(summary_messages), request.cuts
+        self._originals = dict(
+            zip(map(id, summary_messages), request.summary_messages, strict=True)
+        )
+        self._summary_messages = len(summary_messages)
+        self._cuts = request.cuts
         pairing = pair(messages)
         kept = {index for index in pairing.indexes if index is not None}
         self._messages = messages
-        self._indexes = [index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)]
+        self._indexes = [
+            index
+            for index, message in enumerate(messages)
+            if not isinstance(message, SystemMessage)
+        ]
         self.chain = [_as_text(messages[index], is_kept=index in kept) for index in self._indexes]
 
     def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
         """Return the system and the human messages of older sections, which summaries of answers do not replace."""
         is_human = [isinstance(message, HumanMessage) for message in self.chain]
-        begins = [at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])]
+        begins = [
+            at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])
+        ]
         older = self._messages[: self._indexes[begins[-keep]]] if len(begins) >= keep else []
         system = [message for message in older if isinstance(message, SystemMessage)]
         return system, [message for message in older if isinstance(message, HumanMessage)]
 
     def folded(self, done: ChainSummary) -> CompactionResult | None:
         """Return the replacement up to the first possible cut after all new summaries, or the last one before."""
-        given, results = set(map(id, self.chain)), zip(done.messages, done.origins, strict=True)
-        new = [(id(result), origins) for result, origins in results if is_summary(result) and id(result) not in given]
+        given = set(map(id, self.chain))
+        results = zip(done.messages, done.origins, strict=True)
+        new = [
+            (id(result), origins)
+            for result, origins in results
+            if is_summary(result) and id(result) not in given
+        ]
         last = max((self._indexes[origin] for _, origins in new for origin in origins), default=-1)
         last -= self._summary_messages
-        after, before = [cut for cut in self._cuts if cut > last], [cut for cut in self._cuts[::-1] if cut <= last]
+        after = [cut for cut in self._cuts if cut > last]
+        before = [cut for cut in self._cuts[::-1] if cut <= last]
         for cut in [*after, *before] if new else ():
             messages = self.in_place_of(done, self._summary_messages + cut)
             if not {id(message) for message in messages}.isdisjoint(made for made, _ in new):
-                texts = [text_of(message.content) for message in messages if is_summary(message) and message.content]
+                texts = [
+                    text_of(message.content)
+                    for message in messages
+                    if is_summary(message) and message.content
+                ]
                 return CompactionResult(cut, "\n\n".join(texts), messages)
         return None
 
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
         """Return messages that replace exactly those before index `end`; empty if there is no such list."""
-        after = [any(self._indexes[origin] >= end for origin in origins) for origins in done.origins]
+        after = [
+            any(self._indexes[origin] >= end for origin in origins) for origins in done.origins
+        ]
         count = after.index(True) if True in after else len(after)
         covered = {self._indexes[origin] for origins in done.origins[:count] for origin in origins}
         if covered != {index for index in self._indexes if index < end}:
@@ -204,10 +233,14 @@ class _ChainInput:
         if len(origins) < 2 or not isinstance(message, HumanMessage) or is_summary(message):
             return message
         marks = message.additional_kwargs | mark("joined")
-        return message.model_copy(update={"id": f"{self.chain[origins[-1]].id}:joined", "additional_kwargs": marks})
+        return message.model_copy(
+            update={"id": f"{self.chain[origins[-1]].id}:joined", "additional_kwargs": marks}
+        )
 
 
-def as_strategy(given: SummarizerLike | ChainSummarizer, *, budget: int | None) -> CompactionStrategy:
+def as_strategy(
+    given: SummarizerLike | ChainSummarizer, *, budget: int | None
+) -> CompactionStrategy:
     """Return the strategy for a summarizer of any kind, under the budget of the store's policy.
 
     Raises:
@@ -220,7 +253,11 @@ def as_strategy(given: SummarizerLike | ChainSummarizer, *, budget: int | None) 
 
 def _as_answer(message: BaseMessage) -> BaseMessage:
     """Convert the message of a running summary to a chain summary, so that it is not treated as a question."""
-    if not (isinstance(message, HumanMessage) and is_summary(message) and _RUNNING.fullmatch(str(message.id))):
+    if not (
+        isinstance(message, HumanMessage)
+        and is_summary(message)
+        and _RUNNING.fullmatch(str(message.id))
+    ):
         return message
     said = f"{SUMMARY_PREFIX}{message.text}"
     return AIMessage(said, id=message.id, additional_kwargs=message.additional_kwargs)
@@ -231,7 +268,9 @@ def _as_text(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
     if is_kept and isinstance(message, HumanMessage | AIMessage | ToolMessage):
         return message
     what = (
-        f"A result of {message.name or 'a tool'} without its call" if isinstance(message, ToolMessage) else message.type
+        f"A result of {message.name or 'a tool'} without its call"
+        if isinstance(message, ToolMessage)
+        else message.type
     )
     said = f"({what}: {text_of(message.content)})"
     return AIMessage(said, id=message.id, additional_kwargs=mark("summary"))
@@ -242,11 +281,16 @@ def _checked(done: ChainSummary) -> ChainSummary:
     errors = [call.error for call in done.calls]
     if done.error or (errors and all(errors)):
         error = next(filter(None, [*errors, done.error]))
-        raise SummaryError(f"the chain summarizer failed: {type(error).__name__}: {error}") from error
+        raise SummaryError(
+            f"the chain summarizer failed: {type(error).__name__}: {error}"
+        ) from error
     return done
 
 
 def _combined(first: ChainSummary, second: ChainSummary) -> ChainSummary:
     """Combine two steps, of which the second read the result of the first."""
-    origins = [sorted({index for number in indexes for index in first.origins[number]}) for indexes in second.origins]
+    origins = [
+        sorted({index for number in indexes for index in first.origins[number]})
+        for indexes in second.origins
+    ]
     return replace(second, calls=(*first.calls, *second.calls), origins=tuple(map(tuple, origins)))

@@ -41,15 +41,21 @@ def check_append(
     """Return what is taken of a history that a client sent; arguments that exclude each other are refused."""
     trust = check_trust(accept, client_tools, strict)
     if resent is None and (accept or client_tools or strict):
-        raise InvalidInputError('accept, client_tools and strict are for histories of clients; add resent="skip"')
+        raise InvalidInputError(
+            'accept, client_tools and strict are for histories of clients; add resent="skip"'
+        )
     if turn is not None:
         check_id(turn, name="turn")
         if resent:
-            raise InvalidInputError("turn cannot be combined with resent, whose messages have turns of their own")
+            raise InvalidInputError(
+                "turn cannot be combined with resent, whose messages have turns of their own"
+            )
     if after is not None:
         check_number(after, name="after", minimum=0, maximum=2**53)
         if resent:
-            raise InvalidInputError("after cannot be combined with resent, which compares the batch with the log")
+            raise InvalidInputError(
+                "after cannot be combined with resent, which compares the batch with the log"
+            )
     return trust
 
 
@@ -57,7 +63,9 @@ def read_batch(batch: Any, *, key: str | None, takes_items: bool) -> Batch:
     """Return the messages and items of a batch; those without an id get one, on the caller's objects."""
     messages, found = split_items(batch)
     if found and not takes_items:
-        raise InvalidInputError("a history of a client has messages only; append a LogItem in a call of its own")
+        raise InvalidInputError(
+            "a history of a client has messages only; append a LogItem in a call of its own"
+        )
     given = items_of(messages) if messages or not found else []
     whole = whole_messages(given, key=key)
     return Batch(given, whole, named_items(found, given, key=key))
@@ -86,14 +94,21 @@ class Writing:
         check_choice(self.on_source_clash, "raise", "renumber", name="on_source_clash")
         check_choice(self.resent, None, "skip", "raise", name="resent")
         stamp = None if self.stamp is None else check_stamp(self.stamp)
-        is_omitting, is_renumbering = self.unencodable == "omit", self.on_source_clash == "renumber"
+        is_omitting = self.unencodable == "omit"
+        is_renumbering = self.on_source_clash == "renumber"
         options: Any = {"omit": is_omitting, "renumber": is_renumbering, "stamp": stamp}
         services = await host.services()
         if self.resent:
             skip = self.resent == "skip"
-            return await services.resender.append(scope, whole, skip=skip, trust=self.trust, **options)
+            return await services.resender.append(
+                scope, whole, skip=skip, trust=self.trust, **options
+            )
         try:
-            options |= {"condition": Condition(self.after, self.turn), "items": self.items, "question": self.question}
+            options |= {
+                "condition": Condition(self.after, self.turn),
+                "items": self.items,
+                "question": self.question,
+            }
             return (await services.writer.append(scope, whole, **options)).receipt
         except TailMoved as moved:
             raise LogMovedError(self.after or 0, last=moved.args[0]) from None

@@ -56,7 +56,10 @@ def _sessions(store: Any, scope: Scope) -> list[_Session]:
 
 def entered_turn(store: Any, scope: Scope) -> _Session | None:
     """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
-    return next((session for session in reversed(_sessions(store, scope)) if session._is_entered), None)  # noqa: SLF001
+    for session in reversed(_sessions(store, scope)):
+        if session._is_entered:  # noqa: SLF001
+            return session
+    return None
 
 
 def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | None:
@@ -108,13 +111,18 @@ class EnteredTurn(NamedTuple):
 
 def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None:
     """Return a turn that this context has entered for a conversation, or None; lost if its session was left."""
-    entered = (session for session in reversed(_sessions(store, scope)) if session.turn_id == turn_id)
+    entered = (
+        session for session in reversed(_sessions(store, scope)) if session.turn_id == turn_id
+    )
     return next((session._held for session in entered), None)  # noqa: SLF001
 
 
 def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
     """Raise a TurnLostError in a task that began within a session of a turn, and goes on after that was left."""
-    if any(not session._is_entered and session.turn_id == turn_id for session in _sessions(store, scope)):  # noqa: SLF001
+    if any(
+        not session._is_entered and session.turn_id == turn_id  # noqa: SLF001
+        for session in _sessions(store, scope)
+    ):
         raise TurnLostError(str(turn_id))
 
 

@@ -40,7 +40,16 @@ from convstore.values.models import (
 )
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import ErasureReceipt, SearchHit
-from convstore.values.scope import PATH, Scope, as_scope, check_choice, check_id, check_ids, check_number, child_scope
+from convstore.values.scope import (
+    PATH,
+    Scope,
+    as_scope,
+    check_choice,
+    check_id,
+    check_ids,
+    check_number,
+    child_scope,
+)
 from convstore.values.stamps import TurnOutline, ViewStamp
 from convstore.values.turns import Variant, Verdict, check_decision
 from convstore.view.past import check_moment
@@ -60,10 +69,14 @@ class Conversation:
     """
 
     def __init__(self, host: Host, scope: Scope) -> None:
-        self._host, self._scope, self._services = host, scope, host.services
+        self._host = host
+        self._scope = scope
+        self._services = host.services
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self._scope)})"
+        return (
+            f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self._scope)})"
+        )
 
     @property
     def store(self) -> Any:
@@ -82,7 +95,10 @@ class Conversation:
 
     async def append(
         self,
-        messages: BaseMessage | LogItem | dict[str, Any] | Iterable[BaseMessage | LogItem | dict[str, Any]],
+        messages: BaseMessage
+        | LogItem
+        | dict[str, Any]
+        | Iterable[BaseMessage | LogItem | dict[str, Any]],
         *,
         key: str | None = None,
         unencodable: Literal["raise", "omit"] = "raise",
@@ -235,10 +251,14 @@ class Conversation:
         whole = [] if human is None else turn_messages(turn_id, human=human, messages=(), key=None)
         keeper = (services := await self._services()).turn_keeper
         with naming_conflicts(whole, key=None, turn=check_id(turn_id, name="turn_id")):
-            held = await keeper.enter(self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked)
+            held = await keeper.enter(
+                self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked
+            )
         return TurnSession(self, keeper, held, services.past)
 
-    async def variants(self, turn_id: str, *, before: int | None = None, limit: int = 50) -> list[Variant]:
+    async def variants(
+        self, turn_id: str, *, before: int | None = None, limit: int = 50
+    ) -> list[Variant]:
         """Return the variants of a turn: its first answer, other answers, edited questions; by default the newest.
 
         In the order in which they were finished, without those that never were. Three or four commands, rarely six.
@@ -251,7 +271,9 @@ class Conversation:
         Raises:
             UnknownMessageError: The log lacks the turn's question.
         """
-        return await (await self._services()).variants.at(self._scope, turn_id, before=before, limit=limit)
+        return await (await self._services()).variants.at(
+            self._scope, turn_id, before=before, limit=limit
+        )
 
     async def activate(self, variant: Variant) -> None:
         """Show a variant in views and listings, with all that followed it, as when it was active last.
@@ -267,8 +289,12 @@ class Conversation:
             MessageRewoundError: Something else stands at its place, or before it.
         """
         if not isinstance(variant, Variant):
-            raise InvalidInputError(f"variant is one of chat.variants(turn_id), not {type(variant).__name__}")
-        await (await self._services()).activator.activate(self._scope, variant.turn_id, variant.variant_id)
+            raise InvalidInputError(
+                f"variant is one of chat.variants(turn_id), not {type(variant).__name__}"
+            )
+        await (await self._services()).activator.activate(
+            self._scope, variant.turn_id, variant.variant_id
+        )
 
     async def stop(self, turn_id: str) -> bool:
         """Stop a turn, from any worker: what was said so far is its answer. Returns False if finished or unknown.
@@ -346,7 +372,9 @@ class Conversation:
         Raises:
             InvalidInputError: An id is not a plain non-empty str, or there are too many levels.
         """
-        return Conversation(self._host, child_scope(self._scope, [id_] if call_id is None else [id_, call_id]))
+        return Conversation(
+            self._host, child_scope(self._scope, [id_] if call_id is None else [id_, call_id])
+        )
 
     async def children(self) -> list[ConversationInfo]:
         """Return the conversations of sub-agents directly below this one, oldest first. Two commands.
@@ -436,7 +464,9 @@ class Conversation:
         Raises:
             UnknownMessageError: No message and no item of this conversation has the id.
         """
-        return await (await self._services()).rewinder.rewind(self._scope, check_id(before, name="before"))
+        return await (await self._services()).rewinder.rewind(
+            self._scope, check_id(before, name="before")
+        )
 
     async def undo_rewind(self, *, before: str | None = None) -> int:
         """Undo the last rewind: views and listings are restored to their state before it.
@@ -456,7 +486,9 @@ class Conversation:
             check_id(before, name="before")
         return await (await self._services()).rewinder.undo(self._scope, before)
 
-    async def fork(self, *, before: str | None = None, key: str, new_scope: dict[str, str]) -> Conversation:
+    async def fork(
+        self, *, before: str | None = None, key: str, new_scope: dict[str, str]
+    ) -> Conversation:
         """Return another conversation that begins with the same messages, whose views are the same up to there.
 
         Messages, their annotations, sources and summaries are copied, so either one can be deleted without the other.
@@ -479,7 +511,10 @@ class Conversation:
         return fork
 
     async def update(
-        self, *, title: str | EllipsisType | None = ..., metadata: dict[str, Any] | EllipsisType = ...
+        self,
+        *,
+        title: str | EllipsisType | None = ...,
+        metadata: dict[str, Any] | EllipsisType = ...,
     ) -> None:
         """Set the title, the metadata or both. Arguments not given stay unchanged. Creates a missing conversation.
 
@@ -507,7 +542,11 @@ class Conversation:
         Args:
             texts: Texts of sources, as the tool returned them.
         """
-        if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(type(text) is str for text in texts):
+        if (
+            isinstance(texts, str)
+            or not isinstance(texts, Sequence)
+            or not all(type(text) is str for text in texts)
+        ):
             raise InvalidInputError("texts must be a list of str")
         return await (await self._services()).writer.find_shown(self._scope, texts)
 
@@ -534,11 +573,16 @@ class Conversation:
             UnknownMessageError: This conversation has no such message or view; it may have been deleted.
             InvalidInputError: `at` is none of these, or `policy` is not a policy.
         """
-        moment, own = check_moment(at), at.history_policy if isinstance(at, ViewStamp) else self.store.policy
+        moment = check_moment(at)
+        own = at.history_policy if isinstance(at, ViewStamp) else self.store.policy
         chosen = check_policy(policy)
         past = (await self._services()).past
         return await past.view_at(
-            self._scope, moment, chosen or own, reasons_before=reasons_before, has_policy=chosen is not None
+            self._scope,
+            moment,
+            chosen or own,
+            reasons_before=reasons_before,
+            has_policy=chosen is not None,
         )
 
     async def summaries(self) -> list[Summary]:
@@ -619,7 +663,9 @@ class Conversation:
             newest_first: Reverse the order and read from the end.
         """
         read = (await self._services()).turns.read
-        found = read(self._scope, after=after, before=before, limit=limit, newest_first=newest_first)
+        found = read(
+            self._scope, after=after, before=before, limit=limit, newest_first=newest_first
+        )
         async with aclosing(found) as turns:
             async for turn in turns:
                 yield turn
@@ -650,7 +696,9 @@ class Conversation:
         services = await self._services()
         if (turn := await services.turns.get(self._scope, turn_id)) is None or not turn.number:
             return turn
-        return turn.model_copy(update={"pending": await services.watcher.pending(self._scope, turn_id)})
+        return turn.model_copy(
+            update={"pending": await services.watcher.pending(self._scope, turn_id)}
+        )
 
     async def list_messages(
         self,
@@ -681,7 +729,13 @@ class Conversation:
         """
         records = (await self._services()).records
         return await records.page(
-            self._scope, before=before, after=after, around=around, limit=limit, full=full, rewound=rewound
+            self._scope,
+            before=before,
+            after=after,
+            around=around,
+            limit=limit,
+            full=full,
+            rewound=rewound,
         )
 
     async def watch(
@@ -702,7 +756,9 @@ class Conversation:
             StoreClosedError: The store was closed.
         """
         watcher = (await self._services()).watcher
-        async with aclosing(watcher.watch(self._scope, after=after, limit=limit, full=full)) as updates:
+        async with aclosing(
+            watcher.watch(self._scope, after=after, limit=limit, full=full)
+        ) as updates:
             async for update in updates:
                 yield update
 
@@ -738,7 +794,9 @@ class Conversation:
         Args:
             message_ids: At most 200 ids.
         """
-        return await (await self._services()).annotator.get(self._scope, check_ids(message_ids, name="message_ids"))
+        return await (await self._services()).annotator.get(
+            self._scope, check_ids(message_ids, name="message_ids")
+        )
 
     async def info(self) -> ConversationInfo:
         """Return title, metadata, dates and exact counts; for an empty scope, zeros and no dates."""
@@ -781,4 +839,6 @@ class Conversation:
         """
         from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-        return make_retrieval_tool(lambda _config: read_back(self.store, self._scope), page_tokens=page_tokens)
+        return make_retrieval_tool(
+            lambda _config: read_back(self.store, self._scope), page_tokens=page_tokens
+        )

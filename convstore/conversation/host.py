@@ -44,11 +44,16 @@ class Host:
         source_extractors: dict[str, SourceExtractor],
         clock: Clock,
     ) -> None:
-        self.store, self.codec, self.source_extractors = store, codec, source_extractors
+        self.store = store
+        self.codec = codec
+        self.source_extractors = source_extractors
         self.twin: Twin[Any] | None = None
         self.observer: Observer | None = None
         self.is_closed = False
-        self.schema, self.driver, self._services, self._clock = services.reader.schema, services.driver, services, clock
+        self.schema = services.reader.schema
+        self.driver = services.driver
+        self._services = services
+        self._clock = clock
         self._sweep_at = clock.monotonic() + _SWEEP_SECONDS
 
     async def services(self) -> Services:
@@ -78,7 +83,10 @@ class Host:
         observe(self._services, observer)
 
     def run_sync(
-        self, work: Callable[[Any], Coroutine[Any, Any, _Result]], *, instead: str = "`await tool.ainvoke(...)`"
+        self,
+        work: Callable[[Any], Coroutine[Any, Any, _Result]],
+        *,
+        instead: str = "`await tool.ainvoke(...)`",
     ) -> _Result:
         """Run work on a twin of the store with its own event loop and client, and wait for the result.
 

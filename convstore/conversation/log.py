@@ -102,7 +102,8 @@ class ConversationLog:
     """Reads the log of one conversation."""
 
     def __init__(self, host: Host, scope: Scope) -> None:
-        self._services, self._scope = host.services, scope
+        self._services = host.services
+        self._scope = scope
 
     async def snapshot(self) -> Totals | None:
         """Return the totals of the last entry; None if there is no conversation."""
@@ -122,12 +123,17 @@ class ConversationLog:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
         services, cached = await self._found()
-        page, rewound = list[LogMessage](), tuple[Range, ...]()
-        changed, rewinds, is_hidden = 0, NO_REWINDS, False
+        page = list[LogMessage]()
+        rewound = tuple[Range, ...]()
+        changed = 0
+        rewinds = NO_REWINDS
+        is_hidden = False
         async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
             async for _, entry in entries:
                 if entry.is_rewind:
-                    with suppress(ValueError):  # the log lost the whole list that it continues, and was repaired
+                    with suppress(
+                        ValueError
+                    ):  # the log lost the whole list that it continues, and was repaired
                         rewinds = rewinds.after(entry)
                 if entry.is_rewind or is_hidden:
                     rewound = rewinds.gaps(entry.first - 1)
@@ -154,17 +160,24 @@ class ConversationLog:
 
     async def items(self) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that are no messages, also those of rewound messages."""
-        async with aclosing((await self._services()).items.read(self._scope, everything=True)) as items:
+        async with aclosing(
+            (await self._services()).items.read(self._scope, everything=True)
+        ) as items:
             async for item in items:
                 yield item
 
     async def variant_changes(self, snapshot: Totals) -> list[VariantChange]:
         """Return what entries did to variants, in order; none if messages were rewound in another way, too."""
-        (services, _), found = await self._found(), list[VariantChange]()
+        (services, _) = await self._found()
+        found = list[VariantChange]()
         async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
             async for _, entry in entries:
                 standing = entry.standing
-                if entry.is_rewind and not entry.branch and not (standing and standing.shown.variant):
+                if (
+                    entry.is_rewind
+                    and not entry.branch
+                    and not (standing and standing.shown.variant)
+                ):
                     return []
                 if change := _change_in(entry):
                     found.append(change)
@@ -175,7 +188,9 @@ class ConversationLog:
         services = await self._services()
         if change.kind == "begin":
             asked = Asked(change.variant, instead_of if change.variant == change.turn else "")
-            await until_written(lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked))
+            await until_written(
+                lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked)
+            )
         elif change.kind == "activate":
             await services.activator.activate(self._scope, change.turn, change.variant)
         elif change.kind != "append" and await self._in_variant(change):
@@ -189,8 +204,12 @@ class ConversationLog:
         if cached is None:
             return found
         for start in range(0, len(ids), MAX_IDS):
-            for id_, row in (await reader.messages_by_id(cached, ids[start : start + MAX_IDS])).items():
-                found[id_] = StoredId(row.entry.number, row.message.ordinal, row.message.identity, row.message.sources)
+            for id_, row in (
+                await reader.messages_by_id(cached, ids[start : start + MAX_IDS])
+            ).items():
+                found[id_] = StoredId(
+                    row.entry.number, row.message.ordinal, row.message.identity, row.message.sources
+                )
         return found
 
     async def append(
@@ -209,7 +228,8 @@ class ConversationLog:
         change, they belong to that variant, if it was begun. `columns` are the turns of messages and what their models
         were not shown, as `append.batch.Columns` says, by their ids.
         """
-        services, own = await self._services(), numbers if PATH in dict(self._scope) else ()
+        services = await self._services()
+        own = numbers if PATH in dict(self._scope) else ()
 
         async def write() -> Written:
             options = await self._in_variant(change) if change else {}
@@ -255,7 +275,9 @@ class ConversationLog:
         services = await self._services()
         cached = await services.reader.find(self._scope)
         if cached is None:
-            raise ConversationDeletedError("the conversation was deleted while its log was read; begin again")
+            raise ConversationDeletedError(
+                "the conversation was deleted while its log was read; begin again"
+            )
         return services, cached
 
     async def _decode(
@@ -295,12 +317,15 @@ class ConversationLog:
 
 def _change_in(entry: Entry) -> VariantChange | None:
     """Return what an entry did to a variant; None for nothing that an import has to repeat."""
-    event, standing = entry.event, entry.standing
+    event = entry.event
+    standing = entry.standing
     if event is None or not event.variant:
         if standing is None or not standing.shown.variant:
             return None
         now = standing.shown
-        return VariantChange(entry.last, "activate", now.turn, standing.place, now.variant, entry.at)
+        return VariantChange(
+            entry.last, "activate", now.turn, standing.place, now.variant, entry.at
+        )
     kind = event.kind
     if kind != "begin" and entry.branch:
         kind = "append"

@@ -60,7 +60,11 @@ def observe(services: Services, observer: Observer) -> None:
     services.reader.cache.on_discarded = observer.discarded
     for operation in _OPERATIONS:
         service = getattr(services, operation.service)
-        setattr(service, operation.method, observer.observed(operation, getattr(service, operation.method), id_of))
+        setattr(
+            service,
+            operation.method,
+            observer.observed(operation, getattr(service, operation.method), id_of),
+        )
 
 
 def _of_append(written: Any) -> Counts:
@@ -70,11 +74,17 @@ def _of_append(written: Any) -> Counts:
 
 def _of_history(history: Any) -> Counts:
     tokens = {"tokens_shown": history.tokens, "tokens_whole": history.report.tokens_before}
-    return {"messages": len(history.messages), **tokens, **({"is_compacted": True} if history.summary else {})}
+    return {
+        "messages": len(history.messages),
+        **tokens,
+        **({"is_compacted": True} if history.summary else {}),
+    }
 
 
 def _of_compaction(compaction: Any) -> Counts:
-    failed = {"error": compaction.problem.partition(":")[0]} if compaction.status == "failed" else {}
+    failed = (
+        {"error": compaction.problem.partition(":")[0]} if compaction.status == "failed" else {}
+    )
     return {"outcome": compaction.status} | failed
 
 
@@ -87,9 +97,25 @@ _OPERATIONS = (
     Operation("read_back", "pager", "read", lambda answer: {"sources": len(answer.page.sources)}),
     Operation("read_back", "listing", "read", lambda _: {}),
     Operation("search", "searcher", "search", lambda found: {"messages": len(found.matches)}),
-    Operation("search", "across", "search", lambda found: {"messages": len(found[0])}, has_scope=False),
+    Operation(
+        "search", "across", "search", lambda found: {"messages": len(found[0])}, has_scope=False
+    ),
     Operation("compact", "compactor", "compact", _of_compaction),
-    Operation("erase", "retention", "delete", lambda receipt: {"conversations": receipt.conversations}),
-    Operation("erase", "retention", "erase", lambda receipt: {"conversations": receipt.conversations}, has_scope=False),
-    Operation("erase", "retention", "prune", lambda receipt: {"conversations": receipt.conversations}, has_scope=False),
+    Operation(
+        "erase", "retention", "delete", lambda receipt: {"conversations": receipt.conversations}
+    ),
+    Operation(
+        "erase",
+        "retention",
+        "erase",
+        lambda receipt: {"conversations": receipt.conversations},
+        has_scope=False,
+    ),
+    Operation(
+        "erase",
+        "retention",
+        "prune",
+        lambda receipt: {"conversations": receipt.conversations},
+        has_scope=False,
+    ),
 )

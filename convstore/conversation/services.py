@@ -94,40 +94,75 @@ class Services:
         extractors: Mapping[str, SourceExtractor],
         search_index: bool,
     ) -> None:
-        states, tombstones, segments = States(driver), Tombstones(driver), Segments(driver)
-        watch, heads, log = SchemaWatch(migrator, clock), Heads(driver), Log(driver)
-        reader = LogReader(heads=heads, log=log, cache=cache, codec=codec, counter=counter, clock=clock, schema=watch)
-        self.reader, ends = reader, LogEndReader(reader, states, Summaries(driver))
+        states = States(driver)
+        tombstones = Tombstones(driver)
+        segments = Segments(driver)
+        watch = SchemaWatch(migrator, clock)
+        heads = Heads(driver)
+        log = Log(driver)
+        reader = LogReader(
+            heads=heads,
+            log=log,
+            cache=cache,
+            codec=codec,
+            counter=counter,
+            clock=clock,
+            schema=watch,
+        )
+        self.reader = reader
+        ends = LogEndReader(reader, states, Summaries(driver))
         logs = LogParts(reader, segments if search_index else None)
         self.sealer = Sealer(reader, logs, segments, is_on=search_index)
         self.searcher = Searcher(reader, logs, self.sealer)
         self.across = AcrossSearcher(reader, logs, segments, self.searcher, self.sealer)
-        self.refresher = refresher = HeadRefresher(reader.heads, clock=clock, on_append=self.sealer.note)
+        self.refresher = refresher = HeadRefresher(
+            reader.heads, clock=clock, on_append=self.sealer.note
+        )
         self.writer = Writer(reader, tombstones, refresher, extractors, NumberPools(driver))
         self.resender = Resender(reader, self.writer)
-        self.loader, self.past = Loader(ends), PastViews(ends)
+        self.loader = Loader(ends)
+        self.past = PastViews(ends)
         annotations = Annotations(driver)
-        self.annotator, self.states = Annotator(reader, annotations), StateKeeper(reader, annotations)
-        self.records, self.turns = Records(reader, self.annotator), Turns(reader, Drafts(driver))
-        self.pager, self.listing, self.items = Pager(reader), Listing(reader), ItemReader(reader)
+        self.annotator = Annotator(reader, annotations)
+        self.states = StateKeeper(reader, annotations)
+        self.records = Records(reader, self.annotator)
+        self.turns = Turns(reader, Drafts(driver))
+        self.pager = Pager(reader)
+        self.listing = Listing(reader)
+        self.items = ItemReader(reader)
         self.changes = Changes(driver, clock)
-        leases, drafts = TurnLeases(driver), Drafts(driver)
+        leases = TurnLeases(driver)
+        drafts = Drafts(driver)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
         self.activator = Activator(reader, self.rewinder)
         self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
         self.variants = variants = Variants(reader, self.writer, self.rewinder)
-        self.watcher = Watcher(self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes)
+        self.watcher = Watcher(
+            self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes
+        )
         turn_records = TurnRecordReader(reader, self.turns)
         self.turn_keeper = TurnKeeper(ends, leases, drafts, turn_records, variants)
         self.decisions = Decisions(turn_records, variants)
-        self.catalog, self.stats = Catalog(reader), StatsReader(reader.heads, Statistics(driver))
-        kept = {"annotations": ANNOTATIONS, "summaries": SUMMARIES, "drafts": DRAFTS, "search_segments": SEARCH}
+        self.catalog = Catalog(reader)
+        self.stats = StatsReader(reader.heads, Statistics(driver))
+        kept = {
+            "annotations": ANNOTATIONS,
+            "summaries": SUMMARIES,
+            "drafts": DRAFTS,
+            "search_segments": SEARCH,
+        }
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
-        self.retention = Retention(reader, tombstones, LostConversations(driver), states, parts, self._move_late)
+        self.retention = Retention(
+            reader, tombstones, LostConversations(driver), states, parts, self._move_late
+        )
         self.background = self.retention.background
-        self._ends, self.driver, self._migrator, self._clock = ends, driver, migrator, clock
-        self._compaction, self._compaction_seconds = (strategy, policy), compaction_seconds
+        self._ends = ends
+        self.driver = driver
+        self._migrator = migrator
+        self._clock = clock
+        self._compaction = (strategy, policy)
+        self._compaction_seconds = compaction_seconds
 
     @cached_property
     def compactor(self) -> Compactor:
@@ -135,7 +170,9 @@ class Services:
         from convstore.compaction.compactor import Compactor  # noqa: PLC0415
 
         seconds = self._compaction_seconds
-        return Compactor(self._ends, self.summaries, self.background, *self._compaction, wait_seconds=seconds)
+        return Compactor(
+            self._ends, self.summaries, self.background, *self._compaction, wait_seconds=seconds
+        )
 
     @cached_property
     def verifier(self) -> Verifier:
@@ -145,7 +182,14 @@ class Services:
 
         schema = SchemaCheck(self.driver, self._migrator)
         repairer = self.repairer
-        return Verifier(repairer.inspection, repairer, schema, self._clock, self.sealer, self.reader.schema.check)
+        return Verifier(
+            repairer.inspection,
+            repairer,
+            schema,
+            self._clock,
+            self.sealer,
+            self.reader.schema.check,
+        )
 
     @cached_property
     def repairer(self) -> Repairer:
@@ -154,7 +198,8 @@ class Services:
 
         codec = Codec()
         codec.keep_unknown()
-        inspection, copies = Inspection(self.driver), Copies(self.driver)
+        inspection = Inspection(self.driver)
+        copies = Copies(self.driver)
         return Repairer(self._ends, inspection, copies, self.retention.tombstones, codec)
 
     async def _move_late(self, tombstone: Mapping[str, Any]) -> None:

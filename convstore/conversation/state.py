@@ -17,7 +17,8 @@ class ConversationState:
     """
 
     def __init__(self, host: Host, scope: Scope) -> None:
-        self._services, self._scope = host.services, scope
+        self._services = host.services
+        self._scope = scope
 
     async def get(self) -> StateSnapshot:
         """Return the values and their revision; no values and 0 if nothing was ever stored. Two commands.
@@ -27,7 +28,9 @@ class ConversationState:
         """
         return await (await self._services()).states.get(self._scope)
 
-    async def update(self, changes: dict[str, Any], *, revision: int | None = None) -> StateSnapshot:
+    async def update(
+        self, changes: dict[str, Any], *, revision: int | None = None
+    ) -> StateSnapshot:
         """Set values by name and remove those that are None; the others stay. Returns the new state.
 
         Atomic: of several concurrent updates with one revision, one is stored. Without a revision each is applied to

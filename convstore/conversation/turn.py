@@ -1,4 +1,7 @@
-"""One turn that a worker holds: ask, run the model and the tools, stop, wait for a person, resume, answer."""
+"""One turn that a worker holds: ask, run the model and the tools, stop, wait for a person, resume, answer.
+
+The module is long because nearly all of it is the documentation of one class.
+"""
 
 from __future__ import annotations
 
@@ -64,14 +67,21 @@ class TurnSession:
     """
 
     def __init__(self, chat: Any, keeper: TurnKeeper, held: HeldTurn, views: PastViews) -> None:
-        self._chat, self._keeper, self._held, self._views = chat, keeper, held, views
+        self._chat = chat
+        self._keeper = keeper
+        self._held = held
+        self._views = views
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._streaming: AsyncGenerator[Any, None] | None = None
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
-        self._notes = dict[type, Any]()  # of frameworks that work within the session, by the class of each
-        self._reserved = dict[str, _Numbers]()  # by the id of the result, whose append may have failed
+        self._notes = dict[
+            type, Any
+        ]()  # of frameworks that work within the session, by the class of each
+        self._reserved = dict[
+            str, _Numbers
+        ]()  # by the id of the result, whose append may have failed
         self._numbering = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -112,7 +122,9 @@ class TurnSession:
     def is_running(self) -> bool:
         """True if the turn is held, neither finished nor waiting for a person, and nobody asked to stop it."""
         record = self._held.record
-        return not (record.is_finished or record.is_waiting or self._held.is_stopping or self._held.is_lost)
+        return not (
+            record.is_finished or record.is_waiting or self._held.is_stopping or self._held.is_lost
+        )
 
     @property
     def is_variant(self) -> bool:
@@ -147,14 +159,19 @@ class TurnSession:
 
         The next AI message that is appended gets its stamp.
         """
-        history: History = await (self._load_variant(policy) if self.is_variant else self._chat.load_history(policy))
+        history: History = await (
+            self._load_variant(policy) if self.is_variant else self._chat.load_history(policy)
+        )
         self._stamp = history.stamp
         return history
 
     async def _load_variant(self, policy: HistoryPolicy | None) -> History:
-        held, chosen = self._held, check_policy(policy) or self._chat.store.policy
+        held = self._held
+        chosen = check_policy(policy) or self._chat.store.policy
         entry = held.branch.totals.entries if held.branch else held.tail.entries
-        history, held.record_of_view = await self._views.of_variant(held.scope, entry, chosen, held.record_of_view)
+        history, held.record_of_view = await self._views.of_variant(
+            held.scope, entry, chosen, held.record_of_view
+        )
         return history
 
     async def append(
@@ -190,12 +207,15 @@ class TurnSession:
         whole = addition.messages
         for index, message in enumerate(whole):
             if message.id == self.turn_id:
-                raise InvalidMessageError("has the id of the turn, which is that of its question", index=index)
+                raise InvalidMessageError(
+                    "has the id of the turn, which is that of its question", index=index
+                )
         answers = any(isinstance(message, AIMessage) for message in whole)
         stamp = stamp or (self._stamp if answers else None)
         receipt = await self._keeper.writes.append(self._held, addition._replace(stamp=stamp))
         if answers:
-            self._stamp, self._unsaid = None, StreamedReply()
+            self._stamp = None
+            self._unsaid = StreamedReply()
         return receipt
 
     def _normalized(self, messages: Any) -> Addition:
@@ -241,7 +261,8 @@ class TurnSession:
         return self._streaming
 
     async def _stream(self, source: Any, on_stop: str, redact: Any) -> AsyncGenerator[Any, None]:
-        reply, held = StreamedReply(), self._held
+        reply = StreamedReply()
+        held = self._held
         self._unsaid = reply if on_stop == "keep" else StreamedReply()
 
         def text() -> Any:
@@ -269,7 +290,8 @@ class TurnSession:
         Raises:
             TurnClosedError: It was ended without what was said.
         """
-        record, said = self._held.record, self._stopped()
+        record = self._held.record
+        said = self._stopped()
         if not record.is_ended:
             stamp = self._stamp if said.messages else None
             return said._replace(event=TurnEvent("stop", self.turn_id), stamp=stamp)
@@ -283,7 +305,9 @@ class TurnSession:
         if message is None:
             return Addition()
         said = self._normalized(message)
-        results = [result_of(call, _STOPPED, is_error=True) for call in calls_without_result(said.messages)]
+        results = [
+            result_of(call, _STOPPED, is_error=True) for call in calls_without_result(said.messages)
+        ]
         return said._replace(messages=[*said.messages, *results])
 
     async def add_result(
@@ -318,7 +342,9 @@ class TurnSession:
         """
         found = given_sources(sources)
         if error and found.items:
-            raise InvalidInputError("a failed call has no sources; leave out error=True, or the sources")
+            raise InvalidInputError(
+                "a failed call has no sources; leave out error=True, or the sources"
+            )
         message = result_of(self._checked(call), content, is_error=error)
         check_fields(message, index=0)
         message.artifact = artifact
@@ -330,7 +356,8 @@ class TurnSession:
         """Return a result with numbers on its sources; a repetition gets the numbers of the first time."""
         from convstore.tools.numbering import with_numbers  # noqa: PLC0415 - LangChain's tools load slowly
 
-        id_, texts = str(message.id), [source.text for source in found.items]
+        id_ = str(message.id)
+        texts = [source.text for source in found.items]
         async with self._numbering:
             known = self._reserved.get(id_)
             if self._held.record.result(id_):
@@ -347,17 +374,25 @@ class TurnSession:
         """Return the numbers of the sources of a result in the log; those of its own copies are not earlier ones."""
         [record] = await self._chat.get_tool_messages([result_id])
         numbers = [source.source_id for source in record.sources]
-        earlier = [None if source.earlier_id in numbers else source.earlier_id for source in record.sources]
+        earlier = [
+            None if source.earlier_id in numbers else source.earlier_id for source in record.sources
+        ]
         return _Numbers([source.content for source in record.sources], numbers, earlier)
 
     def _checked(self, call: TurnCall) -> TurnCall:
         """Return a call that is open, has its result, or was left by the end of the turn; refuse any other."""
         if not isinstance(call, TurnCall):
-            raise InvalidInputError(f"call must be one of turn.open_calls, not {type(call).__name__}")
+            raise InvalidInputError(
+                f"call must be one of turn.open_calls, not {type(call).__name__}"
+            )
         record = self._held.record
-        is_left = record.is_ended and record.find_call(call.result_id) is not None  # the append is refused
+        is_left = (
+            record.is_ended and record.find_call(call.result_id) is not None
+        )  # the append is refused
         if not (is_left or call.result_id in self._open_ids or record.result(call.result_id)):
-            raise InvalidInputError(f"the call {call.id!r} of {call.name!r} is none of turn.open_calls")
+            raise InvalidInputError(
+                f"the call {call.id!r} of {call.name!r} is none of turn.open_calls"
+            )
         return call
 
     @property
@@ -388,7 +423,9 @@ class TurnSession:
             if call in self.waiting_calls:
                 return None
             if self._checked(call).result_id not in self._open_ids:
-                raise InvalidInputError(f"the call {call.id!r} of {call.name!r} has its result already")
+                raise InvalidInputError(
+                    f"the call {call.id!r} of {call.name!r} has its result already"
+                )
             return Addition(event=TurnEvent("wait", self.turn_id, call.result_id))
 
         await self._keeper.writes.record(self._held, wait)
@@ -412,8 +449,13 @@ class TurnSession:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:  # after a mere `bool` type checkers would call every name of the block possibly unbound
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> (
+        bool | None
+    ):  # after a mere `bool` type checkers would call every name of the block possibly unbound
         self._is_entered = False
         note_exit(self)
         if self._renewing is not None:
@@ -436,11 +478,18 @@ class TurnSession:
 
     async def _renew(self) -> None:
         """Renew the lease and look for a request to stop, until the session is left."""
-        sleep, passed = self._keeper.sleep, 0.0
+        sleep = self._keeper.sleep
+        passed = 0.0
         while not self._held.is_lost:
             await sleep(CHECK_SECONDS)
             passed += CHECK_SECONDS
             is_due = passed >= RENEW_SECONDS
-            with suppress(StoreError):  # tried again, and an append finds out whether the lease lapsed
-                await (self._keeper.writes.renew(self._held) if is_due else self._keeper.writes.look(self._held))
+            with suppress(
+                StoreError
+            ):  # tried again, and an append finds out whether the lease lapsed
+                await (
+                    self._keeper.writes.renew(self._held)
+                    if is_due
+                    else self._keeper.writes.look(self._held)
+                )
                 passed = 0.0 if is_due else passed

@@ -68,7 +68,9 @@ def own_conversation(chat: Conversation) -> Conversation:
 
 def turn_around() -> HeldTurn | None:
     """Return the turn within which an agent around this one has called the tool that runs; None without one."""
-    turns = (begun_by_caller(outer, turn_id) for outer, call, turn_id in reversed(_OUTER.get()) if call)
+    turns = (
+        begun_by_caller(outer, turn_id) for outer, call, turn_id in reversed(_OUTER.get()) if call
+    )
     return next((turn for turn in turns if turn), None)
 
 
@@ -80,10 +82,14 @@ async def with_turn_id(
     Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
     own. One command if the ids differ, else none.
     """
-    held, at = held_by_caller(chat), last_question(messages)
+    held = held_by_caller(chat)
+    at = last_question(messages)
     if held is None or at is None or held.record.turn_id in ids_of(messages):
         return messages, []
     if await log_of(chat).find([str(messages[at].id)]):
         return messages, []
     named = [messages[at].model_copy(update={"id": held.record.turn_id}), *messages[at + 1 :]]
-    return [*messages[:at], *named], [*(RemoveMessage(str(message.id)) for message in messages[at:]), *named]
+    return [*messages[:at], *named], [
+        *(RemoveMessage(str(message.id)) for message in messages[at:]),
+        *named,
+    ]

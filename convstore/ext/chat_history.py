@@ -7,7 +7,15 @@ or the stub of a result, is never appended.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from inspect import Parameter, Signature
 from itertools import takewhile
 from typing import Any, Literal, TypeVar, cast
@@ -56,9 +64,12 @@ class ChatMessageHistory(BaseChatMessageHistory):
     ) -> None:
         super().__init__()
         if not isinstance(chat, Conversation):
-            raise InvalidInputError(f"chat must come from store.conversation(...), not {type(chat).__name__}")
+            raise InvalidInputError(
+                f"chat must come from store.conversation(...), not {type(chat).__name__}"
+            )
         check_choice(clear, "delete", "rewind", name="clear")
-        self.chat, self.policy = chat, check_policy(policy)
+        self.chat = chat
+        self.policy = check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
 
     def __repr__(self) -> str:
@@ -112,7 +123,9 @@ class ChatMessageHistory(BaseChatMessageHistory):
     async def _load(self, chat: Conversation) -> list[BaseMessage]:
         return (await chat.load_history(self.policy)).messages
 
-    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None) -> None:
+    async def _add(
+        self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None
+    ) -> None:
         new = [message for message in messages if kind_of(message) not in ADDED]
         if not new:
             return
@@ -120,7 +133,11 @@ class ChatMessageHistory(BaseChatMessageHistory):
             await chat.append(new, stamp=stamp)
         except ContentConflictError:
             shown = await _shown(chat, [message.id for message in new])
-            rest = [message for message in new if _fields_shown(message) != _fields_shown(shown.get(message.id or ""))]
+            rest = [
+                message
+                for message in new
+                if _fields_shown(message) != _fields_shown(shown.get(message.id or ""))
+            ]
             if len(rest) == len(new):
                 raise
             if rest:
@@ -134,7 +151,9 @@ class ChatMessageHistory(BaseChatMessageHistory):
         for first in await chat.list_messages(after=0, limit=1):
             await chat.rewind(before=str(first.message.id))
 
-    def _wait(self, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
+    def _wait(
+        self, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
         instead = f"`await history.{async_name}(...)`, and `ainvoke` of what uses the history"
         return run_sync(self.chat, work, instead=instead)
 
@@ -156,7 +175,9 @@ class _RunHistory(ChatMessageHistory):
             self._view = await chat.load_history(self.policy)
         return list(self._view.messages)
 
-    async def _add(self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None) -> None:
+    async def _add(
+        self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None
+    ) -> None:
         new = _without_repeats(messages)
         if self._view is not None:
             asked = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
@@ -204,7 +225,8 @@ class SessionHistories:
         clear: Literal["delete", "rewind"] = "delete",
         scope: Mapping[str, str] | None = None,
     ) -> None:
-        self._store, self._policy = store, check_policy(policy)
+        self._store = store
+        self._policy = check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
         self._scope = dict(check_partial_scope(store.scope_keys, scope or {}))
         self._keys = [key for key in store.scope_keys if key not in self._scope]
@@ -218,7 +240,11 @@ class SessionHistories:
         """The scope keys that each run has to set, for ``history_factory_config``."""
         return [
             ConfigurableFieldSpec(
-                id=key, annotation=str, name=key, description="Scope of the conversation.", default=""
+                id=key,
+                annotation=str,
+                name=key,
+                description="Scope of the conversation.",
+                default="",
             )
             for key in self._keys
         ]
@@ -235,8 +261,12 @@ class SessionHistories:
             raise InvalidScopeError(f"pass {', '.join(self._keys)} by name")
         values |= dict(zip(self._keys, session_id, strict=False))
         if again := self._scope.keys() & values.keys():
-            raise InvalidScopeError(f"{min(again)} is the same for all runs of these histories; do not pass it")
-        return _RunHistory(self._store.conversation(**self._scope, **values), self._policy, clear=self._clear)
+            raise InvalidScopeError(
+                f"{min(again)} is the same for all runs of these histories; do not pass it"
+            )
+        return _RunHistory(
+            self._store.conversation(**self._scope, **values), self._policy, clear=self._clear
+        )
 
 
 def with_message_history(
@@ -261,7 +291,9 @@ def with_message_history(
         options: As in `RunnableWithMessageHistory`: ``input_messages_key``, ``history_messages_key`` and others.
     """
     histories = SessionHistories(store, policy=policy, scope=scope)
-    chain = RunnableWithMessageHistory(runnable, histories, history_factory_config=histories.config, **options)
+    chain = RunnableWithMessageHistory(
+        runnable, histories, history_factory_config=histories.config, **options
+    )
     # Its types do not know that a generator may take the configuration.
     steps = cast(Any, _checked), cast(Any, _achecked)
     chain.bound = chain.bound | RunnableGenerator[Any, Any](*steps, name="check_history")
@@ -274,7 +306,9 @@ def _checked(output: Iterator[Any], config: RunnableConfig) -> Iterator[Any]:
     config.get("configurable", {})["message_history"].check()
 
 
-async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> AsyncGenerator[Any, None]:
+async def _achecked(
+    output: AsyncIterator[Any], config: RunnableConfig
+) -> AsyncGenerator[Any, None]:
     """Yield the output unchanged; at its end, raise the error of adding it to the history."""
     async for part in output:
         yield part
@@ -283,7 +317,10 @@ async def _achecked(output: AsyncIterator[Any], config: RunnableConfig) -> Async
 
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
     """Return the messages that the log has, by id, as views show them once their turn is finished."""
-    left = [stored_id.ordinal for stored_id in (await log_of(chat).find([id_ for id_ in ids if id_])).values()]
+    left = [
+        stored_id.ordinal
+        for stored_id in (await log_of(chat).find([id_ for id_ in ids if id_])).values()
+    ]
     shown: dict[str, BaseMessage] = {}
     while left and (page := await chat.list_messages(after=min(left) - 1, limit=_PAGE)):
         shown |= {str(message.message.id): message.message for message in page}
@@ -294,7 +331,11 @@ async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, Bas
 def _fields_shown(message: BaseMessage | None) -> dict[str, Any]:
     if message is None:
         return {}
-    return {key: value for key, value in fields_of(sendable_message(message)).items() if key != "artifact"}
+    return {
+        key: value
+        for key, value in fields_of(sendable_message(message)).items()
+        if key != "artifact"
+    }
 
 
 def _without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:

@@ -27,7 +27,8 @@ from convstore.types import History
 
 OnFork = Literal["rewind", "raise"]
 _PAGE = 1_000
-_FIRST_CHECKPOINTS, _MOST_CHECKPOINTS = 4, 64
+_FIRST_CHECKPOINTS = 4
+_MOST_CHECKPOINTS = 64
 """Checkpoints in the first page and in the largest; pages grow, as most runs need the first ones only."""
 
 _INNER = "|"
@@ -56,11 +57,15 @@ def is_addressed() -> bool:
 
 def may_be_behind(history: History, messages: Sequence[BaseMessage]) -> bool:
     """Return True if a view goes on after the messages of a state, or the run's configuration names a checkpoint."""
-    last = next((message.id for message in reversed(history.messages) if not kind_of(message)), None)
+    last = next(
+        (message.id for message in reversed(history.messages) if not kind_of(message)), None
+    )
     return is_addressed() or (last is not None and last not in ids_of(messages))
 
 
-async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: OnFork) -> Branch | None:
+async def go_back(
+    chat: Conversation, messages: Sequence[BaseMessage], on_fork: OnFork
+) -> Branch | None:
     """Rewind the log to the state of a run that began at an older checkpoint; None if the run did not.
 
     May be repeated. If the state is of a branch that the last rewind abandoned, that rewind is undone.
@@ -74,7 +79,11 @@ async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: 
     at = last_question(messages)
     question = None if at is None else messages[at]
     edited = question if question and await _is_edited(chat, question, stored) else None
-    lost = [str(message.id) for message in messages if message.id in stored.keys() - active and message is not edited]
+    lost = [
+        str(message.id)
+        for message in messages
+        if message.id in stored.keys() - active and message is not edited
+    ]
     is_repeated = question and held is not None and question.id in active - held
     if is_repeated or (since.isdisjoint(later) and not lost):
         return None
@@ -91,11 +100,15 @@ async def go_back(chat: Conversation, messages: Sequence[BaseMessage], on_fork: 
     if before:
         await chat.rewind(before=before)
     new = {edited.id: edited.model_copy(update={"id": str(uuid4())})} if edited else {}
-    changes = [change for id_, message in new.items() for change in (RemoveMessage(str(id_)), message)]
+    changes = [
+        change for id_, message in new.items() for change in (RemoveMessage(str(id_)), message)
+    ]
     return Branch(frozenset(later), [new.get(message.id, message) for message in messages], changes)
 
 
-async def _is_edited(chat: Conversation, question: BaseMessage, stored: Mapping[str, StoredId]) -> bool:
+async def _is_edited(
+    chat: Conversation, question: BaseMessage, stored: Mapping[str, StoredId]
+) -> bool:
     if question.id not in stored:
         return False
     at = stored[str(question.id)].ordinal
@@ -103,9 +116,14 @@ async def _is_edited(chat: Conversation, question: BaseMessage, stored: Mapping[
     return known.message.content != question.content
 
 
-async def _after(chat: Conversation, first: int, messages: Sequence[BaseMessage]) -> tuple[set[str], list[str]]:
+async def _after(
+    chat: Conversation, first: int, messages: Sequence[BaseMessage]
+) -> tuple[set[str], list[str]]:
     """Return the ids of a state's messages that are active in the log, and those of the messages after them."""
-    page = [str(message.message.id) for message in await chat.list_messages(after=first - 1, limit=_PAGE)]
+    page = [
+        str(message.message.id)
+        for message in await chat.list_messages(after=first - 1, limit=_PAGE)
+    ]
     own = ids_of(messages).intersection(page)
     return own, page[max((page.index(id_) + 1 for id_ in own), default=0) :]
 
@@ -118,7 +136,11 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
     """
     configurable, metadata = run_config()
     own: set[Any] = {(configurable.get("checkpoint_map") or {}).get("")}
-    end, start, since, parents, has_input = metadata.get("checkpoint_id"), None, set[str](), set[Any](), False
+    end = metadata.get("checkpoint_id")
+    start = None
+    since = set[str]()
+    parents = set[Any]()
+    has_input = False
     async with aclosing(_newest_first(configurable)) as snapshots:
         async for snapshot in snapshots:
             is_made = snapshot.metadata.get("source") in ("update", "fork")
@@ -126,7 +148,8 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
             parent = _parent_of(snapshot)
             end = end or (id_ if is_made else None)
             if id_ == end:
-                start, since = start or snapshot, since | (_message_ids(snapshot) if id_ in parents else set())
+                start = start or snapshot
+                since = since | (_message_ids(snapshot) if id_ in parents else set())
                 if not is_made or not parent:
                     break
                 end = parent
@@ -182,7 +205,9 @@ class _Origins(NamedTuple):
 async def _origins(ids: Collection[str]) -> _Origins:
     """Follow the messages of a state back to the checkpoints that had them first."""
     configurable, metadata = run_config()
-    first, parents, sources = dict[str, Any](), dict[Any, Any](), dict[Any, Any]()
+    first = dict[str, Any]()
+    parents = dict[Any, Any]()
+    sources = dict[Any, Any]()
     before = set[str]()
     # The input and the step that takes it are this run's; they may not be saved yet.
     step_before = metadata.get("langgraph_step", 0) - 3
@@ -198,7 +223,10 @@ async def _origins(ids: Collection[str]) -> _Origins:
                 break
             first |= dict.fromkeys(held, id_)
     # The step after an input has its messages first.
-    found = {id_: "input" if sources.get(parents[at]) == "input" else str(sources[at]) for id_, at in first.items()}
+    found = {
+        id_: "input" if sources.get(parents[at]) == "input" else str(sources[at])
+        for id_, at in first.items()
+    }
     return _Origins(found, before)
 
 

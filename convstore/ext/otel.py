@@ -27,8 +27,10 @@ except ImportError as error:
 # The names of OpenTelemetry's semantic conventions for generative AI 0.1.0 and for databases 1.45, as far as they have
 # them. They are pinned here: those for generative AI are in development, and the Python package of conventions marks
 # its copies of them as moved.
-_OPERATION, _CONVERSATION = "gen_ai.operation.name", "gen_ai.conversation.id"
-_ERROR, _SYSTEM = "error.type", "db.system.name"
+_OPERATION = "gen_ai.operation.name"
+_CONVERSATION = "gen_ai.conversation.id"
+_ERROR = "error.type"
+_SYSTEM = "db.system.name"
 _OPERATIONS = {
     "append": "create_memory",
     "load": "load_history",
@@ -53,7 +55,8 @@ _COUNTED = ("tokens_stored", "tokens_shown", "tokens_whole")
 _BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)
 """Bounds of the histogram in seconds, as the conventions for databases have them."""
 
-_DELAY, _AT_ONCE = 1.0, 128
+_DELAY = 1.0
+_AT_ONCE = 128
 """Seconds after which an operation is recorded at the latest, and the number at which all are recorded."""
 
 _NOTHING: Mapping[str, Any] = {}
@@ -108,20 +111,27 @@ class _Recorder:
     def __init__(self, tracer: trace.Tracer, meter: metrics.Meter, *, is_local: bool) -> None:
         self._system = {_SYSTEM: "mongomock" if is_local else "mongodb"}
         self._kind = trace.SpanKind.INTERNAL if is_local else trace.SpanKind.CLIENT
-        self._tracer, self._seen, self._due = tracer, deque[_Seen](), 0
+        self._tracer = tracer
+        self._seen = deque[_Seen]()
+        self._due = 0
         # One for each, as an attribute with its name would double the time that recording it takes.
         new = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=_BOUNDS)
         self._durations = {name: new(f"convstore.{name}.duration") for name in _OPERATIONS}
-        self._counters = {name: meter.create_counter(_ATTRIBUTES[name], unit="{token}") for name in _COUNTED}
+        self._counters = {
+            name: meter.create_counter(_ATTRIBUTES[name], unit="{token}") for name in _COUNTED
+        }
         self._discarded = meter.create_counter(_DISCARDED, unit="{message}")
 
     def observed(self, operation: Operation, work: _Work, id_of: Callable[[Any], str]) -> _Work:
         """Return a method that does the work and notes how it ended."""
-        name, has_scope = operation.name, operation.has_scope
+        name = operation.name
+        has_scope = operation.has_scope
 
         async def noted(*args: Any, **options: Any) -> Any:
-            found, conversation = _NOTHING, id_of(args[0]) if has_scope else ""
-            began, context = time_ns(), get_current()
+            found = _NOTHING
+            conversation = id_of(args[0]) if has_scope else ""
+            began = time_ns()
+            context = get_current()
             try:
                 result = await work(*args, **options)
                 found = operation.counts(result)
@@ -164,7 +174,11 @@ class _Recorder:
         failed = {_ERROR: found["error"]} if "error" in found else None
         self._durations[operation].record((ended - began) / 1e9, failed, context)
         name = _OPERATIONS[operation]
-        attributes = {_OPERATION: name, **self._system, **{_ATTRIBUTES[key]: found[key] for key in found}}
+        attributes = {
+            _OPERATION: name,
+            **self._system,
+            **{_ATTRIBUTES[key]: found[key] for key in found},
+        }
         if conversation:
             attributes[_CONVERSATION] = conversation
         span = self._tracer.start_span(name, context, self._kind, attributes, start_time=began)

@@ -56,7 +56,9 @@ def scope_of(
     """
     run = Run(context, (config or {}).get("configurable") or {})
     given = _given(chosen, run)
-    return dict(scope_of_run(store.scope_keys, context=context, configurable=run.configurable, given=given))
+    return dict(
+        scope_of_run(store.scope_keys, context=context, configurable=run.configurable, given=given)
+    )
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:

@@ -54,10 +54,13 @@ class _Postings(dict[str, tuple[bytearray, ...]]):
     """The windows of the terms of each piece of text between spaces, as texts of one language have them."""
 
     def __init__(self, by_term: Mapping[str, bytearray], language: str) -> None:
-        self._by_term, self._language = by_term, language
+        self._by_term = by_term
+        self._language = language
 
     def __missing__(self, piece: str) -> tuple[bytearray, ...]:
-        found = self[piece] = tuple(map(self._by_term.__getitem__, piece_terms(piece, self._language)))
+        found = self[piece] = tuple(
+            map(self._by_term.__getitem__, piece_terms(piece, self._language))
+        )
         return found
 
 
@@ -92,10 +95,21 @@ class IndexBuilder:
         size = sum(len(text.text) for message_texts in texts for text in message_texts)
         return not self.messages or self.characters + size <= self.room
 
-    def adding(self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime) -> Steps[None]:
+    def adding(
+        self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime
+    ) -> Steps[None]:
         """Add a message with its texts, all of them read, of the entry that begins with an ordinal, by one window."""
         self.messages.append(
-            IndexedMessage(stored.ordinal, stored.type, first, stored.id, stored.tool, at, stored.payload, stored.turn)
+            IndexedMessage(
+                stored.ordinal,
+                stored.type,
+                first,
+                stored.id,
+                stored.tool,
+                at,
+                stored.payload,
+                stored.turn,
+            )
         )
         self.characters += _MESSAGE + len(stored.id)
         language = language_of(" ".join(text.text[:1_000] for text in texts))
@@ -110,7 +124,9 @@ class IndexBuilder:
             shown = without_copies(text, texts[:index]) if text.is_rest else text.text
             yield from self._add_text(index, text, shown, postings, begin)
 
-    def _add_text(self, index: int, text: Text, shown: str, postings: _Postings, begin: int) -> Steps[None]:
+    def _add_text(
+        self, index: int, text: Text, shown: str, postings: _Postings, begin: int
+    ) -> Steps[None]:
         """Add the windows of a text.
 
         Args:
@@ -120,7 +136,8 @@ class IndexBuilder:
             postings: Those of its language.
             begin: Number of the first window of its message.
         """
-        label, until = text.label, len(self.windows)
+        label = text.label
+        until = len(self.windows)
         if text.is_rest and shown.isspace():
             return
         is_escaped = shown.lstrip()[:1] in ("{", "[") and "\\" in shown
@@ -147,10 +164,18 @@ class IndexBuilder:
 
     def keep(self, groups: Iterable[tuple[str, ...]]) -> None:
         """Drop all terms but those of a query, and all texts without them."""
-        kept = {term: windows for term in terms_of(self, groups) if (windows := self.by_term.get(term))}
-        self.by_term, self._postings = defaultdict(bytearray, kept), {}
-        message_of, text_of = self.windows.message_of, self.windows.text_of
-        found = {(message_of[window], text_of[window]) for windows in kept.values() for window in numbers_in(windows)}
+        kept = {
+            term: windows for term in terms_of(self, groups) if (windows := self.by_term.get(term))
+        }
+        self.by_term = defaultdict(bytearray, kept)
+        self._postings = {}
+        message_of = self.windows.message_of
+        text_of = self.windows.text_of
+        found = {
+            (message_of[window], text_of[window])
+            for windows in kept.values()
+            for window in numbers_in(windows)
+        }
         self.texts = {key: text for key, text in self.texts.items() if key in found}
         self._kept = sum(map(len, self.texts.values()))
 
@@ -167,7 +192,9 @@ class IndexBuilder:
     @property
     def questions(self) -> Sequence[int]:
         """Return the indexes of its questions, in order."""
-        return [index for index, message in enumerate(self.messages) if message.turn == message.ordinal]
+        return [
+            index for index, message in enumerate(self.messages) if message.turn == message.ordinal
+        ]
 
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""
@@ -195,7 +222,9 @@ def terms_of(part: _HasTerms, groups: Iterable[tuple[str, ...]]) -> set[str]:
     return {
         term
         for group in groups
-        for term in (chain.from_iterable(map(part.containing, group)) if is_single(group) else group)
+        for term in (
+            chain.from_iterable(map(part.containing, group)) if is_single(group) else group
+        )
     }
 
 

@@ -20,7 +20,8 @@ from convstore.index.words import is_common
 _MAX_GROUPS = 64
 """Number of words of a query that count; the rarest are taken."""
 
-_SATURATION, _LENGTH_WEIGHT = 1.2, 0.75
+_SATURATION = 1.2
+_LENGTH_WEIGHT = 0.75
 _FURTHER_WINDOWS = 0.1
 """Weight of the other windows of a message, in addition to its best one."""
 
@@ -29,10 +30,13 @@ _COMMON_WEIGHT = 0.3
 _HUMAN_WEIGHT = 1.1
 """Weight of a human message: what a question is about was mostly said by the user."""
 
-_NEIGHBOURS, _NEIGHBOUR_WEIGHT = 3, 0.3
+_NEIGHBOURS = 3
+_NEIGHBOUR_WEIGHT = 0.3
 """A word in one of so many messages before or after a match counts as well, if the match lacks it: an answer seldom
 repeats its question."""
-_SAME_QUESTION, _ANSWERS, _ANSWER_WEIGHT = 0.9, 8, 0.9
+_SAME_QUESTION = 0.9
+_ANSWERS = 8
+_ANSWER_WEIGHT = 0.9
 """A human message with so much of the query is the same question, asked before. So many messages after it, if they have
 a word of the query, come shortly after it."""
 _ENOUGH_WINDOWS = 3_000
@@ -75,7 +79,9 @@ def ranked(
             answered = log.answered_at(position)
             question = values[position]
             for key in chain.from_iterable(keys_at.get(term, ()) for term in answered):
-                values[key] = max(values[key], values[key] + _ANSWER_WEIGHT * (question - values[key]))
+                values[key] = max(
+                    values[key], values[key] + _ANSWER_WEIGHT * (question - values[key])
+                )
     for key in values:
         if key % log.size in log.humans:
             values[key] *= _HUMAN_WEIGHT
@@ -98,44 +104,62 @@ class _Log:
         self.parts = parts
         self.firsts = [0, *accumulate(part.size for part in parts)]
         self.size = self.firsts[-1]
-        self.humans = {first + index for first, part in zip(self.firsts, parts, strict=False) for index in part.humans}
+        self.humans = {
+            first + index
+            for first, part in zip(self.firsts, parts, strict=False)
+            for index in part.humans
+        }
 
     def message(self, position: int) -> tuple[int, IndexedMessage]:
         """Return a message with the index of its part."""
         part = bisect_right(self.firsts, position) - 1
         return part, self.parts[part].message(position - self.firsts[part])
 
-    def windows(self, position: int, source: int | None, scores: Mapping[int, float]) -> tuple[int, ...]:
+    def windows(
+        self, position: int, source: int | None, scores: Mapping[int, float]
+    ) -> tuple[int, ...]:
         """Return the windows of a message, or of a source of it, that have a score, best first."""
         part = bisect_right(self.firsts, position) - 1
-        message_of, index = self.parts[part].windows.message_of, position - self.firsts[part]
+        message_of = self.parts[part].windows.message_of
+        index = position - self.firsts[part]
         windows = range(bisect_left(message_of, index), bisect_right(message_of, index))
         sources = self.parts[part].windows.source_of
-        found = [window for window in windows if window in scores and source in (None, sources[window])]
+        found = [
+            window for window in windows if window in scores and source in (None, sources[window])
+        ]
         return tuple(sorted(found, key=lambda window: (-scores[window], window)))
 
     def answered_at(self, question: int) -> range:
         """Return where the messages are that may answer a question: those after it in its turn, up to a number."""
         end = min(question + 1 + _ANSWERS, self.size)
-        return range(question + 1, next((at for at in range(question + 1, end) if at in self.humans), end))
+        return range(
+            question + 1, next((at for at in range(question + 1, end) if at in self.humans), end)
+        )
 
 
 def _values(
-    log: _Log, scores: Sequence[Mapping[int, float]], nearby: Mapping[int, float], *, by_source: bool
+    log: _Log,
+    scores: Sequence[Mapping[int, float]],
+    nearby: Mapping[int, float],
+    *,
+    by_source: bool,
 ) -> dict[int, float]:
     """Return the value of each matching message by its number; of a source by the same plus a multiple of all."""
-    best, rest = dict[int, float](), dict[int, float]()
+    best = dict[int, float]()
+    rest = dict[int, float]()
     for part, first, of_part in zip(log.parts, log.firsts, scores, strict=False):
         if not of_part:
             continue
-        message_of, source_of = part.windows.message_of, part.windows.source_of
+        message_of = part.windows.message_of
+        source_of = part.windows.source_of
         for window, score in of_part.items():
             key = first + message_of[window] + (log.size * source_of[window] if by_source else 0)
             known = best.get(key)
             if known is None:
                 best[key] = score
             elif known < score:
-                best[key], rest[key] = score, rest.get(key, 0.0) + known
+                best[key] = score
+                rest[key] = rest.get(key, 0.0) + known
             else:
                 rest[key] = rest.get(key, 0.0) + score
     return {
@@ -154,7 +178,8 @@ def _scores(
     """
     count = sum(len(part.windows) for part in log.parts)
     average = sum(sum(part.windows.lengths) for part in log.parts) / count if count else 1.0
-    base, slope = _SATURATION * (1 - _LENGTH_WEIGHT), _SATURATION * _LENGTH_WEIGHT / average
+    base = _SATURATION * (1 - _LENGTH_WEIGHT)
+    slope = _SATURATION * _LENGTH_WEIGHT / average
     scores: list[dict[int, float]] = [{} for _ in log.parts]
     nearby: dict[int, float] = {}
     covered: dict[int, float] = {}
@@ -162,10 +187,14 @@ def _scores(
     for frequency, group, terms in _rarest(log.parts, groups):
         weight = math.log(1 + (max(count - frequency, 0) + 0.5) / (frequency + 0.5))
         weight *= _COMMON_WEIGHT if is_common(group) else 1
-        factor, best = weight * (_SATURATION + 1), dict[int, float]()
+        factor = weight * (_SATURATION + 1)
+        best = dict[int, float]()
         for index, of_word in terms.items():
-            part, first, of_part = log.parts[index], log.firsts[index], scores[index]
-            lengths, message_of = part.windows.lengths, part.windows.message_of
+            part = log.parts[index]
+            first = log.firsts[index]
+            of_part = scores[index]
+            lengths = part.windows.lengths
+            message_of = part.windows.message_of
             for window, times in _counts(part, of_word):
                 gain = factor * times / (times + base + slope * lengths[window])
                 of_part[window] = of_part.get(window, 0.0) + gain
@@ -205,7 +234,8 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
     counted: list[_Word] = []
     indexed = [(index, part) for index, part in enumerate(parts) if len(part.windows)]
     for group in groups:
-        frequency, terms = 0, dict[int, list[str]]()
+        frequency = 0
+        terms = dict[int, list[str]]()
         for index, part in indexed:
             for term in sorted(terms_of(part, [group])):
                 if times := part.frequency(term):
@@ -215,7 +245,9 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
             counted.append((frequency, group, terms))
     counted.sort(key=lambda word: word[:2])
     before = accumulate((frequency for frequency, *_ in counted), initial=0)
-    kept = [word for word, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS]
+    kept = [
+        word for word, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS
+    ]
     return kept[:_MAX_GROUPS]
 
 

@@ -28,7 +28,8 @@ SECTIONS = ("terms", "sizes", "postings", "windows", "types", "details")
 """Names of the sections of a segment, each compressed by itself."""
 
 _TYPES = sorted(MESSAGE_TYPES)
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _MAXIMUM_BYTES = 64_000_000
 _TERMS_AT_ONCE = 100
 
@@ -36,9 +37,12 @@ _TERMS_AT_ONCE = 100
 def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
     """Return the sections of a segment with the contents of a part, in steps."""
     terms = yield from _sorted(part.by_term)
-    code, gaps = ("H" if len(part.windows) < 1 << 16 else "I"), bytearray()
+    code = "H" if len(part.windows) < 1 << 16 else "I"
+    gaps = bytearray()
     for first in range(0, len(terms), _TERMS_AT_ONCE):
-        gaps += _packed([numbers_in(part.by_term[term]) for term in terms[first : first + _TERMS_AT_ONCE]], code)
+        gaps += _packed(
+            [numbers_in(part.by_term[term]) for term in terms[first : first + _TERMS_AT_ONCE]], code
+        )
         yield
     sections = {
         "terms": "\n".join(terms).encode(),
@@ -74,7 +78,8 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilde
     whole = IndexBuilder(characters=last.characters)
     parts: list[Part] = [*segments, last]
     for part in parts:
-        first_window, first_message = len(whole.windows), len(whole.messages)
+        first_window = len(whole.windows)
+        first_message = len(whole.messages)
         whole.messages += map(part.message, range(part.size))
         yield
         whole.windows.extend(part.windows, messages=first_message)
@@ -82,7 +87,9 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilde
         for (message, source_id), place in part.places.items():
             whole.places[message + first_message, source_id] = place
         for number, (term, windows) in enumerate(part.items()):
-            whole.by_term[term] += bytes_of(array("I", [window + first_window for window in windows]))
+            whole.by_term[term] += bytes_of(
+                array("I", [window + first_window for window in windows])
+            )
             if number % _TERMS_AT_ONCE == 0:
                 yield
     return whole
@@ -146,12 +153,14 @@ class Segment:
         """Return the places of escaped sources by message and source."""
         found = self._details["places"]
         return {
-            (message, source): SourcePlace(part, start, start, *rest) for message, source, part, start, *rest in found
+            (message, source): SourcePlace(part, start, start, *rest)
+            for message, source, part, start, *rest in found
         }
 
     def items(self) -> Iterable[tuple[str, Sequence[int]]]:
         """Yield each term with its windows, as `by_term` of a part in memory has them."""
-        terms, sizes = self._terms[1:-1].decode().split("\n"), self._sizes
+        terms = self._terms[1:-1].decode().split("\n")
+        sizes = self._sizes
         for term, size, end in zip(terms, sizes, accumulate(sizes), strict=bool(sizes)):
             yield term, list(accumulate(self._gaps[end - size : end]))
 
@@ -178,9 +187,15 @@ class Segment:
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""
         ordinal, first, id_, tool, at, location, turn = self._details["messages"][index]
-        ref = PayloadRef(location[0], location[1], tuple(location[2:]), 0, b"", 0) if location else None
+        ref = (
+            PayloadRef(location[0], location[1], tuple(location[2:]), 0, b"", 0)
+            if location
+            else None
+        )
         moment = _EPOCH + at * _MILLISECOND
-        return IndexedMessage(ordinal, _TYPES[self._types[index]], first, id_, tool, moment, ref, turn)
+        return IndexedMessage(
+            ordinal, _TYPES[self._types[index]], first, id_, tool, moment, ref, turn
+        )
 
     def frequency(self, term: str) -> int:
         """Return the number of windows that contain a term."""
@@ -196,7 +211,9 @@ class Segment:
             at = self._terms.find(b"\n%b\n" % term.encode())
             index = self._terms.count(b"\n", 0, at)
             start = sum(self._sizes[:index])
-            self._found[term] = self._gaps[start : start + self._sizes[index]] if at >= 0 else array("H")
+            self._found[term] = (
+                self._gaps[start : start + self._sizes[index]] if at >= 0 else array("H")
+            )
         return self._found[term]
 
     def containing(self, sign: str) -> Iterable[str]:
@@ -212,7 +229,8 @@ class Segment:
         lean = Segment({name: self.sections[name] for name in ("windows", "types", "details")})
         for term in terms_of(self, groups):
             self._gaps_of(term)
-        lean._found, lean._signs = self._found, self._signs
+        lean._found = self._found
+        lean._signs = self._signs
         return lean
 
 
@@ -242,10 +260,22 @@ def _details(part: IndexBuilder) -> dict[str, Any]:
     return {
         "messages": list(map(_row, part.messages)),
         "labels": list(part.labels.items()),
-        "places": [[*key, place.part, place.middle, place.end, place.length] for key, place in part.places.items()],
+        "places": [
+            [*key, place.part, place.middle, place.end, place.length]
+            for key, place in part.places.items()
+        ],
     }
 
 
 def _row(row: IndexedMessage) -> list[Any]:
-    ref, at = row.payload, (row.created_at - _EPOCH) // _MILLISECOND
-    return [row.ordinal, row.first, row.id, row.tool, at, [ref.token, ref.chunk, *ref.ends] if ref else [], row.turn]
+    ref = row.payload
+    at = (row.created_at - _EPOCH) // _MILLISECOND
+    return [
+        row.ordinal,
+        row.first,
+        row.id,
+        row.tool,
+        at,
+        [ref.token, ref.chunk, *ref.ends] if ref else [],
+        row.turn,
+    ]

@@ -33,10 +33,13 @@ _SLACK = 150
 _ENDS = [re.compile(end) for end in (r"\s[.!?;:]|\n|[\u3002\uff01\uff1f\uff1b]", r"\s", r"[^\w]")]
 """Places to cut after, the best kind of place first, in a text that is read backward."""
 
-_COPY, _COPIES = 40, 64
+_COPY = 40
+_COPIES = 64
 """Minimum size of a text whose copies are not split again, and the number of such texts in a message."""
 
-_NOT_TEXT = frozenset({"id", "index", "signature", "encrypted_content", "data", "base64", "call_id", "type"})
+_NOT_TEXT = frozenset(
+    {"id", "index", "signature", "encrypted_content", "data", "base64", "call_id", "type"}
+)
 """Keys of content blocks that hold ids or data."""
 
 
@@ -61,7 +64,11 @@ class Text(NamedTuple):
 
 
 def texts_of(
-    stored: EntryMessage, sources: Sequence[EntrySource], message: BaseMessage, payload: str | None, codec: Codec
+    stored: EntryMessage,
+    sources: Sequence[EntrySource],
+    message: BaseMessage,
+    payload: str | None,
+    codec: Codec,
 ) -> list[Text]:
     """Return the searchable texts of a message that was decoded without its payload.
 
@@ -73,7 +80,9 @@ def texts_of(
     found = [text for source in sources for text in texts_of_source(source, payload, codec)]
     found += _of_value(message.content, payload, skip=_NOT_TEXT, is_rest=bool(sources))
     calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
-    parts = [[call.get("name"), call.get("args")] for call in calls if call.get("name") != RETRIEVAL_TOOL]
+    parts = [
+        [call.get("name"), call.get("args")] for call in calls if call.get("name") != RETRIEVAL_TOOL
+    ]
     for part in (*parts, message.name, getattr(message, "artifact", None)):
         found += _of_value(part, payload, is_rest=True)
     found += _of_value(message.additional_kwargs, payload, skip=_NOT_TEXT, is_rest=True)
@@ -85,12 +94,17 @@ def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
     sizes = sorted(len(text.text) for message_texts in texts for text in message_texts)
     if sum(sizes) <= MAX_CHARACTERS:
         return texts
-    room, count = MAX_CHARACTERS, len(sizes)
+    room = MAX_CHARACTERS
+    count = len(sizes)
     for size in sizes:
         if size * count > room:
             break
-        room, count = room - size, count - 1
-    return [[text._replace(text=text.text[: room // count]) for text in message_texts] for message_texts in texts]
+        room = room - size
+        count = count - 1
+    return [
+        [text._replace(text=text.text[: room // count]) for text in message_texts]
+        for message_texts in texts
+    ]
 
 
 def windows_of(text: str) -> list[tuple[int, int]]:
@@ -118,8 +132,13 @@ def without_copies(text: Text, others: Sequence[Text]) -> str:
     >>> without_copies(Text(f"1. {orcas} End", is_rest=True), [Text(orcas)]).split()
     ['1.', 'End']
     """
-    shown, end = list[str](), 0
-    comparable = [known.text for known in others if not known.is_rest and text.source_id in (0, known.source_id)]
+    shown = list[str]()
+    end = 0
+    comparable = [
+        known.text
+        for known in others
+        if not known.is_rest and text.source_id in (0, known.source_id)
+    ]
     for other in comparable[:_COPIES]:
         for copy in _copies(other) if _COPY <= len(other) <= len(text.text) - end else ():
             if (start := text.text.find(copy, end)) >= 0:
@@ -139,13 +158,18 @@ def _copies(text: str) -> Iterator[str]:
 
 def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:
     """Yield the text of a source and its item, of which only words that the text lacks are searched."""
-    place, whole = source.place, source.piece or payload or ""
+    place = source.place
+    whole = source.piece or payload or ""
     label = " ".join(filter(None, (source.title, f"({source.url})" if source.url else "")))
-    text, start, item = whole[place.start : place.middle], place.start, whole[place.middle : place.end]
+    text = whole[place.start : place.middle]
+    start = place.start
+    item = whole[place.middle : place.end]
     if place.is_inside:
         text, start = _inside(item, place, codec)
     is_escaped = bool(text) and start < 0 and not source.piece
-    yield Text(text, -1 if source.piece else start, source.id, label, place=place if is_escaped else None)
+    yield Text(
+        text, -1 if source.piece else start, source.id, label, place=place if is_escaped else None
+    )
     yield Text(item, -1 if source.piece else place.middle, source.id, is_rest=True)
 
 
@@ -159,7 +183,9 @@ def _inside(item: str, place: SourcePlace, codec: Codec) -> tuple[str, int]:
     return (found.text if found else "", place.middle + offset if offset >= 0 else -1)
 
 
-def _of_value(value: Any, payload: str | None, *, skip: Collection[str] = (), is_rest: bool) -> Iterator[Text]:
+def _of_value(
+    value: Any, payload: str | None, *, skip: Collection[str] = (), is_rest: bool
+) -> Iterator[Text]:
     """Yield the texts of a value: each part in the payload by itself, all other strings as one text."""
     strings: list[str] = []
     ranges: list[PayloadRange] = []
@@ -170,7 +196,9 @@ def _of_value(value: Any, payload: str | None, *, skip: Collection[str] = (), is
         yield Text((payload or "")[part.start : part.end], part.start, is_rest=is_rest)
 
 
-def _collect(value: Any, skip: Collection[str], strings: list[str], ranges: list[PayloadRange]) -> None:
+def _collect(
+    value: Any, skip: Collection[str], strings: list[str], ranges: list[PayloadRange]
+) -> None:
     """Add the strings and payload ranges of a value, in order; iterative, as values may be nested deeply."""
     pending = [value]
     while pending:
@@ -178,7 +206,11 @@ def _collect(value: Any, skip: Collection[str], strings: list[str], ranges: list
         if isinstance(item, PayloadRange):
             ranges += [] if item.is_media else [item]
         elif isinstance(item, Mapping):
-            kept = {} if is_media(item) else {key: part for key, part in item.items() if key not in skip}
+            kept = (
+                {}
+                if is_media(item)
+                else {key: part for key, part in item.items() if key not in skip}
+            )
             pending += reversed(kept.values())
         elif isinstance(item, list | tuple | set | frozenset):
             pending += reversed(list(item))
@@ -205,7 +237,9 @@ class Snippets:
             return text.strip()
         language = language_of(text)
         matches = [
-            (start, end, words) for start, end, token in spans(text) if (words := self._words_in(token, language))
+            (start, end, words)
+            for start, end, token in spans(text)
+            if (words := self._words_in(token, language))
         ]
         start, end = _densest(matches, characters)
         room = max(0, characters - (end - start))
@@ -223,7 +257,8 @@ class Snippets:
         >>> Snippets([("seal",)]).marks("Two seals bark.")
         [(4, 9)]
         """
-        language, found = language_of(text), list[tuple[int, int]]()
+        language = language_of(text)
+        found = list[tuple[int, int]]()
         for start, end, token in spans(text):
             if self._words_in(token, language):
                 is_next = found and start <= found[-1][1]
@@ -235,20 +270,25 @@ class Snippets:
         if (token, language) not in self._words_of:
             # A single character of a script without spaces is found inside pairs.
             terms = {*token_terms(token, language), *(token if len(token) <= 2 else ())}
-            self._words_of[token, language] = {self._word_of[term] for term in terms if term in self._word_of}
+            self._words_of[token, language] = {
+                self._word_of[term] for term in terms if term in self._word_of
+            }
         return self._words_of[token, language]
 
 
 def _densest(matches: list[tuple[int, int, set[int]]], characters: int) -> tuple[int, int]:
     """Return the range with the most different words that fits; an empty range at the beginning without matches."""
-    best, found = (0, 0), 0
+    best = (0, 0)
+    found = 0
     for index, (start, _, _) in enumerate(matches):
-        words, end = set[int](), start
+        words = set[int]()
+        end = start
         for _, match_end, numbers in matches[index:]:
             if match_end - start > characters:
                 break
             words |= numbers
             end = match_end
         if len(words) > found:
-            best, found = (start, end), len(words)
+            best = (start, end)
+            found = len(words)
     return best

@@ -47,7 +47,9 @@ class Windows:
         count, rest = divmod(len(numbers), len(Window._fields))
         if rest:
             raise ValueError("the columns of the windows differ in length")
-        self._columns = [numbers[index * count : (index + 1) * count] for index in range(len(Window._fields))]
+        self._columns = [
+            numbers[index * count : (index + 1) * count] for index in range(len(Window._fields))
+        ]
         self.message_of, self.text_of, self.source_of, *_, self.lengths = self._columns
 
     def to_bytes(self) -> bytes:

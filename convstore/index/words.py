@@ -65,7 +65,9 @@ _QUESTION_WORDS = """
 """
 _MEANINGFUL = "come den die hat hoe man no not on over plus se si son sur van war"
 """Common words of one language that mean something in another; where they are common, BM25 knows it by itself."""
-_COMMON = frozenset(" ".join((*_STOP_WORDS.values(), _QUESTION_WORDS)).split()) - frozenset(_MEANINGFUL.split())
+_COMMON = frozenset(" ".join((*_STOP_WORDS.values(), _QUESTION_WORDS)).split()) - frozenset(
+    _MEANINGFUL.split()
+)
 
 _IRREGULAR_FORMS = """
     be was were been; become became; begin began begun; bite bit bitten; blow blew blown; break broke broken;
@@ -82,7 +84,9 @@ _IRREGULAR_FORMS = """
     children; foot feet; goose geese; knife knives; leaf leaves; life lives; man men; mouse mice; person people;
     shelf shelves; tooth teeth; wife wives; woman women; good better best; bad worse worst
 """
-_IRREGULAR = {form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(";")) for form in forms}
+_IRREGULAR = {
+    form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(";")) for form in forms
+}
 """Irregular forms of English words, which a stemmer does not know."""
 
 _CLEAR = 3
@@ -94,7 +98,10 @@ def _token() -> re.Pattern[str]:
     """Return the pattern of tokens, made when it is first needed: it takes 10 ms of a process's start."""
     marks = "".join(  # combining ones, which Python's \w does not match
         re.escape(sign)
-        for sign in map(chr, (*range(0x300, 0x1D00), *range(0x1DC0, 0x1E00), *range(0xA800, 0xAC00), 0x200C, 0x200D))
+        for sign in map(
+            chr,
+            (*range(0x300, 0x1D00), *range(0x1DC0, 0x1E00), *range(0xA800, 0xAC00), 0x200C, 0x200D),
+        )
         if unicodedata.category(sign) in ("Mn", "Mc", "Me", "Cf") and not _paired().match(sign)
     )
     word = rf"[^\W_{_PAIRED}]+(?:[{marks}]+[^\W_{_PAIRED}]*)*"
@@ -146,7 +153,8 @@ def language_of(text: str) -> str:
     ('german', 'english', '')
     """
     sample = text[:2_000]
-    counts, words = Counter[str](), Counter(sample.casefold().split())
+    counts = Counter[str]()
+    words = Counter(sample.casefold().split())
     for word in words.keys() & _LANGUAGES_OF.keys():
         for language in _LANGUAGES_OF[word]:
             counts[language] += words[word]
@@ -208,7 +216,11 @@ def _split_any(token: str, language: str) -> tuple[str, ...]:
     if _paired().match(token):
         folded = _folded(token)
         return tuple(folded[index : index + 2] for index in range(len(folded) - 1)) or (folded,)
-    return _split(token, language) if len(token) <= _LONG_TOKEN else (_folded(token[:_TERM_CHARACTERS]),)
+    return (
+        _split(token, language)
+        if len(token) <= _LONG_TOKEN
+        else (_folded(token[:_TERM_CHARACTERS]),)
+    )
 
 
 def _split(token: str, language: str) -> tuple[str, ...]:
@@ -246,7 +258,11 @@ def _folded(text: str) -> str:
 def _stemmed(word: str, language: str) -> str:
     if language == "english" and word in _IRREGULAR:
         word = _IRREGULAR[word]
-    return str(_stemmer(language).stemWord(word)) if language and len(word) > 3 and word.isalpha() else word
+    return (
+        str(_stemmer(language).stemWord(word))
+        if language and len(word) > 3 and word.isalpha()
+        else word
+    )
 
 
 def _stemmer(language: str) -> Stemmer.Stemmer:
@@ -271,4 +287,6 @@ def analyzer() -> str:
     Segments of another one are ignored, and left to the processes that have it.
     """
     stems = [piece_terms(word, language) for language in _STOP_WORDS for word in _CANARIES.split()]
-    return hashlib.sha256(repr((_RULES, unicodedata.unidata_version, stems)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr((_RULES, unicodedata.unidata_version, stems)).encode()).hexdigest()[
+        :12
+    ]

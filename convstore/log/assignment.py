@@ -60,7 +60,8 @@ class Assignment:
         self._before = turn
         self._follows_result = type_ == "tool"
         if turn == ordinal:
-            self.turn, self.over = ordinal, ""
+            self.turn = ordinal
+            self.over = ""
             self._has_spoken = False
         elif turn == self.turn and is_said:
             self._has_spoken = True

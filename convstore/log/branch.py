@@ -46,7 +46,8 @@ class Branch(NamedTuple):
     @property
     def key(self) -> str:
         """Return the key from which the ids of its messages derive."""
-        turn, variant = self.event.turn, self.event.variant
+        turn = self.event.turn
+        variant = self.event.variant
         return turn if variant == turn else digest_of(json.dumps([turn, variant])).hex()
 
     @property
@@ -57,10 +58,13 @@ class Branch(NamedTuple):
     @property
     def rewound(self) -> Ranges:
         """Return the ranges that are rewound if it is active, as of its last entry."""
-        ranges, first, entry = self.kept, self.place + 1, self.entry
+        ranges = self.kept
+        first = self.place + 1
+        entry = self.entry
         for range_ in self.own:
             ranges = joined(ranges, RewoundRange(first, range_.first - 1, entry, range_.entry - 1))
-            first, entry = range_.last + 1, range_.until + 1
+            first = range_.last + 1
+            entry = range_.until + 1
         return joined(ranges, RewoundRange(first, self.totals.messages, entry, self.totals.entries))
 
     def active(self, log: Rewinds) -> Rewinds:
@@ -74,7 +78,9 @@ class Branch(NamedTuple):
     def records(self, event: TurnEvent | None) -> TurnEvent:
         """Return an event of its turn as its entries record it."""
         own = self.event
-        return own if event is None else event._replace(first_turn=own.first_turn, variant=own.variant)
+        return (
+            own if event is None else event._replace(first_turn=own.first_turn, variant=own.variant)
+        )
 
     def after(self, entry: Entry) -> Branch:
         """Return it with one more entry of its own."""
@@ -90,7 +96,9 @@ class Branch(NamedTuple):
 
         The last entry makes the variant active; any other hides its messages.
         """
-        number, event, here = made.number, self.event, self.standing or first_standing(self.event.first_turn)
+        number = made.number
+        event = self.event
+        here = self.standing or first_standing(self.event.first_turn)
         if self.is_ending:
             shown = made.standing or here.finished(event.turn, event.variant, began=self.began)
             made = replace(made, standing=shown)
@@ -106,7 +114,8 @@ class Branch(NamedTuple):
 
 def finishes_variant(entry: Entry) -> bool:
     """Return True for the entry that first shows a variant."""
-    event, standing = entry.event, entry.standing
+    event = entry.event
+    standing = entry.standing
     if event is None or standing is None or entry.branch is not None:
         return False
     return bool(event.variant) and event.variant == standing.shown.variant
@@ -118,7 +127,8 @@ def branch_of(entries: Sequence[Entry], kept: Rewinds) -> Branch:
     event = begin.event or TurnEvent("", "")
     place, entry = json.loads(event.values)
     base = event._replace(kind="append", values="")
-    totals, began = begin.branch or begin.totals, begin.at.isoformat()
+    totals = begin.branch or begin.totals
+    began = begin.at.isoformat()
     branch = Branch(base, place, entry, kept.through(place), totals, began=began)
     for following in later:
         branch = branch.after(following)

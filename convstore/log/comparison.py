@@ -19,24 +19,68 @@ from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.messages.encoding import MESSAGE_TYPES, digest_of, fields_of
 from convstore.messages.media import block_type
 from convstore.messages.values import Codec
-from convstore.values.json_form import has_few_levels, sendable, sendable_message, valid_text, with_invalid_calls
+from convstore.values.json_form import (
+    has_few_levels,
+    sendable,
+    sendable_message,
+    valid_text,
+    with_invalid_calls,
+)
 
-_TEXT_KEYS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_TEXT_KEYS: Final = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}
 _MEDIA_TYPES: Final = frozenset(
     {
-        *("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url", "media"),
+        *(
+            "image",
+            "image_url",
+            "input_image",
+            "audio",
+            "input_audio",
+            "video",
+            "video_url",
+            "media",
+        ),
         *("file", "input_file", "document", "text-plain"),
     }
 )
-_MEDIA_HOLDERS: Final = ("source", "image_url", "input_audio", "file", "image", "audio", "video", "document")
-_MEDIA_DATA: Final = ("base64", "data", "file_data", "bytes", "text", "url", "image_url", "file_id", "file_uri", "id")
+_MEDIA_HOLDERS: Final = (
+    "source",
+    "image_url",
+    "input_audio",
+    "file",
+    "image",
+    "audio",
+    "video",
+    "document",
+)
+_MEDIA_DATA: Final = (
+    "base64",
+    "data",
+    "file_data",
+    "bytes",
+    "text",
+    "url",
+    "image_url",
+    "file_id",
+    "file_uri",
+    "id",
+)
 # The block's id, and fields that only some providers' clients add.
-_NOT_CONTENT: Final = frozenset({"id", "index", "extras", "cache_control", "citations", "annotations"})
+_NOT_CONTENT: Final = frozenset(
+    {"id", "index", "extras", "cache_control", "citations", "annotations"}
+)
 _write_sorted: Final = json.JSONEncoder(sort_keys=True).encode
 _TEXT_HEADS: Final = {type_: json.dumps([type_, "", [], []]).encode() for type_ in MESSAGE_TYPES}
 
 
-def content_digest(message: BaseMessage, codec: Codec, *, text_digest: bytes | None = None) -> bytes:
+def content_digest(
+    message: BaseMessage, codec: Codec, *, text_digest: bytes | None = None
+) -> bytes:
     """Return the digest of a message's type, text, media, and the names and arguments of its calls.
 
     A text equals text blocks with the same characters; leading and trailing white space is ignored. Ids, names of
@@ -50,7 +94,8 @@ def content_digest(message: BaseMessage, codec: Codec, *, text_digest: bytes | N
     """
     content = message.content
     if isinstance(content, str):
-        text, rest = content, []
+        text = content
+        rest = []
     else:
         blocks = content if isinstance(content, list) else [content]
         text = "".join(_texts(blocks))
@@ -61,7 +106,11 @@ def content_digest(message: BaseMessage, codec: Codec, *, text_digest: bytes | N
         speaker = str(message.name)
     calls = _calls(message, codec) if isinstance(message, AIMessage) else []
     is_text = not speaker and not rest and not calls
-    head = _TEXT_HEADS[message.type] if is_text else json.dumps([message.type, speaker, rest, calls]).encode()
+    head = (
+        _TEXT_HEADS[message.type]
+        if is_text
+        else json.dumps([message.type, speaker, rest, calls]).encode()
+    )
     valid = valid_text(text)
     # A client was shown valid text, and sends that back.
     written = digest_of(valid.strip()) if text_digest is None or valid is not text else text_digest
@@ -115,7 +164,9 @@ def _counts(block: Any, message: BaseMessage) -> bool:
 def _written(block: Any, codec: Codec) -> str:
     """Return a non-text block as text; media are reduced to a hash of their data, independent of the block's format."""
     if block_type(block) in _MEDIA_TYPES and (data := _data(block)):
-        return hashlib.blake2b(data.encode("utf-8", "surrogatepass"), digest_size=CONTENT_DIGEST_BYTES).hexdigest()
+        return hashlib.blake2b(
+            data.encode("utf-8", "surrogatepass"), digest_size=CONTENT_DIGEST_BYTES
+        ).hexdigest()
     if isinstance(block, dict):
         block = {key: value for key, value in block.items() if key not in _NOT_CONTENT}
     return _canonical(block, codec)
@@ -124,7 +175,11 @@ def _written(block: Any, codec: Codec) -> str:
 def _data(block: dict[str, Any]) -> str:
     """Return the data of media as base64, else its address or file id; "" if it has none of these."""
     inner = [value for key in _MEDIA_HOLDERS if isinstance(value := block.get(key), dict)]
-    holders = [*inner, *(source for part in inner if isinstance(source := part.get("source"), dict)), block]
+    holders = [
+        *inner,
+        *(source for part in inner if isinstance(source := part.get("source"), dict)),
+        block,
+    ]
     for key in _MEDIA_DATA:
         for holder in holders:
             value = holder.get(key)
@@ -153,7 +208,11 @@ def _sorted(value: Any, codec: Codec) -> str:
     """Return the same for a value with few levels."""
     try:
         text = _write_sorted(value)
-    except (TypeError, ValueError, ArithmeticError):  # bytes, dates, or keys such as a Decimal NaN, which has no order
+    except (
+        TypeError,
+        ValueError,
+        ArithmeticError,
+    ):  # bytes, dates, or keys such as a Decimal NaN, which has no order
         return codec.encode(value, omitted=[])
     if "\\ud" in text:  # a surrogate, perhaps a lone one
         text = _write_sorted(sendable(value))

@@ -25,7 +25,9 @@ Usage = tuple[int, int, int]
 
 _SHORT_ID = 12
 """Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
-ENTRY_BYTES, _MESSAGE_BYTES, RANGE_BYTES = 500, 200, 5
+ENTRY_BYTES = 500
+_MESSAGE_BYTES = 200
+RANGE_BYTES = 5
 """Stored size of an entry's totals, of a message's fields other than its texts and of a range, approximately."""
 NO_USAGE: Mapping[str, Usage] = {}
 
@@ -77,7 +79,11 @@ class PayloadRef:
     def shown_part(self) -> PayloadRef:
         """Return the location of the shown characters, as a payload of its own."""
         ends = tuple(end for end in self.ends if end <= self.shown)
-        return self if ends == self.ends else replace(self, ends=ends, size=self.size * self.shown // self.ends[-1])
+        return (
+            self
+            if ends == self.ends
+            else replace(self, ends=ends, size=self.size * self.shown // self.ends[-1])
+        )
 
 
 @dataclass(slots=True)
@@ -387,8 +393,15 @@ class Entry:
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        texts = sum([getsizeof(message.body) + len(message.stub or "") for message in self.messages])
-        self.size = ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + RANGE_BYTES * len(self.rewound) + texts
+        texts = sum(
+            [getsizeof(message.body) + len(message.stub or "") for message in self.messages]
+        )
+        self.size = (
+            ENTRY_BYTES
+            + _MESSAGE_BYTES * len(self.messages)
+            + RANGE_BYTES * len(self.rewound)
+            + texts
+        )
 
     @property
     def number(self) -> int:

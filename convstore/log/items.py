@@ -31,16 +31,23 @@ class ItemRow(NamedTuple):
 
 def item_rows(entries: Iterable[Entry]) -> list[ItemRow]:
     """Return the items and cuts of entries in the order of the log."""
-    return [ItemRow(item, entry, (entry.number, at)) for entry in entries for at, item in enumerate(entry.items)]
+    return [
+        ItemRow(item, entry, (entry.number, at))
+        for entry in entries
+        for at, item in enumerate(entry.items)
+    ]
 
 
 def active_items(rows: Sequence[ItemRow], rewinds: Rewinds | None) -> list[ItemRow]:
     """Return the items of active messages, or of all, given all items and cuts of a log, in the order of messages."""
     rewinds = rewinds or NO_REWINDS
-    kept, cuts = list[ItemRow](), dict[int, Place]()
+    kept = list[ItemRow]()
+    cuts = dict[int, Place]()
     for row in reversed(rows):
         item = row.item
-        if not rewinds.has(item.after) or row.place >= cuts.get(item.after, (row.entry.number + 1, 0)):
+        if not rewinds.has(item.after) or row.place >= cuts.get(
+            item.after, (row.entry.number + 1, 0)
+        ):
             continue
         if item.cut:
             cuts[item.after] = min(item.cut, cuts.get(item.after, item.cut))
@@ -60,11 +67,14 @@ def read_log_item(codec: Codec, row: ItemRow, payload: str | None, *, key: str) 
     Raises:
         CorruptDocumentError: It is damaged; names the entry.
     """
-    item, text = row.item, row.item.body if payload is None else payload
+    item = row.item
+    text = row.item.body if payload is None else payload
     try:
         if item_digest(item.id, item.kind, text) != item.digest:
             raise ValueError("it does not match its digest")
         data = codec.decode(text)
     except ValueError as error:
         raise CorruptDocumentError(key, f"item {item.id!r}: {error}") from error
-    return StoredItem(id=item.id, kind=item.kind, data=data, after=item.after, created_at=row.entry.at)
+    return StoredItem(
+        id=item.id, kind=item.kind, data=data, after=item.after, created_at=row.entry.at
+    )

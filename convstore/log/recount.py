@@ -27,7 +27,10 @@ def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) ->
     Raises:
         ValueError: A stored message is damaged; the text names it.
     """
-    return [entry if entry.totals.counter == counter.name else _recounted(entry, codec, counter) for entry in entries]
+    return [
+        entry if entry.totals.counter == counter.name else _recounted(entry, codec, counter)
+        for entry in entries
+    ]
 
 
 def _recounted(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
@@ -53,10 +56,16 @@ def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) ->
     parts = [block.get("text") if isinstance(block, dict) else block for block in blocks]
     edges = "".join(part.head + part.tail for part in parts if isinstance(part, PayloadRange))
     sample = edges or message.body
-    return count(counter, HumanMessage(sample)) * (ref.shown + len(message.body) - len(edges)) // len(sample)
+    return (
+        count(counter, HumanMessage(sample))
+        * (ref.shown + len(message.body) - len(edges))
+        // len(sample)
+    )
 
 
-def _whole_tokens(message: EntryMessage, view_tokens: int, codec: Codec, counter: NamedCounter) -> int:
+def _whole_tokens(
+    message: EntryMessage, view_tokens: int, codec: Codec, counter: NamedCounter
+) -> int:
     """Return the size of a message without a payload in full, given that as views show it."""
     whole = without_mark(read_message(codec, message))
     is_shown = message.stub is None and without_media(whole) is whole
@@ -64,4 +73,6 @@ def _whole_tokens(message: EntryMessage, view_tokens: int, codec: Codec, counter
 
 
 def _resized(message: EntryMessage, tokens: int, view_tokens: int) -> EntryMessage:
-    return replace(message, tokens=tokens, view_tokens=view_tokens, is_estimate=message.payload is not None)
+    return replace(
+        message, tokens=tokens, view_tokens=view_tokens, is_estimate=message.payload is not None
+    )

@@ -41,7 +41,8 @@ OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "turn", "over")
 Ranges = tuple[RewoundRange, ...]
 """Rewound ranges in order."""
 
-_first, _entry = attrgetter("first"), attrgetter("entry")
+_first = attrgetter("first")
+_entry = attrgetter("entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class Rewinds:
 
     def at(self, totals: Totals, entries: Sequence[Entry]) -> Rewinds:
         """Return the active messages as of some totals, given the entries that were `missing`; see `after`."""
-        found, rewinds = {entry.number: entry for entry in entries}, self if totals.rewind_entry else NO_REWINDS
+        found = {entry.number: entry for entry in entries}
+        rewinds = self if totals.rewind_entry else NO_REWINDS
         for number in self._needed(totals):
             rewinds = rewinds.after(found[number])
         return rewinds
@@ -160,7 +162,9 @@ class Rewinds:
     def has_long_gap(self, first: int, last: int) -> bool:
         """Return True if many entries between two messages, or directly after the second one, are all rewound."""
         ranges = self.ranges[bisect_right(self.ranges, first, key=_first) :]
-        return any(range_.until - range_.entry >= _LONG for range_ in ranges if range_.first <= last + 1)
+        return any(
+            range_.until - range_.entry >= _LONG for range_ in ranges if range_.first <= last + 1
+        )
 
     def _with_entry(self, number: int) -> RewoundRange | None:
         """Return the range of which an entry has messages only; None without such a range."""
@@ -175,7 +179,11 @@ class Rewinds:
         event = None if entry.branch else entry.event
         if event is None or not (event.over or event.variant):
             return event
-        is_active = self.has(entry.last) if entry.first <= entry.last else self._with_entry(entry.number) is None
+        is_active = (
+            self.has(entry.last)
+            if entry.first <= entry.last
+            else self._with_entry(entry.number) is None
+        )
         return event if is_active else None
 
     def gaps(self, last: int) -> tuple[tuple[int, int], ...]:
@@ -201,7 +209,8 @@ class Rewinds:
         return replace(shown, event=None)
 
     def _without_rewound(self, entry: Entry) -> Entry:
-        index, branch = bisect_right(self.ranges, entry.last, key=_first), entry.branch
+        index = bisect_right(self.ranges, entry.last, key=_first)
+        branch = entry.branch
         if not branch and (not index or self.ranges[index - 1].last < entry.first):
             return entry
         rewound = [message for message in entry.messages if not self.has(message.ordinal)]
@@ -247,7 +256,8 @@ def difference(ranges: Ranges, later: Ranges) -> tuple[Ranges, Ranges]:
     while start and ranges[start - 1] != later[start - 1]:  # long lists differ only at their ends
         start -= 1
     start = start if ranges[:start] == later[:start] else 0
-    before, after = set(ranges[start:]), set(later[start:])
+    before = set(ranges[start:])
+    after = set(later[start:])
     return tuple(sorted(after - before)), tuple(sorted(before - after))
 
 
@@ -256,7 +266,10 @@ def _changed(ranges: Ranges, rewound: Ranges, restored: Ranges) -> Ranges:
     changed = [range_.first for range_ in (*rewound[:1], *restored[:1])]
     start = bisect_left(ranges, min(changed), key=_first) if changed else len(ranges)
     end = sorted([*rewound, *set(ranges[start:]).difference(restored)])
-    if any(range_.last >= following.first for range_, following in pairwise([*ranges[:start][-1:], *end])):
+    if any(
+        range_.last >= following.first
+        for range_, following in pairwise([*ranges[:start][-1:], *end])
+    ):
         raise ValueError("its rewound ranges overlap")
     return ranges[:start] + tuple(end)
 
@@ -287,21 +300,34 @@ class Change(NamedTuple):
     cuts: tuple[EntryItem, ...] = ()
 
 
-def rewind_entry(after: Totals, rewinds: Rewinds, change: Change, *, at: datetime, link: int) -> Entry:
+def rewind_entry(
+    after: Totals, rewinds: Rewinds, change: Change, *, at: datetime, link: int
+) -> Entry:
     """Return the rewind entry of a change, given the totals of the log and the active messages before it."""
     number = after.entries + 1
     ranges = joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
     totals = replace(after, entries=number, updated_at=at, link=link)
-    made = Entry(after.messages + 1, at, (), totals, after.link, standing=change.standing, items=change.cuts)
-    return changed(made, rewinds, ranges, point=change.point, undo=number if change.undo is None else change.undo)
+    made = Entry(
+        after.messages + 1, at, (), totals, after.link, standing=change.standing, items=change.cuts
+    )
+    return changed(
+        made,
+        rewinds,
+        ranges,
+        point=change.point,
+        undo=number if change.undo is None else change.undo,
+    )
 
 
 def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, undo: int) -> Entry:
     """Return an entry that also rewinds all messages in some ranges and no others, with the counts of a point."""
-    number, whole = entry.number, rewinds.whole or rewinds
+    number = entry.number
+    whole = rewinds.whole or rewinds
     rewound, restored = difference(whole.ranges, ranges)
     is_whole = len(rewound) + len(restored) > MAX_DIFFERENCE
-    totals = replace(entry.totals, rewind_entry=number, whole_list=number if is_whole else whole.entry)
+    totals = replace(
+        entry.totals, rewind_entry=number, whole_list=number if is_whole else whole.entry
+    )
     made = replace(
         entry,
         totals=continued(totals, point),

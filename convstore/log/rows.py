@@ -43,7 +43,9 @@ class Row(NamedTuple):
     ended: int = 0
 
 
-def rows_of(entries: Sequence[Entry], summary: SummaryRecord | None = None, *, through: int | None = None) -> list[Row]:
+def rows_of(
+    entries: Sequence[Entry], summary: SummaryRecord | None = None, *, through: int | None = None
+) -> list[Row]:
     """Return the messages of successive entries as rows.
 
     Messages covered by a summary are left out; places, sizes and turns are then counted from its end.
@@ -127,18 +129,24 @@ def is_named(type_: str, view_tokens: int) -> bool:
 
 def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
     """Return True if a policy with ``view="conversation"`` leaves a message out."""
-    return policy.view == "conversation" and (message.type in ("tool", "function") or bool(message.calls))
+    return policy.view == "conversation" and (
+        message.type in ("tool", "function") or bool(message.calls)
+    )
 
 
 def results_before(rows: Sequence[Row], end: int) -> int:
     """Return the number of tool results in the log before row `end`, which may be the end of the rows."""
-    return rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
+    return (
+        rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
+    )
 
 
 def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
     """Return True if a policy shows a tool result, the message of a row, in full once its turn is finished."""
     message = row.message
-    is_split = message.payload is not None and message.stub is None  # views of finished turns do not read a large part
+    is_split = (
+        message.payload is not None and message.stub is None
+    )  # views of finished turns do not read a large part
     return (
         is_always_whole(row, policy)
         or (kept_from is not None and row.result >= kept_from)
@@ -167,7 +175,9 @@ def results_in(entries: Sequence[Entry]) -> list[EntryMessage]:
 
 def named_in(entries: Sequence[Entry]) -> list[EntryMessage]:
     """Return the tool results and long messages of entries; both are ordered newest first."""
-    return [message for entry in entries for message in reversed(entry.messages) if message.is_named]
+    return [
+        message for entry in entries for message in reversed(entry.messages) if message.is_named
+    ]
 
 
 def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int]:
@@ -176,7 +186,9 @@ def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int
     With `before` only messages before that ordinal count.
     """
     end = len(rows) if before is None else bisect_left(rows, before, key=_ordinal)
-    question = rows[-1].entry.totals.turn if rows and before is None and not rows[-1].entry.branch else 0
+    question = (
+        rows[-1].entry.totals.turn if rows and before is None and not rows[-1].entry.branch else 0
+    )
     ordinals = unread([row.message for row in rows[:end]], question=question)
     if not ordinals:
         return ordinals
@@ -194,7 +206,9 @@ def _ended_turns(rows: Sequence[Row]) -> set[int]:
     ended = {row.ended for row in rows if row.ended}
     if rows[-1].over:
         return ended
-    newest = {row.message.turn for row in rows if row.message.begins_turn and row.turn == rows[-1].turn}
+    newest = {
+        row.message.turn for row in rows if row.message.begins_turn and row.turn == rows[-1].turn
+    }
     return ended - newest
 
 

@@ -100,7 +100,9 @@ def of_variant(place: str, variant: str) -> bytes:
 
 def keys_of(standing: Standing, *, is_new: bool) -> list[bytes]:
     """Return the keys by which an entry is found; `is_new` says that it finished the variant that stands there."""
-    place, shown, left = standing.place, standing.shown, standing.left
+    place = standing.place
+    shown = standing.shown
+    left = standing.left
     keys = [at_place(place)]
     if left.variant and left.variant != shown.variant:
         keys.append(left_place(place, left.variant))
@@ -119,7 +121,9 @@ def standing_from(text: str) -> Standing:
     found: Mapping[str, Any] = json.loads(text)
     shown = ShownVariant(*found["shown"])
     left = ShownVariant(*found["left"])
-    return Standing(**{**found, "shown": shown, "left": left, "unfinished": tuple(found["unfinished"])})
+    return Standing(
+        **{**found, "shown": shown, "left": left, "unfinished": tuple(found["unfinished"])}
+    )
 
 
 def _key(*parts: str | int) -> bytes:

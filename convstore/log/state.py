@@ -114,7 +114,9 @@ class State:
     changes: tuple[tuple[int, str], ...] = ()
 
 
-def system_of(rows: Sequence[Row], counter: str, gaps: _Gaps = lambda _: ()) -> LeadingSystem | None:
+def system_of(
+    rows: Sequence[Row], counter: str, gaps: _Gaps = lambda _: ()
+) -> LeadingSystem | None:
     """Return the leading system messages of a log, given its first rows; None if more may follow."""
     leading = leading_system(rows)
     if len(leading) == len(rows):
@@ -159,7 +161,12 @@ def restored(
 
 
 def forked(
-    conversation: str, state: State, records: Mapping[str, SummaryRecord], *, tail: Totals, gaps: _Gaps
+    conversation: str,
+    state: State,
+    records: Mapping[str, SummaryRecord],
+    *,
+    tail: Totals,
+    gaps: _Gaps,
 ) -> tuple[State, list[SummaryRecord]]:
     """Return the state of a fork and its summaries, given those of the conversation, and the fork's last totals.
 
@@ -169,9 +176,15 @@ def forked(
     for made in reversed(chain_of(records, state.newest, "previous")):
         if made.last <= tail.messages:
             before = kept[-1].token if kept else ""
-            kept.append(replace(made, version=len(kept) + 1, previous=before, seen=min(made.seen, tail.entries)))
+            kept.append(
+                replace(
+                    made, version=len(kept) + 1, previous=before, seen=min(made.seen, tail.entries)
+                )
+            )
     starts = (state.aside, state.summary.token if state.summary else "")
-    shown = {made.token for start in starts for made in chain_of(records, start, "parent")}  # not what was undone
+    shown = {
+        made.token for start in starts for made in chain_of(records, start, "parent")
+    }  # not what was undone
     own = restored(
         conversation,
         kept,

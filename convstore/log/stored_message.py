@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -47,16 +48,19 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
     Raises:
         CorruptDocumentError: The stored message is damaged; names the entry.
     """
-    ref, limit = message.payload, None
+    ref = message.payload
+    limit = None
     fetch: Callable[[int, int], str] | None = None if ref else _no_payload
     try:
         if digest_of(message.body) != (ref.body if ref and ref.body else message.digest):
             raise ValueError("its body does not match its digest")
         if ref and payload is not None:
-            part, digest = (payload, ref.shown_digest) if len(payload) < ref.own else (payload[: ref.own], ref.digest)
+            part = payload[: ref.own]
+            digest = ref.digest if len(payload) >= ref.own else ref.shown_digest
             if digest_of(part) != digest:
                 raise ValueError("its payload does not match its digest")
-            fetch, limit = (lambda start, end: part[start:end]), len(part)
+            fetch = partial(_slice, part)
+            limit = len(part)
         decoded = decode_message(codec, message.body, fetch=fetch, limit=limit)
         if decoded.type != message.type or decoded.id != message.id:
             raise ValueError("its body belongs to another message")
@@ -66,7 +70,11 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
 
 
 def stub_again(
-    message: EntryMessage, appended: BaseMessage, *, source_ids: Collection[int] = (), min_tokens: int = STUB_MIN_TOKENS
+    message: EntryMessage,
+    appended: BaseMessage,
+    *,
+    source_ids: Collection[int] = (),
+    min_tokens: int = STUB_MIN_TOKENS,
 ) -> str | None:
     """Return the stub of a stored tool result, made again from the whole message; see `stub_of`."""
     text = text_of(appended.content)
@@ -79,6 +87,10 @@ def stub_again(
         error=failure_in(getattr(appended, "status", "success"), text, parse_json(text)),
         min_tokens=min_tokens,
     )
+
+
+def _slice(text: str, start: int, end: int) -> str:
+    return text[start:end]
 
 
 def _no_payload(_start: int, _end: int) -> str:
@@ -133,10 +145,14 @@ def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) ->
 
 def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
     """Number the runs of successive messages, for each message with a payload; a long run is cut into several."""
-    runs, run, room, before = list[int](), 0, _RUN_CHARACTERS, 0
+    runs = list[int]()
+    run = 0
+    room = _RUN_CHARACTERS
+    before = 0
     for message in messages:
         if room <= 0 or abs(message.ordinal - before) > 1:
-            run, room = run + 1, _RUN_CHARACTERS
+            run = run + 1
+            room = _RUN_CHARACTERS
         if message.payload:
             runs.append(run)
             room -= message.payload.ends[-1]
@@ -144,7 +160,9 @@ def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
     return runs
 
 
-def payload_needed(message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None) -> PayloadRef | None:
+def payload_needed(
+    message: EntryMessage, *, whole: bool = False, shorten_over: int | None = None
+) -> PayloadRef | None:
     """Return the part of a message's payload that a view must read; None if it needs no part."""
     ref = message.payload
     if ref is None or whole:
@@ -168,13 +186,17 @@ class Form(NamedTuple):
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
         """Return the message in this form, given the loaded payloads by message id."""
-        message, ref, payload = self.message, self.message.payload, payloads.get(self.message.id)
+        message = self.message
+        ref = self.message.payload
+        payload = payloads.get(self.message.id)
         if self.whole:
             whole = read_message(codec, message, payloads[message.id] if ref else None)
             return without_mark(whole), Look(message.tokens)
         if self.stub is not None:
             stubbed = with_stub(leave_out(without_mark(read_message(codec, message))), self.stub)
-            return stubbed, Look(message.view_tokens if self.stub == message.stub else None, is_stub=True)
+            return stubbed, Look(
+                message.view_tokens if self.stub == message.stub else None, is_stub=True
+            )
         if payload is not None and ref and not self.has_media:
             payload = payload[: ref.shown] or None
         decoded = without_mark(read_message(codec, message, payload))
@@ -184,6 +206,12 @@ class Form(NamedTuple):
         shown = leave_out(texts) if ref else texts
         final = shown if self.has_media else without_media(shown)
         is_same = texts is decoded
-        has_unread = ref is not None and len(payload or "") < ref.ends[-1] and (is_same or ref.shown < ref.ends[-1])
+        has_unread = (
+            ref is not None
+            and len(payload or "") < ref.ends[-1]
+            and (is_same or ref.shown < ref.ends[-1])
+        )
         tokens = message.tokens if self.has_media else message.view_tokens
-        return final, Look(tokens if is_same else None, has_unread or final is not shown, is_shortened=not is_same)
+        return final, Look(
+            tokens if is_same else None, has_unread or final is not shown, is_shortened=not is_same
+        )

@@ -92,13 +92,19 @@ class SummaryRecord:
     def covers(self, ordinal: int) -> bool:
         """Return True if the summary stands for a message with this ordinal."""
         index = bisect_left(self.gaps, (ordinal + 1,))
-        return self.first <= ordinal <= self.last and (not index or self.gaps[index - 1][1] < ordinal)
+        return self.first <= ordinal <= self.last and (
+            not index or self.gaps[index - 1][1] < ordinal
+        )
 
     @property
     def digest(self) -> bytes:
         """The checksum of its copy in a state, over all fields but `folded`, `place` and an empty `reason`."""
         left_out = {"folded", "place"} if self.reason else {"folded", "place", "reason"}
-        values = [getattr(self, attribute.name) for attribute in fields(self) if attribute.name not in left_out]
+        values = [
+            getattr(self, attribute.name)
+            for attribute in fields(self)
+            if attribute.name not in left_out
+        ]
         return digest_of(json.dumps(values, default=date_text))
 
     @property
@@ -139,15 +145,23 @@ def summary_messages(
         ValueError: The stored messages are damaged.
     """
     if not record.messages:
-        text = (
-            f"[Record of the conversation up to here, made by {record.model}; not a message of the user]\n{record.text}"
-        )
+        origin = f"made by {record.model}; not a message of the user"
+        text = f"[Record of the conversation up to here, {origin}]\n{record.text}"
         text += f"\n[{how_to_read(record.results)}]"
-        return [HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=mark("summary"))]
+        return [
+            HumanMessage(text, id=f"summary-{record.version}", additional_kwargs=mark("summary"))
+        ]
     messages = [decode_message(codec, body) for body in record.messages]
     if talk:
         messages = [item for message in messages if (item := _as_talk(message)) is not None]
-    last = max((index for index, message in enumerate(messages) if is_summary(message) and message.content), default=-1)
+    last = max(
+        (
+            index
+            for index, message in enumerate(messages)
+            if is_summary(message) and message.content
+        ),
+        default=-1,
+    )
     if hint and last >= 0:
         content = f"{messages[last].content}\n[{how_to_read(record.results)}]"
         messages[last] = messages[last].model_copy(update={"content": content})
@@ -157,7 +171,9 @@ def summary_messages(
 def _as_talk(message: BaseMessage) -> BaseMessage | None:
     if isinstance(message, ToolMessage) and is_summary(message):
         marks = message.additional_kwargs
-        return AIMessage(f"{SUMMARY_PREFIX}{message.content}", id=message.id, additional_kwargs=marks)
+        return AIMessage(
+            f"{SUMMARY_PREFIX}{message.content}", id=message.id, additional_kwargs=marks
+        )
     return None if isinstance(message, ToolMessage) or calls_of(message) else message
 
 

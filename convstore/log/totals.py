@@ -25,13 +25,19 @@ MAX_SHOWN = 200
 SHOWN_ENTRIES = 60
 """Number of the last entries whose sources a process reads that does not know the log."""
 
-_MAX_OPEN_CALLS, _MAX_LATE_CALLS = 200, 20
+_MAX_OPEN_CALLS = 200
+_MAX_LATE_CALLS = 20
 
-_MAX_MODELS, _OTHER_MODELS = 20, "other"
+_MAX_MODELS = 20
+_OTHER_MODELS = "other"
 
-_ARGUMENT_CHARACTERS, _PREVIEW_CHARACTERS, _MODEL_CHARACTERS = 120, 120, 100
+_ARGUMENT_CHARACTERS = 120
+_PREVIEW_CHARACTERS = 120
+_MODEL_CHARACTERS = 100
 
-_TOOL_CHARACTERS, _CALL_ID_CHARACTERS = 200, 10_000  # some providers write a signature into the id
+# some providers write a signature into the id
+_TOOL_CHARACTERS = 200
+_CALL_ID_CHARACTERS = 10_000
 
 _USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
 
@@ -68,7 +74,8 @@ class ShownSources:
 
     def add(self, digest: bytes, number: int) -> int | None:
         """Add a source; return the number that its text was first shown under, None if it is new."""
-        shown, earlier = self.numbers, self.numbers.pop(digest, None)
+        shown = self.numbers
+        earlier = self.numbers.pop(digest, None)
         shown[digest] = number if earlier is None else earlier
         if len(shown) > MAX_SHOWN:
             del shown[next(iter(shown))]
@@ -88,13 +95,20 @@ class _OpenCalls:
         self._calls = dict(list(self._calls.items())[-_MAX_LATE_CALLS:])
 
     def open(self, message: BaseMessage, calls: Sequence[Call], turn: int) -> None:
-        opened, same = list[OpenCall](), dict[str, int]()
+        opened = list[OpenCall]()
+        same = dict[str, int]()
         for call in calls:
             position = same[call.id] = same.get(call.id, -1) + 1
             made = result_id(message.id, call.id, position) if message.id else ""
-            opened.append(OpenCall(call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made, turn))
+            opened.append(
+                OpenCall(
+                    call.id, call.tool[:_TOOL_CHARACTERS], _arguments(message, call), made, turn
+                )
+            )
         for pending in reversed(opened):
-            if len(pending.id) <= _CALL_ID_CHARACTERS:  # every following entry would store the long id
+            if (
+                len(pending.id) <= _CALL_ID_CHARACTERS
+            ):  # every following entry would store the long id
                 self._calls.setdefault(pending.id, []).append(pending)
 
     def answer(self, result: ToolMessage, turn: int | None) -> OpenCall | None:
@@ -168,7 +182,8 @@ class RunningTotals:
         event: TurnEvent | None = None,
     ) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it."""
-        after, entries = self.after, self.after.entries + 1
+        after = self.after
+        entries = self.after.entries + 1
         if event is not None:
             self._assignment.end(event)
         return replace(
@@ -230,7 +245,9 @@ class RunningTotals:
             model = _OTHER_MODELS
         numbers = (counts.get(key) for key in _USAGE_KEYS)
         # Larger sums would overflow MongoDB's integers; the message itself keeps the model's numbers.
-        added = [number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers]
+        added = [
+            number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers
+        ]
         before = self._usage.get(model, (0, 0, 0))
         self._usage[model] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
 
@@ -238,14 +255,19 @@ class RunningTotals:
 def _arguments(message: BaseMessage, call: Call) -> str:
     """Return the beginning of a call's arguments as JSON, "" if the call is not in the message's list of calls."""
     calls = message.tool_calls if isinstance(message, AIMessage) else []
-    return text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS] if call.position < len(calls) else ""
+    return (
+        text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS]
+        if call.position < len(calls)
+        else ""
+    )
 
 
 def preview_of(message: BaseMessage) -> Preview | None:
     """Return the beginning of a human or AI message's text in one line, or None if it has no text."""
     if message.type not in ("human", "ai"):
         return None
-    content, maximum = message.content, 2 * _PREVIEW_CHARACTERS
+    content = message.content
+    maximum = 2 * _PREVIEW_CHARACTERS
     if isinstance(content, str):
         words = content[:maximum].split()
     else:

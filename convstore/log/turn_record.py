@@ -25,10 +25,14 @@ from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
 
-_BLOCKS = frozenset({"text", "json", "search_result", "tool_reference", "custom_tool_call_output", "non_standard"})
+_BLOCKS = frozenset(
+    {"text", "json", "search_result", "tool_reference", "custom_tool_call_output", "non_standard"}
+)
 """Blocks other than media that a tool's result may have; any other dict is a value of the tool's own."""
 
-_NOT_RUN = "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
+_NOT_RUN = (
+    "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
+)
 
 
 @dataclass(slots=True)
@@ -61,7 +65,10 @@ class TurnRecord:
         return record
 
     def add(
-        self, stored: Iterable[EntryMessage], messages: Iterable[BaseMessage], event: TurnEvent | None = None
+        self,
+        stored: Iterable[EntryMessage],
+        messages: Iterable[BaseMessage],
+        event: TurnEvent | None = None,
     ) -> None:
         """Add what an entry has: its messages, stored and decoded, and its event. Costs what the entry has."""
         new = list(stored)
@@ -104,7 +111,11 @@ class TurnRecord:
             return False
         if event and event.ends:
             return True
-        spoken = [message for message in messages if isinstance(message, AIMessage) and not came_with(message)]
+        spoken = [
+            message
+            for message in messages
+            if isinstance(message, AIMessage) and not came_with(message)
+        ]
         return is_answer(spoken[-1]) if spoken else self.answer is not None
 
     def result(self, result_id: str) -> ToolMessage | None:
@@ -153,7 +164,10 @@ class TurnRecord:
     @property
     def refused(self) -> list[tuple[TurnCall, Decision]]:
         """The calls that a person decided not to run, and whose result was rewound."""
-        return [(self._calls[call.result_id], self.decisions[call.result_id]) for call in self.fold.refused]
+        return [
+            (self._calls[call.result_id], self.decisions[call.result_id])
+            for call in self.fold.refused
+        ]
 
     @property
     def open_calls(self) -> list[TurnCall]:
@@ -175,8 +189,14 @@ class TurnRecord:
             return []
         unrun = self.unrun
         said = self.fold.said
-        asked = [self._decided(self._calls[id_]) for id_ in (said.calls if said else ()) if id_ in self.waiting]
-        resumed = {self.waiting[call.result_id].interrupt for call in asked if call.result_id not in unrun}
+        asked = [
+            self._decided(self._calls[id_])
+            for id_ in (said.calls if said else ())
+            if id_ in self.waiting
+        ]
+        resumed = {
+            self.waiting[call.result_id].interrupt for call in asked if call.result_id not in unrun
+        }
         found = [(call, self.waiting[call.result_id]) for call in asked]
         return [(call, pause) for call, pause in found if pause.interrupt not in {"", *resumed}]
 
@@ -227,7 +247,14 @@ def _turn_call(message: AIMessage, call: Call, result_id: str) -> TurnCall:
         args = dict(given)
     else:
         error = DEEP_ARGUMENTS
-    return TurnCall(id=call.id, name=call.tool, args=args, error=error, message_id=str(message.id), result_id=result_id)
+    return TurnCall(
+        id=call.id,
+        name=call.tool,
+        args=args,
+        error=error,
+        message_id=str(message.id),
+        result_id=result_id,
+    )
 
 
 def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessage | None]]:
@@ -235,7 +262,9 @@ def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessag
 
     A result answers the call whose `result_id` it has, else the last open one with its call id, as views pair them.
     """
-    calls, open_, results = list[TurnCall](), list[TurnCall](), dict[str, ToolMessage]()
+    calls = list[TurnCall]()
+    open_ = list[TurnCall]()
+    results = dict[str, ToolMessage]()
     for message in messages:
         new = _calls([message])
         calls += new
@@ -268,7 +297,9 @@ def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall 
     """Return the call that a decision is about; None if the same was decided before."""
     call = record.find_call(call_id)
     if sum(other.id == call_id for other in record.undecided) > 1:
-        raise InvalidInputError(f"several calls that wait have the id {call_id!r}; pass the result_id of one of them")
+        raise InvalidInputError(
+            f"several calls that wait have the id {call_id!r}; pass the result_id of one of them"
+        )
     if call is None:
         raise InvalidInputError(f"turn {record.turn_id!r} has no call {call_id!r}")
     earlier = record.decisions.get(call.result_id)
@@ -282,7 +313,9 @@ def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall 
         raise InvalidInputError(f"call {call_id!r} does not wait for a decision; see `wait_for`")
     allowed = record.waiting[call.result_id].allowed
     if allowed and decision.verdict not in allowed:
-        raise InvalidInputError(f"the agent takes {' or '.join(allowed)} for call {call_id!r}, not {decision.verdict}")
+        raise InvalidInputError(
+            f"the agent takes {' or '.join(allowed)} for call {call_id!r}, not {decision.verdict}"
+        )
     return call
 
 
@@ -307,7 +340,9 @@ def result_of(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMe
         InvalidInputError: The content is neither a text nor a list of content blocks, and JSON cannot express it.
     """
     status: Literal["error", "success"] = "error" if is_error else "success"
-    return ToolMessage(_shown(content), tool_call_id=call.id, name=call.name, id=call.result_id, status=status)
+    return ToolMessage(
+        _shown(content), tool_call_id=call.id, name=call.name, id=call.result_id, status=status
+    )
 
 
 def _shown(content: Any) -> Any:

@@ -136,11 +136,15 @@ class LoggedTurn:
         """
         if self.over:
             return []
-        paused = {call.message.ordinal for call in self.undecided if self.waiting[call.result_id].is_batch}
+        paused = {
+            call.message.ordinal for call in self.undecided if self.waiting[call.result_id].is_batch
+        }
         return [
             call
             for call in self._open.values()
-            if call.message.ordinal not in paused and not self._waits(call) and not self._is_refused(call)
+            if call.message.ordinal not in paused
+            and not self._waits(call)
+            and not self._is_refused(call)
         ]
 
     @property
@@ -195,7 +199,9 @@ def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:
     """
     found = set[int]()
     newest = -1  # the newest turn whose model was shown what precedes
-    late = list[tuple[int, int]]()  # what models of newer turns saw, if not all of it, and their turns
+    late = list[
+        tuple[int, int]
+    ]()  # what models of newer turns saw, if not all of it, and their turns
     for message in reversed(messages):
         if message.ordinal < newest or (question and newest >= question):
             break  # all earlier messages are of this turn or earlier ones, and were shown to its model

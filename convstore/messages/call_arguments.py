@@ -51,7 +51,10 @@ def parsed_arguments(text: str) -> dict[str, Any] | None:
     """Parse arguments; return {} for no text or ``null``, and None for anything but an object of few levels."""
     try:
         value = json.loads(text) if text.strip() else None
-    except (ValueError, RecursionError):  # not JSON, or an integer beyond Python's limit of digits; too many levels
+    except (
+        ValueError,
+        RecursionError,
+    ):  # not JSON, or an integer beyond Python's limit of digits; too many levels
         return None
     if value is None:
         return {}
@@ -84,7 +87,9 @@ def with_json_arguments(message: AIMessage) -> AIMessage:
     """
     update: dict[str, Any] = {
         "tool_calls": [_with_dict(call, "args") for call in message.tool_calls],
-        "invalid_tool_calls": [{**call, "args": _sanitized(call.get("args"))} for call in message.invalid_tool_calls],
+        "invalid_tool_calls": [
+            {**call, "args": _sanitized(call.get("args"))} for call in message.invalid_tool_calls
+        ],
         "additional_kwargs": _with_raw_calls(message.additional_kwargs),
     }
     if isinstance(message.content, list):
@@ -130,14 +135,20 @@ def _with_block(block: Any) -> Any:
         # The input of a custom tool is free text, not JSON.
         if key not in block or (key == "input" and isinstance(block[key], str)):
             continue
-        block = {**block, key: _sanitized(block[key])} if isinstance(block[key], str) else _with_dict(block, key)
+        block = (
+            {**block, key: _sanitized(block[key])}
+            if isinstance(block[key], str)
+            else _with_dict(block, key)
+        )
     return block
 
 
 def _with_raw_calls(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Repair OpenAI's raw calls, whose arguments are a string two levels down."""
     calls = kwargs.get("tool_calls")
-    update: dict[str, Any] = {"tool_calls": _with_functions(calls)} if isinstance(calls, list) else {}
+    update: dict[str, Any] = (
+        {"tool_calls": _with_functions(calls)} if isinstance(calls, list) else {}
+    )
     if isinstance(function := kwargs.get("function_call"), dict) and "arguments" in function:
         update["function_call"] = {**function, "arguments": _sanitized(function["arguments"])}
     return {**kwargs, **update}
@@ -145,7 +156,13 @@ def _with_raw_calls(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _with_functions(calls: Sequence[Any]) -> list[Any]:
     return [
-        {**call, "function": {**call["function"], "arguments": _sanitized(call["function"].get("arguments"))}}
+        {
+            **call,
+            "function": {
+                **call["function"],
+                "arguments": _sanitized(call["function"].get("arguments")),
+            },
+        }
         if isinstance(call, dict) and isinstance(call.get("function"), dict)
         else call
         for call in calls

@@ -42,7 +42,9 @@ _GEMINI_MAP: Final = "__gemini_function_call_thought_signatures__"
 
 
 def _charset(name: str) -> str | None:
-    return next((chars for letter, (word, chars) in _CHARSETS.items() if name in (letter, word)), None)
+    return next(
+        (chars for letter, (word, chars) in _CHARSETS.items() if name in (letter, word)), None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ class CallIdTemplate:
         >>> CallIdTemplate("call_{r:4:d}").fits("call_0815", tool="search")
         True
         """
-        pattern, end = "", 0
+        pattern = ""
+        end = 0
         for part in _PART.finditer(self.template):
             pattern += re.escape(self.template[end : part.start()])
             pattern += re.escape(tool) if part[3] else f"[{_charset(part[2])}]{{{part[1]}}}"
@@ -100,7 +103,9 @@ class CallIdTemplate:
             if part[3]:
                 return tool
             chars = _charset(part[2]) or ""
-            return "".join(chars[(next(draws) * 256 + next(draws)) % len(chars)] for _ in range(int(part[1])))
+            return "".join(
+                chars[(next(draws) * 256 + next(draws)) % len(chars)] for _ in range(int(part[1]))
+            )
 
         return _PART.sub(fill, self.template)
 
@@ -145,7 +150,9 @@ class NewIds:
             if made not in self.taken:
                 self.taken.add(made)
                 return made
-        raise InvalidInputError(f"{self.template.template!r} has too few ids for this chain; make it longer")
+        raise InvalidInputError(
+            f"{self.template.template!r} has too few ids for this chain; make it longer"
+        )
 
 
 def rename_calls(
@@ -163,7 +170,9 @@ def rename_calls(
     if all(new == old for old, all_new in renamed.items() for new in all_new):
         return ai, tuple(results)
     next_of = _Renaming(renamed)
-    answers = tuple(_renamed(result, {"tool_call_id": next_of(result.tool_call_id)}) for result in results)
+    answers = tuple(
+        _renamed(result, {"tool_call_id": next_of(result.tool_call_id)}) for result in results
+    )
     return _rename_in(ai, renamed), answers
 
 
@@ -191,7 +200,9 @@ def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     for index, message in enumerate(messages):
         if isinstance(message, AIMessage):
             later = takewhile(lambda item: not isinstance(item, AIMessage), messages[index + 1 :])
-            ai, renamed = _with_unique_ids(message, [result for result in later if isinstance(result, ToolMessage)])
+            ai, renamed = _with_unique_ids(
+                message, [result for result in later if isinstance(result, ToolMessage)]
+            )
             own.append(ai)
             answers = list(renamed)
         else:
@@ -199,11 +210,15 @@ def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     return own
 
 
-def _with_unique_ids(ai: AIMessage, results: list[ToolMessage]) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
+def _with_unique_ids(
+    ai: AIMessage, results: list[ToolMessage]
+) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
     ids = NewIds(_UNIQUE, unique=True, any_form=True)
     # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
     invalid = [
-        {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")} if call.get("id") == "" else call
+        {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")}
+        if call.get("id") == ""
+        else call
         for at, call in enumerate(ai.invalid_tool_calls)
     ]
     if invalid != ai.invalid_tool_calls:
@@ -247,7 +262,8 @@ def _rename_in(ai: AIMessage, renamed: dict[str, list[str]]) -> AIMessage:
     update: dict[str, Any] = {"tool_calls": listed.in_all(ai.tool_calls, "id")}
     # Providers ignore an invalid call without an id; with an id they would require a result for it.
     update["invalid_tool_calls"] = [
-        call if not call.get("id") else listed.in_all([call], "id")[0] for call in ai.invalid_tool_calls
+        call if not call.get("id") else listed.in_all([call], "id")[0]
+        for call in ai.invalid_tool_calls
     ]
     if chunks := getattr(ai, "tool_call_chunks", None):
         update["tool_call_chunks"] = _Renaming(renamed).in_all(chunks, "id")
@@ -265,7 +281,9 @@ def _rename_in_kwargs(kwargs: dict[str, Any], renamed: dict[str, list[str]]) -> 
         update["tool_calls"] = _Renaming(renamed).in_all(calls, "id")
     if isinstance(signatures := kwargs.get(_GEMINI_MAP), dict):
         next_of = _Renaming(renamed)
-        update[_GEMINI_MAP] = {next_of(call_id): signature for call_id, signature in signatures.items()}
+        update[_GEMINI_MAP] = {
+            next_of(call_id): signature for call_id, signature in signatures.items()
+        }
     return {**kwargs, **update}
 
 

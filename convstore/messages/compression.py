@@ -32,7 +32,8 @@ def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
     """
     if text.isascii():
         return [*range(size, len(text), size), len(text)]
-    ends, start = [], 0
+    ends = []
+    start = 0
     while start < len(text):
         end = _fit(text, start, size)
         ends.append(end)
@@ -55,7 +56,9 @@ def decompress(frame: bytes, *, characters: int | None = None) -> str:
     Raises:
         ValueError: The frame was not written by `compress`, exceeds the limit, or has another number of characters.
     """
-    maximum = CHUNK_BYTES if characters is None else min(CHUNK_BYTES, _BYTES_PER_CHARACTER * characters)
+    maximum = (
+        CHUNK_BYTES if characters is None else min(CHUNK_BYTES, _BYTES_PER_CHARACTER * characters)
+    )
     text = decompress_bytes(frame, maximum=maximum).decode("utf-8", "surrogatepass")
     if characters is not None and len(text) != characters:
         raise ValueError(f"the chunk has {len(text):,} characters instead of {characters:,}")
@@ -90,7 +93,10 @@ def _fit(text: str, start: int, size: int) -> int:
 def _tools() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
     # zstandard's objects are not thread-safe and expensive to create, so each thread keeps its own.
     if not hasattr(_local, "tools"):
-        _local.tools = (zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True), zstandard.ZstdDecompressor())
+        _local.tools = (
+            zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True),
+            zstandard.ZstdDecompressor(),
+        )
     tools: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _local.tools
     return tools
 

@@ -33,9 +33,13 @@ def functions_of(type_: type) -> tuple[_Function, _Function]:
     """
     if isinstance(type_, type) and issubclass(type_, BaseModel):
         if type_.__private_attributes__:
-            raise InvalidInputError(f"pass dump= and load= for {type_!r}: it has private attributes")
+            raise InvalidInputError(
+                f"pass dump= and load= for {type_!r}: it has private attributes"
+            )
     elif not isinstance(type_, type) or not is_dataclass(type_):
-        raise InvalidInputError(f"pass dump= and load= for {type_!r}: it is neither a pydantic model nor a dataclass")
+        raise InvalidInputError(
+            f"pass dump= and load= for {type_!r}: it is neither a pydantic model nor a dataclass"
+        )
     return _dump, partial(_load, type_)
 
 
@@ -43,7 +47,9 @@ def _defaults_of(type_: Any) -> dict[str, Callable[[], Any] | None]:
     """Return for each field the function that makes its default, None for a required field."""
     if issubclass(type_, BaseModel):
         return {
-            name: None if field.is_required() else partial(field.get_default, call_default_factory=True)
+            name: None
+            if field.is_required()
+            else partial(field.get_default, call_default_factory=True)
             for name, field in type_.model_fields.items()
         }
     return {field.name: _default_of(field) for field in fields(type_)}
@@ -57,25 +63,39 @@ def _default_of(field: Field[Any]) -> Callable[[], Any] | None:
 
 def _dump(value: Any) -> dict[str, Any]:
     """Return the fields of a value; TypeError if it has other attributes, but for cached properties."""
-    type_, names = type(value), _defaults_of(type(value))
+    type_ = type(value)
+    names = _defaults_of(type(value))
     others = getattr(value, "__dict__", {}).keys() - names
-    if lost := [name for name in others if not isinstance(getattr(type_, name, None), cached_property)]:
-        raise TypeError(f"it holds {sorted(lost)}, which are no fields; register its type with dump= and load=")
-    return {name: getattr(value, name) for name in names} | (getattr(value, "__pydantic_extra__", None) or {})
+    if lost := [
+        name for name in others if not isinstance(getattr(type_, name, None), cached_property)
+    ]:
+        raise TypeError(
+            f"it holds {sorted(lost)}, which are no fields; register its type with dump= and load="
+        )
+    return {name: getattr(value, name) for name in names} | (
+        getattr(value, "__pydantic_extra__", None) or {}
+    )
 
 
 def _load(type_: Any, plain: Mapping[str, Any]) -> Any:
-    declared, is_model = _defaults_of(type_), issubclass(type_, BaseModel)
+    declared = _defaults_of(type_)
+    is_model = issubclass(type_, BaseModel)
     extra = {name: part for name, part in plain.items() if name not in declared}
     allows_extra = is_model and type_.model_config.get("extra") == "allow"
     missing = [name for name, default in declared.items() if default is None and name not in plain]
     if missing or (extra and not allows_extra):
         changed = sorted([*missing, *extra])
-        raise TypeError(f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}")
-    defaults = {name: default() for name, default in declared.items() if default and name not in plain}
+        raise TypeError(
+            f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}"
+        )
+    defaults = {
+        name: default() for name, default in declared.items() if default and name not in plain
+    }
     values = {name: plain[name] if name in plain else defaults[name] for name in declared}
     if is_model:
-        return new_model(type_, values, extra=extra if allows_extra else None, fields_set=set(plain))
+        return new_model(
+            type_, values, extra=extra if allows_extra else None, fields_set=set(plain)
+        )
     value: Any = object.__new__(type_)
     for name, item in values.items():
         object.__setattr__(value, name, item)

@@ -11,6 +11,8 @@ Copies of sources that cannot be read in place follow after the message's own pa
 
 Messages are restored by setting their fields, not by calling their constructors. Validators would fill in and convert
 values, and the restored message must equal the stored one.
+
+The module is long because splitting a message and joining it again have to agree.
 """
 
 from __future__ import annotations
@@ -65,7 +67,11 @@ _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
 _LATE = frozenset({"artifact", "response_metadata", "audio"})
 """Fields that views of finished turns do not show; `audio` is the audio of an answer."""
 
-_REQUESTS = ("server_tool_use", "mcp_tool_use", "server_tool_call")  # a tuple: a type may be unhashable
+_REQUESTS = (
+    "server_tool_use",
+    "mcp_tool_use",
+    "server_tool_call",
+)  # a tuple: a type may be unhashable
 """Blocks in which a model calls a tool that its provider runs; the result is in the same message."""
 
 _CLASSES: dict[str, type[BaseMessage]] = {
@@ -141,7 +147,9 @@ class _Payload:
     edges: int = 0
     edged_length: int = 0
 
-    def put(self, value: Any, *, about: str = "", link: str = "", is_media: bool = False) -> PayloadRange:
+    def put(
+        self, value: Any, *, about: str = "", link: str = "", is_media: bool = False
+    ) -> PayloadRange:
         if is_text(value):
             return self.add(value, raw=True)
         part = self.add(self.codec.encode(value, omitted=self.omitted), raw=False)
@@ -149,7 +157,8 @@ class _Payload:
 
     def add(self, text: str, *, raw: bool) -> PayloadRange:
         """Add a text, or the encoding of another value."""
-        start, self.length = self.length, self.length + len(text)
+        start = self.length
+        self.length = self.length + len(text)
         self.pieces.append(text)
         return PayloadRange(start, self.length, raw)
 
@@ -197,7 +206,8 @@ def digest_of_messages(messages: Sequence[BaseMessage]) -> str:
     >>> digest_of_messages([HumanMessage("hi")]) == digest_of_messages([HumanMessage("hi")])
     True
     """
-    codec, digest = Codec(), hashlib.sha256()
+    codec = Codec()
+    digest = hashlib.sha256()
     for message in messages:
         text = codec.encode(fields_of(message), omitted=[]).encode("utf-8", "surrogatepass")
         digest.update(f"{len(text)}:".encode() + text)
@@ -247,18 +257,26 @@ def encode_message(
     )
 
 
-def _encode_result(fields: dict[str, Any], payload: _Payload, artifact: str | None) -> EncodedMessage:
+def _encode_result(
+    fields: dict[str, Any], payload: _Payload, artifact: str | None
+) -> EncodedMessage:
     """Encode a tool result, whose large content and artifact are the beginning of its payload."""
-    fields, encode = dict(fields), partial(payload.codec.encode, omitted=payload.omitted)
-    content, in_content, in_artifact = fields["content"], -1, -1
-    text, moved = content if is_text(content) else encode(content), dict[str, PayloadRange]()
+    fields = dict(fields)
+    encode = partial(payload.codec.encode, omitted=payload.omitted)
+    content = fields["content"]
+    in_content = -1
+    in_artifact = -1
+    text = content if is_text(content) else encode(content)
+    moved = dict[str, PayloadRange]()
     if len(text) >= RESULT_MINIMUM:
-        in_content, moved["content"] = 0, payload.add(text, raw=text is content)
+        in_content = 0
+        moved["content"] = payload.add(text, raw=text is content)
     shown = payload.length
     if "artifact" in fields:
         artifact = encode(fields["artifact"]) if artifact is None else artifact
         if len(artifact) >= RESULT_MINIMUM:
-            in_artifact, moved["artifact"] = payload.length, payload.add(artifact, raw=False)
+            in_artifact = payload.length
+            moved["artifact"] = payload.add(artifact, raw=False)
     result = payload.length
     for key in moved:
         del fields[key]
@@ -278,7 +296,11 @@ def _encode_result(fields: dict[str, Any], payload: _Payload, artifact: str | No
 
 
 def decode_message(
-    codec: Codec, body: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None
+    codec: Codec,
+    body: str,
+    *,
+    fetch: Callable[[int, int], str] | None = None,
+    limit: int | None = None,
 ) -> BaseMessage:
     """Restore a message from its body.
 
@@ -297,11 +319,20 @@ def decode_message(
 def decode_if_plain(body: str, stub: str | None = None) -> BaseMessage | None:
     """Restore a message from a body of JSON's own types, with a stub in place of its result; None for any other."""
     try:
-        fields, tags = _loads(body), body.count('"$":')
+        fields = _loads(body)
+        tags = body.count('"$":')
         if stub is not None:
-            tags -= sum(type(part) is dict and "$" in part for part in map(fields.get, ("content", "artifact")))
+            tags -= sum(
+                type(part) is dict and "$" in part
+                for part in map(fields.get, ("content", "artifact"))
+            )
         return None if tags else _message_of(fields, stub)
-    except (ValueError, KeyError, TypeError, AttributeError):  # a NaN, a lone surrogate, several lines, or damage
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # a NaN, a lone surrogate, several lines, or damage
         return None
 
 
@@ -326,7 +357,11 @@ def _message_of(fields: dict[str, Any], stub: str | None = None) -> BaseMessage:
     for key, make in _EMPTY_FIELDS[name]:
         if key not in fields:
             values[key] = make()
-    extra = {key: values.pop(key) for key in fields if key not in defaults} if len(values) > len(defaults) else {}
+    extra = (
+        {key: values.pop(key) for key in fields if key not in defaults}
+        if len(values) > len(defaults)
+        else {}
+    )
     return new_model(_CLASSES[name], values, extra=extra, fields_set=set(fields))
 
 
@@ -334,7 +369,11 @@ def link_of(block: Any) -> str:
     """Return the id shared by the request and the result of a tool that the provider ran, "" for other blocks."""
     if type(block) is not dict:
         return ""
-    link = block.get("id") if block.get("type") in _REQUESTS else block.get("tool_use_id") or block.get("tool_call_id")
+    link = (
+        block.get("id")
+        if block.get("type") in _REQUESTS
+        else block.get("tool_use_id") or block.get("tool_call_id")
+    )
     return link if is_text(link) else ""
 
 
@@ -363,13 +402,18 @@ def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
         minimum = _minimum(value, payload)
         return [
             _split_block(part, payload, minimum)
-            if (late or not is_media(part)) and type(part) is not PayloadRange and _size(part, payload) >= minimum
+            if (late or not is_media(part))
+            and type(part) is not PayloadRange
+            and _size(part, payload) >= minimum
             else part
             for part in value
         ]
     if key in ("tool_calls", "invalid_tool_calls") and type(value) is list:
         minimum = _minimum(value, payload)
-        return [_split_dict(call, payload, minimum, keep=_IN_BODY) if type(call) is dict else call for call in value]
+        return [
+            _split_dict(call, payload, minimum, keep=_IN_BODY) if type(call) is dict else call
+            for call in value
+        ]
     if type(value) is dict:
         return _split_dict(value, payload, _minimum(value.values(), payload), late=late)
     return payload.put_text(value) if key == "content" and is_text(value) else payload.put(value)
@@ -390,7 +434,12 @@ def _split_block(block: Any, payload: _Payload, minimum: int) -> Any:
 
 
 def _split_dict(
-    value: dict[Any, Any], payload: _Payload, minimum: int, *, keep: Collection[str] = (), late: bool = True
+    value: dict[Any, Any],
+    payload: _Payload,
+    minimum: int,
+    *,
+    keep: Collection[str] = (),
+    late: bool = True,
 ) -> dict[Any, Any]:
     return {
         key: payload.put(part)
@@ -408,7 +457,11 @@ def _minimum(parts: Collection[Any], payload: _Payload) -> int:
     if payload.minimum < PART_MINIMUM or len(parts) * PART_MINIMUM <= _MAX_SMALL_PARTS:
         return payload.minimum
     small = sum(size for size in (_size(part, payload) for part in parts) if size < PART_MINIMUM)
-    return max(SMALLEST_PART, _MAX_SMALL_PARTS // len(parts)) if small > _MAX_SMALL_PARTS else PART_MINIMUM
+    return (
+        max(SMALLEST_PART, _MAX_SMALL_PARTS // len(parts))
+        if small > _MAX_SMALL_PARTS
+        else PART_MINIMUM
+    )
 
 
 def _size(value: Any, payload: _Payload) -> int:

@@ -32,7 +32,9 @@ def linked(message: _Message, turn_id: str | None, *, result: str | None = None)
     link = {"turn": turn_id} if result is None else {"turn": turn_id, "result": result}
     if turn_id is None or message.response_metadata.get(LINK) == link:
         return message
-    return message.model_copy(update={"response_metadata": {**message.response_metadata, LINK: link}})
+    return message.model_copy(
+        update={"response_metadata": {**message.response_metadata, LINK: link}}
+    )
 
 
 def turn_of(message: BaseMessage) -> str | None:
@@ -59,7 +61,9 @@ def is_answer(message: BaseMessage) -> bool:
 def last_question(messages: Sequence[BaseMessage]) -> int | None:
     """Return the index of the last human message that a user sent; None without such a message."""
     indexes = range(len(messages) - 1, -1, -1)
-    return next((at for at in indexes if is_question(messages[at]) and not is_made_up(messages[at])), None)
+    return next(
+        (at for at in indexes if is_question(messages[at]) and not is_made_up(messages[at])), None
+    )
 
 
 def last_turn_of(messages: Sequence[BaseMessage]) -> str | None:
@@ -77,9 +81,13 @@ def last_turn_of(messages: Sequence[BaseMessage]) -> str | None:
 def results_after(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
     """Return the results of an AI message among its turn's messages: those before the model's next message."""
     index = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
-    following = takewhile(lambda each: not isinstance(each, AIMessage) or came_with(each), later[index + 1 :])
+    following = takewhile(
+        lambda each: not isinstance(each, AIMessage) or came_with(each), later[index + 1 :]
+    )
     called = {call.id for call in calls_of(ai)}
-    return [each for each in following if isinstance(each, ToolMessage) and each.tool_call_id in called]
+    return [
+        each for each in following if isinstance(each, ToolMessage) and each.tool_call_id in called
+    ]
 
 
 def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
@@ -96,4 +104,6 @@ def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
 def _linked_to(message: BaseMessage, key: str) -> str | None:
     link = message.response_metadata.get(LINK)
     value = link.get(key) if isinstance(link, dict) else None
-    return None if id_problem(value) else str(value)  # of a message that another program made, it may be anything
+    return (
+        None if id_problem(value) else str(value)
+    )  # of a message that another program made, it may be anything

@@ -18,13 +18,18 @@ LINE_DEPTH = 40
 MANY_NODES = 2_000
 """A value with more nodes is written in several calls, so that other threads can run in between."""
 
-TEXT_TYPES = frozenset({str, TextAccessor})  # TextAccessor is the type of `message.text`, equal to the str it wraps
+TEXT_TYPES = frozenset(
+    {str, TextAccessor}
+)  # TextAccessor is the type of `message.text`, equal to the str it wraps
 _SCALAR_TYPES = TEXT_TYPES | {bool, float, int, type(None)}
 _PLAIN_TYPES = _SCALAR_TYPES | {list, dict}
 _TEXTS_OR_NULL = TEXT_TYPES | {type(None)}
-_SLICE, _SLICED_DEPTH = 100, 4
+_SLICE = 100
+_SLICED_DEPTH = 4
 
-write_line = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+write_line = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":")
+).encode
 """Return the JSON text of a value; NaN, infinities and lone surrogates are written as they are."""
 
 
@@ -34,7 +39,9 @@ def plain_json(value: Any) -> str | None:
         return None
     try:
         data = orjson.dumps(value)
-    except orjson.JSONEncodeError:  # a number beyond 64 bits, a lone surrogate, or a key that is not a str
+    except (
+        orjson.JSONEncodeError
+    ):  # a number beyond 64 bits, a lone surrogate, or a key that is not a str
         return None
     # A NaN is written as null. A key "$" would be taken for a tag.
     return None if b'"$":' in data or orjson.loads(data) != value else data.decode()
@@ -50,7 +57,11 @@ def is_same_json(left: Any, other: Any) -> bool:
     """
     if left != other:
         return False
-    if type(left) is dict and _TEXTS_OR_NULL.issuperset(map(type, left.values())) and [*left] == [*other]:
+    if (
+        type(left) is dict
+        and _TEXTS_OR_NULL.issuperset(map(type, left.values()))
+        and [*left] == [*other]
+    ):
         return True  # as most items of tools
     try:
         return orjson.dumps(left) == orjson.dumps(other)
@@ -60,7 +71,8 @@ def is_same_json(left: Any, other: Any) -> bool:
 
 def _is_plain(value: Any) -> bool:
     """Return True if a value has only types of JSON, not subclasses, and few enough nodes and levels for one C call."""
-    level, nodes = [value], 0
+    level = [value]
+    nodes = 0
     for _ in range(LINE_DEPTH):
         kinds = set(map(type, level))
         if kinds <= _SCALAR_TYPES:
@@ -87,9 +99,12 @@ def write_long_line(value: Any, depth: int = 0) -> str:
     if len(value) <= _SLICE:
         if type(value) is list:
             return f"[{','.join(write_long_line(child, depth + 1) for child in value)}]"
-        pairs = (f"{write_line(key)}:{write_long_line(child, depth + 1)}" for key, child in value.items())
+        pairs = (
+            f"{write_line(key)}:{write_long_line(child, depth + 1)}" for key, child in value.items()
+        )
         return f"{{{','.join(pairs)}}}"
-    rest, make = iter(value if type(value) is list else value.items()), type(value)
+    rest = iter(value if type(value) is list else value.items())
+    make = type(value)
     slices = iter(lambda: make(islice(rest, _SLICE)), make())
     text = ",".join(write_line(part)[1:-1] for part in slices)
     return f"[{text}]" if make is list else f"{{{text}}}"

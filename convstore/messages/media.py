@@ -30,7 +30,8 @@ _BYTES = ("base64", "data", "file_data", "result", "url", "image_url", "video_ur
 _NAMES = ("filename", "file_name", "name", "title")
 _MIME_TYPES = ("mime_type", "media_type")
 _USUAL_BASE64 = str.maketrans("-_", "+/")
-_NAME_CHARACTERS, _MIME_CHARACTERS = 100, 60
+_NAME_CHARACTERS = 100
+_MIME_CHARACTERS = 60
 
 
 def block_type(block: Any) -> str:
@@ -58,10 +59,21 @@ def media_description(block: dict[str, Any]) -> str:
     >>> media_description({"type": "file", "base64": "QUJD", "mime_type": "application/pdf", "filename": "terms.pdf"})
     'file "terms.pdf", application/pdf, 3 bytes'
     """
-    values, data = list(_values(block)), media_data(block)
-    address = data if isinstance(data, str) and "://" in data[:20] and not data.startswith("data:") else None
-    name = next((value for key, value in values if key in _NAMES and isinstance(value, str) and value), address)
-    mime = next((value for key, value in values if key in _MIME_TYPES and isinstance(value, str) and value), "")
+    values = list(_values(block))
+    data = media_data(block)
+    address = (
+        data
+        if isinstance(data, str) and "://" in data[:20] and not data.startswith("data:")
+        else None
+    )
+    name = next(
+        (value for key, value in values if key in _NAMES and isinstance(value, str) and value),
+        address,
+    )
+    mime = next(
+        (value for key, value in values if key in _MIME_TYPES and isinstance(value, str) and value),
+        "",
+    )
     about = KINDS[block["type"]] + (f" {_quoted(name)}" if name else "")
     if mime.isprintable() and 0 < len(mime) <= _MIME_CHARACTERS:
         about += f", {mime}"

@@ -23,7 +23,11 @@ def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -
     >>> parts_of([HumanMessage("Hi"), AIMessage("One moment.", response_metadata={"stop_reason": "pause_turn"})], ())
     ['now', 'now']
     """
-    questions = (index for index, message in enumerate(messages) if message.type == "human" and not kind_of(message))
+    questions = (
+        index
+        for index, message in enumerate(messages)
+        if message.type == "human" and not kind_of(message)
+    )
     is_finished = not messages or is_answer(messages[-1])
     current = len(messages) if is_finished else max(questions, default=0)
 

@@ -33,7 +33,16 @@ class PayloadRange:
 
     def plain(self) -> list[Any]:
         """Return the values in order, without empty ones at the end."""
-        plain = [self.start, self.end, self.raw, self.about, self.link, self.is_media, self.head, self.tail]
+        plain = [
+            self.start,
+            self.end,
+            self.raw,
+            self.about,
+            self.link,
+            self.is_media,
+            self.head,
+            self.tail,
+        ]
         while not plain[-1] and len(plain) > len(("start", "end", "raw")):
             plain.pop()
         return plain
@@ -46,7 +55,8 @@ class PayloadReader:
     """
 
     def __init__(self, fetch: Callable[[int, int], str], limit: int | None) -> None:
-        self._fetch, self._limit = fetch, limit
+        self._fetch = fetch
+        self._limit = limit
         self._length = self._end = 0
 
     def reach(self, part: PayloadRange) -> bool:

@@ -64,7 +64,15 @@ _KEYS: Final = frozenset(
 # Containers of provider-specific fields, as gateways and the standard content write them. Call arguments are not among
 # them, so they are never searched.
 _HOLDERS: Final = frozenset(
-    {"extra_content", "extras", "google", "providerMetadata", "provider_metadata", "provider_specific_fields", "vertex"}
+    {
+        "extra_content",
+        "extras",
+        "google",
+        "providerMetadata",
+        "provider_metadata",
+        "provider_specific_fields",
+        "vertex",
+    }
 )
 _LISTS: Final = ("tool_calls", "invalid_tool_calls", "tool_call_chunks")
 
@@ -80,7 +88,11 @@ def is_reasoning(block: Any) -> bool:
     if block.get("type") == "non_standard":
         return is_reasoning(block.get("value"))
     # Gemini flags a text part as a thought. Bedrock's native block has no type, only this key.
-    return block_type(block) in _BLOCKS or block.get("thought") is True or set(block) == {"reasoningContent"}
+    return (
+        block_type(block) in _BLOCKS
+        or block.get("thought") is True
+        or set(block) == {"reasoningContent"}
+    )
 
 
 def begins_with_reasoning(message: BaseMessage) -> bool:
@@ -93,7 +105,12 @@ def begins_with_reasoning(message: BaseMessage) -> bool:
     True
     """
     content: Any = message.content
-    return message.type == "ai" and isinstance(content, list) and bool(content) and is_reasoning(content[0])
+    return (
+        message.type == "ai"
+        and isinstance(content, list)
+        and bool(content)
+        and is_reasoning(content[0])
+    )
 
 
 def without_reasoning(message: BaseMessage) -> BaseMessage:
@@ -110,7 +127,9 @@ def without_reasoning(message: BaseMessage) -> BaseMessage:
     """
     update: dict[str, Any] = {}
     if isinstance(message.content, list):
-        update["content"] = [_cleaned(block) for block in message.content if not is_reasoning(block)]
+        update["content"] = [
+            _cleaned(block) for block in message.content if not is_reasoning(block)
+        ]
     update["additional_kwargs"] = _without_keys(message.additional_kwargs)
     for name in _LISTS:
         if calls := getattr(message, name, None):

@@ -24,7 +24,18 @@ from convstore.messages.tool_calls import calls_of
 _T = TypeVar("_T")
 
 _PAYLOADS: Final = frozenset(
-    {"base64", "bytes", "data", "file_data", "file_id", "file_uri", "image_url", "text", "uri", "url"}
+    {
+        "base64",
+        "bytes",
+        "data",
+        "file_data",
+        "file_id",
+        "file_uri",
+        "image_url",
+        "text",
+        "uri",
+        "url",
+    }
 )
 _ARGUMENTS: Final = ("input", "args", "arguments", "action")
 
@@ -61,12 +72,16 @@ def written_calls(message: BaseMessage) -> list[WrittenCall]:
         return []
     arguments = [json_text(call.get("args")) for call in message.tool_calls]
     arguments += [
-        str(call.get("args") or "") for call in message.invalid_tool_calls if call.get("id") and call.get("name")
+        str(call.get("args") or "")
+        for call in message.invalid_tool_calls
+        if call.get("id") and call.get("name")
     ]
     blocks = message.content if isinstance(message.content, list) else []
     in_blocks = {id_: _arguments_in(block) for block in blocks if (id_ := _id_in(block))}
     return [
-        WrittenCall(call.id, call.tool, arguments[at] if at < len(arguments) else in_blocks.get(call.id, ""))
+        WrittenCall(
+            call.id, call.tool, arguments[at] if at < len(arguments) else in_blocks.get(call.id, "")
+        )
         for at, call in enumerate(calls_of(message))
     ]
 
@@ -80,7 +95,9 @@ def size_of(message: BaseMessage) -> int:
     22
     """
     calls = written_calls(message)
-    size = sum(bytes_of(call.id) + len("function") + bytes_of(call.tool + call.arguments) for call in calls)
+    size = sum(
+        bytes_of(call.id) + len("function") + bytes_of(call.tool + call.arguments) for call in calls
+    )
     if isinstance(message, ToolMessage):
         size += bytes_of(message.tool_call_id + (message.name or ""))
     if isinstance(message.content, str):
@@ -97,7 +114,11 @@ def block_text(block: Any) -> str | None:
     """
     if isinstance(block, str):
         return block
-    if isinstance(block, Mapping) and block.get("type") not in KINDS and isinstance(block.get("text"), str):
+    if (
+        isinstance(block, Mapping)
+        and block.get("type") not in KINDS
+        and isinstance(block.get("text"), str)
+    ):
         return str(block["text"])
     return None
 
@@ -136,7 +157,9 @@ def _payloads(value: Any) -> Iterator[int]:
 
 def _id_in(block: Any) -> str:
     """Return the id of the call that a block describes, as `calls_of` reads it; "" for any other block."""
-    found = calls_of(AIMessage.model_construct(content=[block], tool_calls=[], invalid_tool_calls=[]))
+    found = calls_of(
+        AIMessage.model_construct(content=[block], tool_calls=[], invalid_tool_calls=[])
+    )
     return found[0].id if found else ""
 
 
@@ -154,7 +177,8 @@ def packed(items: Iterable[_T], *, limit: int, size: Callable[[_T], int]) -> Ite
         needed = size(item)
         if group and total + needed > limit:
             yield group
-            group, total = [], 0
+            group = []
+            total = 0
         group.append(item)
         total += needed
     if group:

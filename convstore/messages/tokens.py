@@ -36,7 +36,8 @@ _MAX_NAME_CHARACTERS = 200
 IMAGE_TOKENS = 1_000
 """Cost of an image of common size with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
 
-_ROLES, _TOKENS_PER_MESSAGE = {"human": "user", "ai": "assistant", "tool": "tool"}, 3
+_ROLES = {"human": "user", "ai": "assistant", "tool": "tool"}
+_TOKENS_PER_MESSAGE = 3
 """As LangChain counts them; it takes ten times as long for a short text."""
 
 _PIECE = 50_000
@@ -54,7 +55,12 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
     (9, 11)
     """
-    return sum([_with_blocks(item) if isinstance(item.content, list) else _with_text(item) for item in messages])
+    return sum(
+        [
+            _with_blocks(item) if isinstance(item.content, list) else _with_text(item)
+            for item in messages
+        ]
+    )
 
 
 def _with_text(message: BaseMessage) -> int:
@@ -127,7 +133,8 @@ def fitting(text: str, room: int) -> int:
     """
     if text.isascii():
         return max(0, min(len(text), room))
-    end, step = 0, len(text)
+    end = 0
+    step = len(text)
     while step:
         needed = weight(text[end : end + step])
         if needed <= room:
@@ -156,7 +163,9 @@ class NamedCounter:
 
     def __post_init__(self) -> None:
         if id_problem(self.name) or len(self.name) > _MAX_NAME_CHARACTERS:
-            raise InvalidInputError(f"the name of a token counter is a str of 1 to {_MAX_NAME_CHARACTERS} characters")
+            raise InvalidInputError(
+                f"the name of a token counter is a str of 1 to {_MAX_NAME_CHARACTERS} characters"
+            )
 
     def __call__(self, messages: Sequence[BaseMessage]) -> int:
         """Return the tokens of the messages."""
@@ -188,7 +197,8 @@ def counter_name(counter: TokenCounter) -> str:
     """
     if counter is approximate_tokens:
         return "approximate"
-    name, bound = _name_of(counter), _bound_by(counter)
+    name = _name_of(counter)
+    bound = _bound_by(counter)
     if "<" in name or " at 0x" in bound:
         raise InvalidInputError(
             f"the token counter {name + bound:.200} has no unique name, which stored counts need; "
@@ -218,7 +228,10 @@ def _bound_by(counter: TokenCounter) -> str:
     """Return the arguments that a partial binds, "" for none."""
     if not isinstance(counter, partial):
         return ""
-    bound = [*map(repr, counter.args), *(f"{key}={value!r}" for key, value in sorted(counter.keywords.items()))]
+    bound = [
+        *map(repr, counter.args),
+        *(f"{key}={value!r}" for key, value in sorted(counter.keywords.items())),
+    ]
     return f"({', '.join(bound)})" if bound else ""
 
 
@@ -235,7 +248,11 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
         if valid is not message:  # tokenizers refuse lone surrogates
             return count(counter, valid)
         name = counter.name if isinstance(counter, NamedCounter) else _name_of(counter)
-        raise InvalidInputError(f"the token counter {name} raised {error!r}; fix the counter") from error
+        raise InvalidInputError(
+            f"the token counter {name} raised {error!r}; fix the counter"
+        ) from error
     if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MAX_TOKENS:
-        raise InvalidInputError(f"the token counter returned {tokens!r}; it must return a whole number from 0")
+        raise InvalidInputError(
+            f"the token counter returned {tokens!r}; it must return a whole number from 0"
+        )
     return tokens

@@ -17,6 +17,8 @@ other position holds a tool message. `pair` establishes the rule, `check_pairing
 
 Messages before the first unanswered call never change again, whatever is appended; provider prompt caches depend on
 that. Legacy function messages have no call id and keep their position.
+
+The module is long because the rule, its check and the repair of a list have to agree.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from convstore.messages.provenance import mark
 MISSING_TEXT: Final = "No result was recorded for this call."
 """Content of the result that is generated for a call without one."""
 
-_MALFORMED_TEXT: Final = "Tool call {name} with id {id} could not be executed - arguments were malformed or truncated."
+_MALFORMED_TEXT: Final = (
+    "Tool call {name} with id {id} could not be executed - arguments were malformed or truncated."
+)
 """The same for a call with invalid arguments, in the words of LangChain's ``create_agent``."""
 
 _UNKNOWN: Mapping[str, str] = {}
@@ -146,11 +150,14 @@ def calls_of(message: BaseMessage) -> list[Call]:
         if not message.tool_calls:
             return []
         calls = enumerate(message.tool_calls)
-        return [Call(call.get("id") or "", call.get("name") or "", position) for position, call in calls]
+        return [
+            Call(call.get("id") or "", call.get("name") or "", position) for position, call in calls
+        ]
     named = [(call.get("id") or "", call.get("name") or "") for call in message.tool_calls]
     valid = len(named)
     for invalid in message.invalid_tool_calls:
-        call_id, tool = invalid.get("id"), invalid.get("name")
+        call_id = invalid.get("id")
+        tool = invalid.get("name")
         if call_id and tool:
             named.append((call_id, tool))
     malformed = range(valid, len(named))
@@ -158,8 +165,13 @@ def calls_of(message: BaseMessage) -> list[Call]:
         # A dict removes duplicates, because two blocks may describe one call, and unlike a set keeps the order.
         in_content = dict(_calls_in_content(message.content))
         listed = {call_id for call_id, _ in named}
-        named.extend((call_id, tool) for call_id, tool in in_content.items() if call_id not in listed)
-    return [Call(call_id, tool, position, position in malformed) for position, (call_id, tool) in enumerate(named)]
+        named.extend(
+            (call_id, tool) for call_id, tool in in_content.items() if call_id not in listed
+        )
+    return [
+        Call(call_id, tool, position, position in malformed)
+        for position, (call_id, tool) in enumerate(named)
+    ]
 
 
 def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
@@ -171,12 +183,15 @@ def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
     True
     """
     # JSON keeps the parts apart and writes lone surrogates as ASCII.
-    return sha256(json.dumps(["convstore result", ai_message_id, call_id, position]).encode()).hexdigest()[:32]
+    return sha256(
+        json.dumps(["convstore result", ai_message_id, call_id, position]).encode()
+    ).hexdigest()[:32]
 
 
 def result_ids(message: BaseMessage) -> list[str]:
     """Return the ids that `result_id` makes for the results of a message, in the order of its calls."""
-    ids, same = list[str](), Counter[str]()
+    ids = list[str]()
+    same = Counter[str]()
     for call in calls_of(message):
         ids.append(result_id(str(message.id), call.id, same[call.id]))
         same[call.id] += 1
@@ -200,7 +215,10 @@ def is_paused(message: BaseMessage) -> bool:
     >>> is_paused(AIMessage("I look it up.", response_metadata={"stop_reason": "pause_turn"}))
     True
     """
-    return isinstance(message, AIMessage) and message.response_metadata.get("stop_reason") == "pause_turn"
+    return (
+        isinstance(message, AIMessage)
+        and message.response_metadata.get("stop_reason") == "pause_turn"
+    )
 
 
 def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
@@ -245,7 +263,13 @@ def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN)
     (['m1', 'm1:missing-result-0'], ('call_1',))
     """
     if is_paired(messages):
-        return Pairing(messages=list(messages), indexes=tuple(range(len(messages))), missing=(), orphans=(), moved=())
+        return Pairing(
+            messages=list(messages),
+            indexes=tuple(range(len(messages))),
+            missing=(),
+            orphans=(),
+            moved=(),
+        )
     slots, orphans = _fill_slots(messages, answers)
     paired: list[BaseMessage] = []
     indexes: list[int | None] = []
@@ -272,7 +296,9 @@ def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN)
 
 
 def without_orphans(
-    messages: Sequence[BaseMessage], calls: Mapping[str, str] | None = None, answers: Mapping[str, str] = _UNKNOWN
+    messages: Sequence[BaseMessage],
+    calls: Mapping[str, str] | None = None,
+    answers: Mapping[str, str] = _UNKNOWN,
 ) -> list[BaseMessage]:
     r"""Return the messages with results that answer no call among them shown as text of human messages.
 
@@ -290,7 +316,9 @@ def without_orphans(
     waiting: list[BaseMessage] = []
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage) and index not in placed:
-            waiting.append(_as_text(message, (calls or {}).get(message.id or "") or message.name or "a tool"))
+            waiting.append(
+                _as_text(message, (calls or {}).get(message.id or "") or message.name or "a tool")
+            )
             continue
         if not isinstance(message, ToolMessage):
             shown += waiting
@@ -320,13 +348,20 @@ def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
         unanswered = [f"message {head}: the call {call_id!r}" for call_id in pending.elements()]
         problems.extend(f"{call} has no result directly after it" for call in unanswered)
         if len(problems) == before and results != calls:
-            problems.append(f"message {head}: its results have the order {results}, its calls the order {calls}")
+            problems.append(
+                f"message {head}: its results have the order {results}, its calls the order {calls}"
+            )
     return problems
 
 
 def _as_text(result: ToolMessage, call: str) -> HumanMessage:
-    head, content = f"[Result of an earlier call of {call}]", result.content
-    text = f"{head}\n{content}" if isinstance(content, str) else [{"type": "text", "text": head}, *content]
+    head = f"[Result of an earlier call of {call}]"
+    content = result.content
+    text = (
+        f"{head}\n{content}"
+        if isinstance(content, str)
+        else [{"type": "text", "text": head}, *content]
+    )
     return HumanMessage(text, id=result.id, additional_kwargs=mark("late_result"))
 
 
@@ -375,7 +410,9 @@ def _fill_slots(
             if not open_calls.answer(message, index):
                 orphans.append(index)
         elif calls := calls_of(message):
-            slots[index] = list(map(_Slot, calls, result_ids(message) if message.id else [""] * len(calls)))
+            slots[index] = list(
+                map(_Slot, calls, result_ids(message) if message.id else [""] * len(calls))
+            )
             open_calls.add(slots[index])
     return slots, orphans
 
@@ -403,11 +440,15 @@ def _name(message: BaseMessage) -> str:
 
 def _runs(messages: Sequence[BaseMessage]) -> Iterator[tuple[int, list[str], list[str]]]:
     """Split a list into runs: the index of each message that is no result, its call ids, the ids answered after it."""
-    head, calls, results = -1, list[str](), list[str]()
+    head = -1
+    calls = list[str]()
+    results = list[str]()
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage):
             results.append(message.tool_call_id)
         else:
             yield head, calls, results
-            head, calls, results = index, [call.id for call in calls_of(message)], []
+            head = index
+            calls = [call.id for call in calls_of(message)]
+            results = []
     yield head, calls, results

@@ -34,7 +34,9 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     if ids_of(turn) <= ids_of(messages):
         return list(messages)
     steps = steps_of(turn)
-    last_reply = next((at for at, message in enumerate(turn) if steps and message.id == steps[-1][0]), 0)
+    last_reply = next(
+        (at for at, message in enumerate(turn) if steps and message.id == steps[-1][0]), 0
+    )
     needed = ids_of(messages) | ids_of(turn[:1]) | ids_of(turn[last_reply:])
     for step in steps:
         if not needed.isdisjoint(step):
@@ -61,7 +63,9 @@ def steps_of(turn: Sequence[BaseMessage]) -> list[list[str]]:
 def has_all_results(messages: Sequence[BaseMessage]) -> bool:
     """Return True if each call among the messages has a result there, and each result a call."""
     called = {call.id for message in messages for call in calls_of(message)}
-    return called == {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    return called == {
+        message.tool_call_id for message in messages if isinstance(message, ToolMessage)
+    }
 
 
 def _merged(messages: Sequence[BaseMessage], wanted: Sequence[BaseMessage]) -> list[BaseMessage]:

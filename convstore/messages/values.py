@@ -12,6 +12,8 @@ own, and ``{"$": ["line", n]}`` refers to them. The encoder uses an explicit sta
 
 The text may contain lone surrogates, so it is stored with the error handler ``surrogatepass`` (see
 `messages.compression`).
+
+The module is long because encoder and decoder have to agree on each form of a value.
 """
 
 from __future__ import annotations
@@ -32,8 +34,20 @@ import orjson
 from langchain_core.documents import Document
 
 from convstore.exceptions import InvalidInputError, UnencodableError
-from convstore.messages.foreign_values import has_fixed_offset, in_named_zone, numpy_scalar, zone_name
-from convstore.messages.json_text import LINE_DEPTH, MANY_NODES, TEXT_TYPES, plain_json, write_line, write_long_line
+from convstore.messages.foreign_values import (
+    has_fixed_offset,
+    in_named_zone,
+    numpy_scalar,
+    zone_name,
+)
+from convstore.messages.json_text import (
+    LINE_DEPTH,
+    MANY_NODES,
+    TEXT_TYPES,
+    plain_json,
+    write_line,
+    write_long_line,
+)
 from convstore.messages.payload_ranges import PayloadRange, PayloadReader
 from convstore.values.models import Source, SourcePage
 
@@ -96,7 +110,9 @@ class Codec:
         if type_ in self._by_type or type_ in _JSON_TYPES or type_ in (int, list, dict):
             raise InvalidInputError(f"{type_.__qualname__} is already registered")
         if type(kind.name) is not str or not kind.name:
-            raise InvalidInputError(f"the name of a type must be a non-empty str, not {kind.name!r}")
+            raise InvalidInputError(
+                f"the name of a type must be a non-empty str, not {kind.name!r}"
+            )
         if kind.name in self._by_name or kind.name == _LINE:
             raise InvalidInputError(f"the name {kind.name!r} is taken; pass another name=")
         self._by_type[type_] = kind
@@ -135,16 +151,25 @@ class Codec:
         return "\n".join(map(write, lines))
 
     def encode_with(
-        self, ranges: Mapping[str, PayloadRange], fields: dict[str, Any], *, omitted: list[str] | None
+        self,
+        ranges: Mapping[str, PayloadRange],
+        fields: dict[str, Any],
+        *,
+        omitted: list[str] | None,
     ) -> str:
         """Return the text of the fields of a message and of ranges of its payload, as `encode` of both does."""
         rest = plain_json(fields)
         if rest is None:
             return self.encode({**fields, **ranges}, omitted=omitted)
-        tags = (f',"{key}":{{"$":["payload",{write_line(part.plain())}]}}' for key, part in ranges.items())
+        tags = (
+            f',"{key}":{{"$":["payload",{write_line(part.plain())}]}}'
+            for key, part in ranges.items()
+        )
         return f"{rest[:-1]}{''.join(tags)}}}"
 
-    def decode(self, text: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None) -> Any:
+    def decode(
+        self, text: str, *, fetch: Callable[[int, int], str] | None = None, limit: int | None = None
+    ) -> Any:
         """Return the value of a text written by `encode`.
 
         Args:
@@ -179,20 +204,33 @@ class Codec:
             for number, line in reversed(list(enumerate(text.split("\n")))):
                 lines[number] = reader.decode(line)
             return lines[0]
-        except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise ValueError(f"not a value written by this codec: {error!r}") from error
 
-    def _untag(self, node: dict[str, Any], lines: dict[int, Any], parts: PayloadReader | None) -> Any:
+    def _untag(
+        self, node: dict[str, Any], lines: dict[int, Any], parts: PayloadReader | None
+    ) -> Any:
         """Return the value of a decoded dict; the decoder calls this for the innermost dicts first."""
         if "$" not in node:
             return node
         name, plain = node["$"]
         if name == _LINE:
-            return lines.pop(plain)  # each line may be used once: shared lines could unfold without end
+            return lines.pop(
+                plain
+            )  # each line may be used once: shared lines could unfold without end
         try:
             kind = self._by_name[name]
         except KeyError as error:
-            raise UnregisteredTypeError(f"a value of type {name!r}: register it with register_artifact_type") from error
+            raise UnregisteredTypeError(
+                f"a value of type {name!r}: register it with register_artifact_type"
+            ) from error
         try:
             value = kind.load(plain)
         except Exception as error:  # `load` may be the application's function
@@ -247,7 +285,8 @@ class _Walk:
         self.nodes = 0
 
     def run(self) -> list[Any]:
-        stack, closing = self._stack, self._open.discard
+        stack = self._stack
+        closing = self._open.discard
         while stack:
             value, target, key, depth = stack.pop()
             if target is _EXIT:
@@ -263,14 +302,17 @@ class _Walk:
     def _container(self, value: Any, target: Any, key: Any, depth: int) -> None:
         if id(value) in self._open:
             raise UnencodableError(
-                "the value contains itself; remove the circular reference", path=self._path_of(value)
+                "the value contains itself; remove the circular reference",
+                path=self._path_of(value),
             )
         self._open.add(id(value))
         self._stack.append((id(value), _EXIT, None, 0))
         if depth >= LINE_DEPTH:
             self._lines.append(None)
             target[key] = {"$": ["line", len(self._lines) - 1]}
-            target, key, depth = self._lines, len(self._lines) - 1, 0
+            target = self._lines
+            key = len(self._lines) - 1
+            depth = 0
         if type(value) is list:
             self._fill(target, key, [None] * len(value), enumerate(value), depth)
         elif type(value) is dict and "$" not in value and all(type(name) is str for name in value):
@@ -278,19 +320,27 @@ class _Walk:
         else:
             self._tag(value, target, key, depth)
 
-    def _fill(self, target: Any, key: Any, node: Any, children: Iterable[tuple[Any, Any]], depth: int) -> None:
+    def _fill(
+        self, target: Any, key: Any, node: Any, children: Iterable[tuple[Any, Any]], depth: int
+    ) -> None:
         target[key] = node
         self.nodes += len(node)
         self._stack.extend((child, node, child_key, depth + 1) for child_key, child in children)
 
     def _tag(self, value: Any, target: Any, key: Any, depth: int) -> None:
-        kind, cause = self._kinds.get(type(value)), None
+        kind = self._kinds.get(type(value))
+        cause = None
         plain = None
         if kind is not None:
             try:
-                plain = sorted(value, key=self._order) if type(value) in (set, frozenset) else kind.dump(value)
+                plain = (
+                    sorted(value, key=self._order)
+                    if type(value) in (set, frozenset)
+                    else kind.dump(value)
+                )
             except Exception as error:  # noqa: BLE001 - `dump` may be the application's function
-                kind, cause = None, error
+                kind = None
+                cause = error
         if kind is None and (scalar := numpy_scalar(value)) is not None:
             self._stack.append((scalar, target, key, depth))
             return
@@ -366,7 +416,9 @@ def _written(root: str, path: _Path | None) -> str:
 
 def _children(value: Any) -> list[tuple[Any, str]]:
     if isinstance(value, dict):
-        keys = [(key, f".keys()[{index}]") for index, key in enumerate(value) if type(key) is not str]
+        keys = [
+            (key, f".keys()[{index}]") for index, key in enumerate(value) if type(key) is not str
+        ]
         return [*keys, *((child, f".{_name(key)}") for key, child in value.items())]
     if isinstance(value, Document):
         return [(value.metadata, ".metadata")]
@@ -400,7 +452,11 @@ def _load_moment(type_: type[_Moment], plain: list[Any]) -> _Moment:
 
 def _document(value: Document) -> dict[str, Any]:
     # Attributes can be assigned after validation. Values that the constructor would reject or change are refused.
-    if type(value.id) not in (str, type(None)) or type(value.metadata) is not dict or not is_text(value.page_content):
+    if (
+        type(value.id) not in (str, type(None))
+        or type(value.metadata) is not dict
+        or not is_text(value.page_content)
+    ):
         raise TypeError("its id is a str or None, its page_content a str and its metadata a dict")
     return {"id": value.id, "page_content": value.page_content, "metadata": value.metadata}
 
@@ -419,14 +475,18 @@ _STANDARD: dict[type, Kind] = {
     int: Kind("int", hex, lambda plain: int(plain, 16)),
     bytes: Kind("bytes", lambda value: base64.b64encode(value).decode(), base64.b64decode),
     bytearray: Kind(
-        "bytearray", lambda value: base64.b64encode(value).decode(), lambda plain: bytearray(base64.b64decode(plain))
+        "bytearray",
+        lambda value: base64.b64encode(value).decode(),
+        lambda plain: bytearray(base64.b64decode(plain)),
     ),
     complex: Kind("complex", lambda value: [value.real, value.imag], lambda plain: complex(*plain)),
     datetime: Kind("datetime", _dump_moment, partial(_load_moment, datetime)),
     date: Kind("date", date.isoformat, date.fromisoformat),
     time: Kind("time", _dump_moment, partial(_load_moment, time)),
     timedelta: Kind(
-        "timedelta", lambda value: [value.days, value.seconds, value.microseconds], lambda plain: timedelta(*plain)
+        "timedelta",
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda plain: timedelta(*plain),
     ),
     Decimal: Kind("decimal", str, Decimal),
     UUID: Kind("uuid", str, UUID),

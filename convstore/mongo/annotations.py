@@ -23,7 +23,13 @@ class Annotations:
         self._annotations = Collection(driver, ANNOTATIONS)
 
     async def change(
-        self, conversation: str, ordinal: int, *, values: Mapping[str, str], removed: Iterable[str], at: datetime
+        self,
+        conversation: str,
+        ordinal: int,
+        *,
+        values: Mapping[str, str],
+        removed: Iterable[str],
+        at: datetime,
     ) -> None:
         """Set some values of a message and remove others; the rest stays, as `find` read it. One command.
 
@@ -32,7 +38,9 @@ class Annotations:
         fields = {"conversation": conversation, "ordinal": ordinal, "at": at}
         change: dict[str, Any] = {"$set": stamped(fields, "annotation")}
         key = annotation_id(conversation, ordinal)
-        change["$set"] |= {f"values.{name}": sealed(text, key, name) for name, text in values.items()}
+        change["$set"] |= {
+            f"values.{name}": sealed(text, key, name) for name, text in values.items()
+        }
         change["$set"] |= {f"names.{name}": True for name in values}
         if unset := {f"{field}.{name}": "" for field in ("values", "names") for name in removed}:
             change["$unset"] = unset
@@ -44,7 +52,12 @@ class Annotations:
         if not ordinals:
             return {}
         keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]
-        return dict(map(values_in, await self._annotations.find({"_id": {"$in": keys}, "conversation": conversation})))
+        return dict(
+            map(
+                values_in,
+                await self._annotations.find({"_id": {"$in": keys}, "conversation": conversation}),
+            )
+        )
 
     async def find_state(self, conversation: str) -> tuple[int, str]:
         """Return revision and text of the state of a conversation; 0 and "" without a state. One command."""
@@ -54,7 +67,8 @@ class Annotations:
 
     async def write_state(self, conversation: str, text: str, *, after: int, at: datetime) -> bool:
         """Write the state that follows a revision; False if that is not the stored one. One command."""
-        key, revision = application_state_id(conversation), after + 1
+        key = application_state_id(conversation)
+        revision = after + 1
         fields = {"conversation": conversation, "revision": revision, "at": at}
         document = stamped(fields | {"state": sealed(text, key, str(revision))}, "annotation")
         if not after:
@@ -67,7 +81,8 @@ def state_in(document: Document) -> tuple[int, str]:
     """Return revision and text of a state; CorruptDocumentError or SchemaVersionError if it cannot be read."""
     check_version(document, "annotation")
     with reading(document, ANNOTATIONS):
-        key, revision = stored_text(document["_id"]), stored_number(document["revision"], minimum=1)
+        key = stored_text(document["_id"])
+        revision = stored_number(document["revision"], minimum=1)
         if key != application_state_id(stored_text(document["conversation"])):
             raise ValueError("the key and the conversation do not agree")
         return revision, unsealed(document["state"], key, str(revision))
@@ -83,4 +98,6 @@ def values_in(document: Document) -> tuple[int, dict[str, str]]:
         values = document.get("values", {})
         if document.get("names", {}) != dict.fromkeys(values, True):
             raise ValueError("its values are not those that it names")
-        return ordinal, {name: unsealed(text, document["_id"], name) for name, text in values.items()}
+        return ordinal, {
+            name: unsealed(text, document["_id"], name) for name, text in values.items()
+        }

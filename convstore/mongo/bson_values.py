@@ -18,7 +18,8 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.messages.encoding import digest_of
 
 _SEAL_BYTES = 8
-_NUMBERS, _TEXTS = frozenset({int, Int64}), frozenset({str})
+_NUMBERS = frozenset({int, Int64})
+_TEXTS = frozenset({str})
 
 
 def to_stored(text: str) -> str | bytes:
@@ -62,7 +63,9 @@ def unsealed(value: Any, *owner: str) -> str:
 
 def from_stored(stored: str | bytes) -> str:
     """Return the text that `to_stored` was given."""
-    return stored if isinstance(stored, str) else stored_bytes(stored).decode("utf-8", "surrogatepass")
+    return (
+        stored if isinstance(stored, str) else stored_bytes(stored).decode("utf-8", "surrogatepass")
+    )
 
 
 @contextmanager
@@ -71,7 +74,9 @@ def reading(document: Mapping[str, Any], collection: str = "log") -> Iterator[No
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise CorruptDocumentError(str(document.get("_id")), wrong_with(error), collection=collection) from error
+        raise CorruptDocumentError(
+            str(document.get("_id")), wrong_with(error), collection=collection
+        ) from error
 
 
 def wrong_with(error: Exception) -> str:
@@ -92,8 +97,14 @@ def utc(moment: datetime) -> datetime:
 
 def stored_number(value: Any, *, minimum: int | None = 0) -> int:
     """Return a stored whole number; raise TypeError for any other value or a number below `minimum`."""
-    if not isinstance(value, int) or isinstance(value, bool) or (minimum is not None and value < minimum):
-        raise TypeError(f"expected a whole number{'' if minimum is None else f' >= {minimum}'}, found {value!r}")
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or (minimum is not None and value < minimum)
+    ):
+        raise TypeError(
+            f"expected a whole number{'' if minimum is None else f' >= {minimum}'}, found {value!r}"
+        )
     return value
 
 
@@ -118,7 +129,9 @@ def stored_text(value: Any) -> str:
 
 def stored_texts(values: Sequence[Any]) -> Sequence[str]:
     """Return stored texts; raise TypeError for any other value among them."""
-    return values if _TEXTS.issuperset(map(type, values)) else [stored_text(value) for value in values]
+    return (
+        values if _TEXTS.issuperset(map(type, values)) else [stored_text(value) for value in values]
+    )
 
 
 def stored_bytes(value: Any, *, length: int | None = None) -> bytes:
@@ -131,5 +144,7 @@ def stored_bytes(value: Any, *, length: int | None = None) -> bytes:
 def stored_list(value: Any, *, minimum: int = 0) -> Sequence[Any]:
     """Return a stored list; raise TypeError for any other value or fewer than `minimum` items."""
     if not isinstance(value, list | tuple) or len(value) < minimum:
-        raise TypeError(f"expected a list{f' of at least {minimum}' if minimum else ''}, found {value!r}")
+        raise TypeError(
+            f"expected a list{f' of at least {minimum}' if minimum else ''}, found {value!r}"
+        )
     return value

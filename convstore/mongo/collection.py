@@ -41,7 +41,8 @@ class Collection:
     """
 
     def __init__(self, driver: Driver, name: str, *, raw: bool = False) -> None:
-        self._driver, self.read_limit = driver, driver.read_limit
+        self._driver = driver
+        self.read_limit = driver.read_limit
         self.driver_collection = driver.collection(name, raw=raw)
 
     async def find(
@@ -53,23 +54,38 @@ class Collection:
         limit: int = 0,
     ) -> list[Document]:
         """Return the documents that a filter matches. One command up to a thousand documents, or up to the limit."""
-        size = max(limit, _BATCH) + 1  # larger than the limit, so that the server closes the cursor at once
+        size = (
+            max(limit, _BATCH) + 1
+        )  # larger than the limit, so that the server closes the cursor at once
         async with driver_errors():
             found = self.driver_collection.find(
-                dict(query), fields, sort=list(order) or None, limit=limit, batch_size=size, **self.read_limit
+                dict(query),
+                fields,
+                sort=list(order) or None,
+                limit=limit,
+                batch_size=size,
+                **self.read_limit,
             )
             try:
                 documents: list[Document] = await found.to_list(None)
-            except CursorNotFound:  # a failover, say; nothing was returned yet, so the read begins again
+            except (
+                CursorNotFound
+            ):  # a failover, say; nothing was returned yet, so the read begins again
                 documents = await found.clone().to_list(None)
         return documents
 
-    async def aggregate(self, pipeline: Sequence[Document], *, is_long: bool = False) -> list[Document]:
+    async def aggregate(
+        self, pipeline: Sequence[Document], *, is_long: bool = False
+    ) -> list[Document]:
         """Return the documents that a pipeline gives, if `is_long` without a time limit. One command up to 16 MB."""
         options = {} if is_long else {"maxTimeMS": int(COMMAND_SECONDS * 1_000)}
         async with driver_errors(seconds=None if is_long else COMMAND_SECONDS):
-            found = self.driver_collection.aggregate(list(pipeline), batchSize=10 * _BATCH, **options)
-            documents: list[Document] = await (await found if isawaitable(found) else found).to_list(None)
+            found = self.driver_collection.aggregate(
+                list(pipeline), batchSize=10 * _BATCH, **options
+            )
+            documents: list[Document] = await (
+                await found if isawaitable(found) else found
+            ).to_list(None)
         return documents
 
     async def distinct(self, field: str, query: Document) -> list[Any]:
@@ -78,19 +94,27 @@ class Collection:
             values: list[Any] = await self.driver_collection.distinct(field, dict(query))
         return values
 
-    async def each(self, query: Document, *, order: Sequence[tuple[str, int]]) -> AsyncGenerator[Document, None]:
+    async def each(
+        self, query: Document, *, order: Sequence[tuple[str, int]]
+    ) -> AsyncGenerator[Document, None]:
         """Yield the documents that a filter matches, those of one answer at a time in memory. One command or more."""
         async with (
             driver_errors(seconds=None),
-            closing(self.driver_collection.find(dict(query), sort=list(order), batch_size=_BATCH)) as documents,
+            closing(
+                self.driver_collection.find(dict(query), sort=list(order), batch_size=_BATCH)
+            ) as documents,
         ):
             async for document in documents:
                 yield document
 
-    async def find_one(self, query: Document, fields: Mapping[str, int] | None = None) -> Document | None:
+    async def find_one(
+        self, query: Document, fields: Mapping[str, int] | None = None
+    ) -> Document | None:
         """Return a document that a filter matches, or None."""
         async with driver_errors():
-            document: Document | None = await self.driver_collection.find_one(dict(query), fields, **self.read_limit)
+            document: Document | None = await self.driver_collection.find_one(
+                dict(query), fields, **self.read_limit
+            )
         return document
 
     async def insert(self, document: Document) -> bool:
@@ -123,7 +147,9 @@ class Collection:
     ) -> Document | None:
         """Update a document and return it as it was before, or is `after`; None if the filter matched nothing."""
         returned = ReturnDocument.AFTER if after else ReturnDocument.BEFORE
-        update = partial(self.driver_collection.find_one_and_update, dict(query), change, fields, upsert=upsert)
+        update = partial(
+            self.driver_collection.find_one_and_update, dict(query), change, fields, upsert=upsert
+        )
         async with driver_errors():
             try:
                 found: Document | None = await update(return_document=returned)
@@ -140,7 +166,11 @@ class Collection:
     async def replace(self, query: Document, document: Document) -> bool:
         """Replace a document; False if the filter matched nothing."""
         async with driver_errors():
-            return bool((await self.driver_collection.replace_one(dict(query), dict(document))).matched_count)
+            return bool(
+                (
+                    await self.driver_collection.replace_one(dict(query), dict(document))
+                ).matched_count
+            )
 
     async def delete_one(self, query: Document) -> bool:
         """Delete a document; False if the filter matched nothing."""
@@ -159,13 +189,18 @@ class Collection:
         Two commands for each 5,000 documents, as one command for millions would exceed the command timeout.
         """
         low, high = keys or conversation_range(conversation)
-        removed, further = 0, True
+        removed = 0
+        further = True
         while further:
             query = within(conversation, low, high)
             async with driver_errors():
-                found = self.driver_collection.find(query, {"_id": 1}, sort=[("_id", 1)], **self.read_limit)
+                found = self.driver_collection.find(
+                    query, {"_id": 1}, sort=[("_id", 1)], **self.read_limit
+                )
                 further = await found.skip(_DELETED_AT_ONCE).limit(1).to_list(None)
-            removed += await self.delete_many(within(conversation, low, further[0]["_id"] if further else high))
+            removed += await self.delete_many(
+                within(conversation, low, further[0]["_id"] if further else high)
+            )
         return removed
 
     async def count(self, conversation: str, *keys: str) -> int:

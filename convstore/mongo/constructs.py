@@ -155,7 +155,8 @@ async def _large_entries(bench: Workbench) -> None:
 
 
 async def _upserts(bench: Workbench) -> None:
-    query, date = {"_id": f"{bench.owner}-upsert"}, datetime(2026, 1, 2, tzinfo=UTC)
+    query = {"_id": f"{bench.owner}-upsert"}
+    date = datetime(2026, 1, 2, tzinfo=UTC)
     change = {
         "$setOnInsert": {"conversation": bench.owner, "details": {"title": "a"}},
         "$max": {"written_at": date},
@@ -224,7 +225,9 @@ async def _ranges(bench: Workbench) -> None:
     fields = {"messages.body": 0, "at": 0}
     found = await bench.log.find(query, fields, order=BY_KEY, limit=10)
     _expect([document["first"] for document in found], [2, 3], "entries of a range")
-    _expect(sorted(found[0]["messages"][0]), ["id", "stamp", "tokens", "type"], "fields of a message")
+    _expect(
+        sorted(found[0]["messages"][0]), ["id", "stamp", "tokens", "type"], "fields of a message"
+    )
 
 
 async def _descending_bounds(bench: Workbench) -> None:

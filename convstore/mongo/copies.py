@@ -19,9 +19,17 @@ from convstore.mongo.bson_values import sealed, unsealed
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.keys import ANNOTATIONS, LOG, annotation_id, application_state_id, chunk_id, entry_range
+from convstore.mongo.keys import (
+    ANNOTATIONS,
+    LOG,
+    annotation_id,
+    application_state_id,
+    chunk_id,
+    entry_range,
+)
 
-_MOST_DOCUMENTS, _MOST_BYTES = 1_000, 16_000_000
+_MOST_DOCUMENTS = 1_000
+_MOST_BYTES = 16_000_000
 _DUPLICATE_KEY = 11000
 
 
@@ -29,13 +37,16 @@ class Copies:
     """Commands that copy documents of one conversation: two for each thousand of a kind, or 16 MB."""
 
     def __init__(self, driver: Driver) -> None:
-        self._log, self._raw_log = Collection(driver, LOG), Collection(driver, LOG, raw=True)
+        self._log = Collection(driver, LOG)
+        self._raw_log = Collection(driver, LOG, raw=True)
         self._annotations = Collection(driver, ANNOTATIONS)
 
     async def last_shown(self, conversation: str) -> Totals:
         """Return the totals of the last entry that is of no hidden variant, zeros if there is none. One command."""
         query = {**within(conversation, *entry_range(conversation)), "branch": {"$exists": False}}
-        found = await self._log.find(query, {"messages": 0, "sources": 0, "items": 0}, order=[("_id", -1)], limit=1)
+        found = await self._log.find(
+            query, {"messages": 0, "sources": 0, "items": 0}, order=[("_id", -1)], limit=1
+        )
         return entry_from(found[0]).totals if found else Totals()
 
     async def entries(self, source: str, target: str, *, through: int) -> None:
@@ -59,7 +70,9 @@ class Copies:
 
         query = within(source, *entry_range(source, before=through + 1))
         if (copied := await _copy(self._raw_log, query, target, with_seals)) < through:
-            raise BrokenLogError(source, f"{through - copied} of the first {through} entries are missing")
+            raise BrokenLogError(
+                source, f"{through - copied} of the first {through} entries are missing"
+            )
         await self._chunks(source, target, keys)
 
     async def chunks(self, source: str, target: str, entry: Entry) -> None:
@@ -69,7 +82,9 @@ class Copies:
     async def _chunks(self, source: str, target: str, keys: Set[str]) -> None:
         if keys:  # nearly all of the range, as tokens begin with the time
             chunks = within(source, min(keys), f"{max(keys)}$")
-            await _copy(self._raw_log, chunks, target, lambda chunk, _: {} if chunk["_id"] in keys else None)
+            await _copy(
+                self._raw_log, chunks, target, lambda chunk, _: {} if chunk["_id"] in keys else None
+            )
 
     async def annotations(self, source: str, target: str, *, through: int) -> None:
         """Copy the annotations of the messages up to an ordinal."""
@@ -83,9 +98,14 @@ class Copies:
 
     async def has_annotations(self, source: str, *, since: datetime) -> bool:
         """Return True if a conversation has annotations, or a state of the application, since a date. One command."""
-        return await self._annotations.find_one(within(source) | {"at": {"$gte": since}}, {"_id": 1}) is not None
+        return (
+            await self._annotations.find_one(within(source) | {"at": {"$gte": since}}, {"_id": 1})
+            is not None
+        )
 
-    async def move_annotations(self, source: str, target: str, places: Mapping[int, int], *, since: datetime) -> None:
+    async def move_annotations(
+        self, source: str, target: str, places: Mapping[int, int], *, since: datetime
+    ) -> None:
         """Copy the annotations since a date of the messages in `places`, which gives their ordinals in the copy.
 
         The state of the application is copied, too. The later one of two stays. Two commands for each document.
@@ -96,16 +116,25 @@ class Copies:
                 place = places.get(document.get("ordinal", 0), 0)
                 if not place and document["_id"] != application_state_id(source):
                     continue
-                moved = {**document, "conversation": target, **_moved_annotation(document, target, place)}
+                moved = {
+                    **document,
+                    "conversation": target,
+                    **_moved_annotation(document, target, place),
+                }
                 if not await self._annotations.insert(moved):
-                    older = {"_id": moved["_id"], "conversation": target, "at": {"$lt": moved["at"]}}
+                    older = {
+                        "_id": moved["_id"],
+                        "conversation": target,
+                        "at": {"$lt": moved["at"]},
+                    }
                     await self._annotations.replace(older, moved)
 
 
 def _moved_annotation(document: Document, target: str, ordinal: int) -> dict[str, Any]:
     """Return the changed fields of the annotations of a message, or of the application's state: checksums name it."""
     if "state" in document:
-        key, revision = application_state_id(target), str(document["revision"])
+        key = application_state_id(target)
+        revision = str(document["revision"])
         text = unsealed(document["state"], document["_id"], revision)
         return {"_id": key, "state": sealed(text, key, revision)}
     key = annotation_id(target, ordinal)
@@ -120,14 +149,22 @@ def _chunks_of(source: str, entry: Document) -> Iterator[str]:
     """Return the keys of the chunks that an entry names."""
     for part in (*entry.get("messages", ()), *entry.get("items", ())):
         if ref := part.get("payload"):
-            yield from (chunk_id(source, ref["token"], ref["chunk"] + index) for index in range(len(ref["ends"])))
+            yield from (
+                chunk_id(source, ref["token"], ref["chunk"] + index)
+                for index in range(len(ref["ends"]))
+            )
 
 
 async def _copy(
-    collection: Collection, query: Document, target: str, changes: Callable[[Document, str], dict[str, Any] | None]
+    collection: Collection,
+    query: Document,
+    target: str,
+    changes: Callable[[Document, str], dict[str, Any] | None],
 ) -> int:
     """Copy documents with some changes, except where they are None; return how many were copied, or had been."""
-    batch, size, copied = list[dict[str, Any]](), 0, 0
+    batch = list[dict[str, Any]]()
+    size = 0
+    copied = 0
 
     async def insert() -> None:
         async with driver_errors():
@@ -135,7 +172,8 @@ async def _copy(
                 await collection.driver_collection.insert_many(batch, ordered=False)
             except BulkWriteError as error:
                 if any(
-                    failure["code"] != _DUPLICATE_KEY for failure in error.details.get("writeErrors", [{"code": 0}])
+                    failure["code"] != _DUPLICATE_KEY
+                    for failure in error.details.get("writeErrors", [{"code": 0}])
                 ):
                     raise
 
@@ -148,7 +186,8 @@ async def _copy(
                 size += len(getattr(document, "raw", b""))
             if len(batch) == _MOST_DOCUMENTS or size > _MOST_BYTES:
                 await insert()
-                batch, size = [], 0
+                batch = []
+                size = 0
     if batch:
         await insert()
     return copied

@@ -5,6 +5,8 @@ The documents of ``log``, whose order of keys `keys` explains::
     <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
     <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, sources, lookup, items}
     <conversation>:~                 {conversation, revision, summary, starts, system}; see `state_documents`
+
+The module is long because every field of an entry is written and read here.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ ENTRY_BYTES = 1_000_000
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     """Return the document of an entry, whose texts may have lone surrogates: see `bson_values.encoded`."""
-    number, last = entry.totals.entries, entry.totals.messages
+    number = entry.totals.entries
+    last = entry.totals.messages
     document: dict[str, Any] = {
         "_id": entry_id(conversation, number),
         "conversation": conversation,
@@ -84,7 +87,9 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     if entry.sources:
         document["sources"] = source_documents(entry)
     if kept := [*entry.claims, *(source.id for source in entry.sources if source.kept)]:
-        document["kept_source_ids"] = kept  # a unique index covers ids that the store did not choose
+        document["kept_source_ids"] = (
+            kept  # a unique index covers ids that the store did not choose
+        )
     if entry.claimant:
         document["claimant"] = entry.claimant
     if lookup := lookup_of(entry):
@@ -147,7 +152,9 @@ def _item_name(id_: str) -> str:
     return f"item {id_}"
 
 
-def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False) -> Entry:
+def entry_from(
+    document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False
+) -> Entry:
     """Return the entry that a document holds, or `known` if it is the same.
 
     A projection may have left out its sources and, unless `has_messages`, its messages. Damage is a
@@ -164,7 +171,8 @@ def entry_from(document: Mapping[str, Any], known: Entry | None = None, *, has_m
 
 def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     check_version(document, "entry")
-    first, count = stored_number(document["first"]), stored_number(document["count"])
+    first = stored_number(document["first"])
+    count = stored_number(document["count"])
     totals = totals_from(document["totals"])
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
         raise ValueError("the key does not match the conversation and the number of the entry")
@@ -186,18 +194,34 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         items=tuple(map(_item_from, stored_list(document["items"]))) if "items" in document else (),
         claims=tuple(document.get("kept_source_ids", ())) if "claimant" in document else (),
         claimant=document.get("claimant", ""),
-        **(rewound_from(document["rewound"], totals.entries) if totals.rewind_entry == totals.entries else {}),
+        **(
+            rewound_from(document["rewound"], totals.entries)
+            if totals.rewind_entry == totals.entries
+            else {}
+        ),
     )
-    if entry.sources and document.get("kept_source_ids", []) != [source.id for source in entry.sources if source.kept]:
-        raise ValueError("`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it")
+    if entry.sources and document.get("kept_source_ids", []) != [
+        source.id for source in entry.sources if source.kept
+    ]:
+        raise ValueError(
+            "`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it"
+        )
     if ("only_items" in document) != entry.has_only_items:
         raise ValueError("`only_items` does not match the entry's links, so loads would skip it")
     if entry.rules != RULES:
         return entry
-    if (messages or entry.items) and "lookup" in document and document["lookup"] != lookup_of(entry):
-        raise ValueError("`lookup` does not match the entry's results and sources, so the index misses or misplaces it")
+    if (
+        (messages or entry.items)
+        and "lookup" in document
+        and document["lookup"] != lookup_of(entry)
+    ):
+        raise ValueError(
+            "`lookup` does not match the entry's results and sources, so the index misses or misplaces it"
+        )
     if messages and document.get("results_at") != (first if _has_results(entry) else None):
-        raise ValueError("`results_at` does not match the entry's results, so the index misses or misplaces it")
+        raise ValueError(
+            "`results_at` does not match the entry's results, so the index misses or misplaces it"
+        )
     return entry
 
 
@@ -242,10 +266,15 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 
 def totals_from(document: Mapping[str, Any]) -> Totals:
     """Return the totals that `totals_document` wrote."""
-    usage, at = stored_list(document["usage"]), document["updated_at"]
+    usage = stored_list(document["usage"])
+    at = document["updated_at"]
     return Totals(
         intern(from_stored(document["counter"])),
-        {from_stored(model): (_any_number(a), _any_number(b), _any_number(c)) for model, a, b, c in usage} or NO_USAGE,
+        {
+            from_stored(model): (_any_number(a), _any_number(b), _any_number(c))
+            for model, a, b, c in usage
+        }
+        or NO_USAGE,
         tuple(map(_open_call_from, stored_list(document["calls"]))),
         _preview_from(document["preview"]) if "preview" in document else UNREAD,
         None if document["shown_at"] else {},
@@ -275,7 +304,8 @@ def _preview_from(value: Any) -> Preview | None:
 
 def _message_documents(messages: Sequence[EntryMessage]) -> list[dict[str, Any]]:
     """Return messages in the form that entries store; each has its turn unless that is the one before it has."""
-    documents, before = list[dict[str, Any]](), -1
+    documents = list[dict[str, Any]]()
+    before = -1
     for message in messages:
         document = message_document(message)
         if message.turn != before:
@@ -284,9 +314,12 @@ def _message_documents(messages: Sequence[EntryMessage]) -> list[dict[str, Any]]
     return documents
 
 
-def messages_from(documents: Sequence[Mapping[str, Any]], first: int, entry: str) -> tuple[EntryMessage, ...]:
+def messages_from(
+    documents: Sequence[Mapping[str, Any]], first: int, entry: str
+) -> tuple[EntryMessage, ...]:
     """Return the messages of the entry with a key, the first of which has an ordinal."""
-    messages, turn = list[EntryMessage](), 0
+    messages = list[EntryMessage]()
+    turn = 0
     for ordinal, document in enumerate(documents, first):
         turn = document["turn"] if ordinal == first else document.get("turn", turn)
         if type(turn) is not int or not 0 <= turn <= ordinal:
@@ -330,12 +363,17 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
     get = document.get
     if type_ not in MESSAGE_TYPES:
         raise ValueError(f"unknown message type {type_!r}")
-    id_, call, answers, sources = stored_texts((id_, get("call", ""), get("answers", ""), get("sources", "")))
+    id_, call, answers, sources = stored_texts(
+        (id_, get("call", ""), get("answers", ""), get("sources", ""))
+    )
     stamp = unsealed(found, id_) if (found := get("stamp")) else ""
     tokens, view_tokens, unseen = stored_numbers((tokens, view_tokens, get("unseen", 0)))
     if unseen >= ordinal:
         raise ValueError("a message was written by a model that had seen less than nothing")
-    payload, stub, tool, arguments = get("payload"), get("stub"), get("tool", ""), get("arguments", "")
+    payload = get("payload")
+    stub = get("stub")
+    tool = get("tool", "")
+    arguments = get("arguments", "")
     return EntryMessage(
         ordinal,
         id_,
@@ -344,7 +382,9 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         stored_bytes(digest, length=DIGEST_BYTES),
         tokens,
         view_tokens,
-        stored_bytes(found, length=CONTENT_DIGEST_BYTES) if (found := get("content_digest")) else b"",
+        stored_bytes(found, length=CONTENT_DIGEST_BYTES)
+        if (found := get("content_digest"))
+        else b"",
         turn,
         ordinal - 1 - unseen if type_ == "ai" else 0,
         tuple(stored_texts(found)) if (found := get("calls")) else (),
@@ -368,11 +408,16 @@ def _item_document(item: EntryItem) -> dict[str, Any]:
     if item.cut:
         return {"after": item.after, "cut": list(item.cut)}
     document = {"id": item.id, "kind": item.kind, "after": item.after, "digest": item.digest}
-    return document | ({"payload": _payload_document(item.payload)} if item.payload else {"body": to_stored(item.body)})
+    return document | (
+        {"payload": _payload_document(item.payload)}
+        if item.payload
+        else {"body": to_stored(item.body)}
+    )
 
 
 def _item_from(document: Mapping[str, Any]) -> EntryItem:
-    after, payload = stored_number(document["after"]), document.get("payload")
+    after = stored_number(document["after"])
+    payload = document.get("payload")
     if "cut" in document:
         number, index = map(stored_number, stored_list(document["cut"]))
         return EntryItem("", "", after, cut=(number, index))
@@ -388,7 +433,13 @@ def _item_from(document: Mapping[str, Any]) -> EntryItem:
 
 
 def _payload_document(ref: PayloadRef) -> dict[str, Any]:
-    document = {"token": ref.token, "chunk": ref.chunk, "ends": list(ref.ends), "digest": ref.digest, "size": ref.size}
+    document = {
+        "token": ref.token,
+        "chunk": ref.chunk,
+        "ends": list(ref.ends),
+        "digest": ref.digest,
+        "size": ref.size,
+    }
     document["shown"] = ref.shown
     optional = {
         "own": ref.own if ref.own != ref.ends[-1] else None,
@@ -413,9 +464,23 @@ def _payload_from(document: Mapping[str, Any]) -> PayloadRef:
         for key in ("body", "shown_digest")
     )
     alone = None if (found := document.get("alone")) is None else stored_bytes(found)
-    token, chunk = stored_text(document["token"]), stored_number(document["chunk"])
-    digest, size = stored_bytes(document["digest"], length=DIGEST_BYTES), stored_number(document["size"])
-    return PayloadRef(token, chunk, ends, own, digest, size, body, shown, part, bool(document.get("edged", 0)), alone)
+    token = stored_text(document["token"])
+    chunk = stored_number(document["chunk"])
+    digest = stored_bytes(document["digest"], length=DIGEST_BYTES)
+    size = stored_number(document["size"])
+    return PayloadRef(
+        token,
+        chunk,
+        ends,
+        own,
+        digest,
+        size,
+        body,
+        shown,
+        part,
+        bool(document.get("edged", 0)),
+        alone,
+    )
 
 
 def entry_bytes(conversation: str, entry: Entry) -> bytes:

@@ -40,7 +40,8 @@ class Drafts:
 
     async def begin(self, conversation: str, draft: Draft) -> None:
         """Write the first draft of a reply in place of any other, but for one that a newer convstore wrote."""
-        query, fields = _query(conversation) | readable("draft"), stamped(_fields(conversation, draft), "draft")
+        query = _query(conversation) | readable("draft")
+        fields = stamped(_fields(conversation, draft), "draft")
         await self._drafts.update(query, {"$set": fields}, upsert=True)
 
     async def write(self, conversation: str, draft: Draft) -> None:
@@ -50,7 +51,9 @@ class Drafts:
 
     async def drop(self, conversation: str, draft: Draft) -> None:
         """Delete a draft whose reply is in the log."""
-        await self._drafts.delete_one(_query(conversation) | {"owner": draft.owner, "after": draft.after})
+        await self._drafts.delete_one(
+            _query(conversation) | {"owner": draft.owner, "after": draft.after}
+        )
 
     async def find(self, conversation: str) -> Draft | None:
         """Return the draft of a conversation; None if there is none, a newer one, or a damaged one: see `verify`."""
@@ -63,7 +66,9 @@ class Drafts:
 def draft_in(document: Document) -> Draft:
     """Return the draft of a document; raise a CorruptDocumentError if it is damaged."""
     with reading(document, DRAFTS):
-        return Draft(*json.loads(unsealed(document["draft"], stored_text(document["conversation"]))))
+        return Draft(
+            *json.loads(unsealed(document["draft"], stored_text(document["conversation"])))
+        )
 
 
 def _query(conversation: str) -> dict[str, Any]:

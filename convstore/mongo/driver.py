@@ -2,6 +2,8 @@
 
 The three drivers share most of their API. The differences are handled here: how a client is opened and closed, features
 that the in-memory driver lacks, and errors, which become ours.
+
+The module is long because every difference between three drivers stands here and nowhere else.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ COMMAND_SECONDS = 40.0
 SELECTION_SECONDS = 5.0
 """Server selection timeout of a client that `open_client` makes, unless its address sets another one."""
 
-JOIN, DOCUMENT_SIZE = "join by a pipeline", "size of documents"
+JOIN = "join by a pipeline"
+DOCUMENT_SIZE = "size of documents"
 """Names, in `Driver.refused`, of ``$lookup`` with a pipeline and of ``$bsonSize``."""
 
 _CLOSING_SECONDS = 5.0
@@ -117,14 +120,17 @@ class Driver:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         classes = {class_.__name__ for class_ in type(database).__mro__}
-        found: DriverName | None = next((name for class_, name in _KNOWN if class_ in classes), None)
+        found: DriverName | None = next(
+            (name for class_, name in _KNOWN if class_ in classes), None
+        )
         if found is None:
             raise InvalidInputError(
                 f"database must be a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor, such as "
                 f'AsyncMongoClient(...)["app"], not {type(database).__qualname__}'
             )
         self.name: DriverName = found
-        self.database, self.prefix = database, prefix
+        self.database = database
+        self.prefix = prefix
         self.refused = set[str]()
         in_memory = partial(datetime.now, UTC) if found == "memory" else None
         clock = ServerClock(self.hello, connections=self._connections, monotonic=monotonic)
@@ -150,7 +156,9 @@ class Driver:
         options = CodecOptions() if self.name == "memory" else _OPTIONS
         return self.database.get_collection(
             self.prefix + name,
-            codec_options=_OPTIONS.with_options(document_class=RawBSONDocument) if has_raw_documents else options,
+            codec_options=_OPTIONS.with_options(document_class=RawBSONDocument)
+            if has_raw_documents
+            else options,
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
             write_concern=WriteConcern("majority", j=True),
@@ -229,7 +237,9 @@ class Driver:
     async def _options(self, clustered: bool) -> dict[str, Any]:
         if self.name == "memory":
             return {}
-        options: dict[str, Any] = {"storageEngine": {"wiredTiger": {"configString": "block_compressor=zstd"}}}
+        options: dict[str, Any] = {
+            "storageEngine": {"wiredTiger": {"configString": "block_compressor=zstd"}}
+        }
         if clustered and await self.can_cluster():
             options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
         return options
@@ -238,7 +248,11 @@ class Driver:
 def decoded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a document of any collection as a dict."""
     try:
-        return bson.decode(document.raw, _OPTIONS) if isinstance(document, RawBSONDocument) else document
+        return (
+            bson.decode(document.raw, _OPTIONS)
+            if isinstance(document, RawBSONDocument)
+            else document
+        )
     except BSONError as error:
         raise _refusal(error) from error
 
@@ -262,8 +276,11 @@ def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any
         client = _memory_client()
         return client, client[uri.removeprefix("memory://").strip("/") or default]
     is_named = "serverselectiontimeoutms=" in uri.partition("?")[2].lower()
-    options: dict[str, Any] = {} if is_named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
-    remote, database = None, None
+    options: dict[str, Any] = (
+        {} if is_named else {"serverSelectionTimeoutMS": int(SELECTION_SECONDS * 1_000)}
+    )
+    remote = None
+    database = None
     cause: Exception | None = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -275,7 +292,9 @@ def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any
     if cause is not None:
         # Raised outside the except block, so that the driver's error is not its context either.
         is_safe = not contains_part_of(str(cause), uri)
-        raise InvalidInputError(_refused(cause if is_safe else None)) from (cause if is_safe else None)
+        raise InvalidInputError(_refused(cause if is_safe else None)) from (
+            cause if is_safe else None
+        )
     _warn_again(caught, uri)
     return remote, database
 
@@ -292,7 +311,9 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
         # The collector may close a socket of another client meanwhile; its address is no secret.
         if warning.category is not ResourceWarning and contains_part_of(text, uri):
             text = "an option of the address is unknown, deprecated or has an invalid value; see PyMongo's options"
-        warnings.warn(text, warning.category, stacklevel=2)  # a caller's source line may contain the address
+        warnings.warn(
+            text, warning.category, stacklevel=2
+        )  # a caller's source line may contain the address
 
 
 async def close_client(client: Any) -> None:
@@ -320,7 +341,10 @@ class driver_errors:  # noqa: N801 - used as a function; one made of a generator
         await self._limit.__aenter__()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             await self._limit.__aexit__(kind, error, trace)
@@ -357,7 +381,9 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
     if isinstance(error, PyMongoError | BSONError | OverflowError):
         return _refusal(error)
     if isinstance(error, ValueError) and str(error).startswith("SASLprep"):
-        return StoreError(f"the user name or the password contains a character that cannot be sent: {error}")
+        return StoreError(
+            f"the user name or the password contains a character that cannot be sent: {error}"
+        )
     return None
 
 
@@ -375,7 +401,10 @@ def reason_of(error: Exception) -> str:
     """
     text = str(error)
     if isinstance(error, BulkWriteError) and error.details:
-        failures = [*error.details.get("writeErrors", ()), *error.details.get("writeConcernErrors", ())]
+        failures = [
+            *error.details.get("writeErrors", ()),
+            *error.details.get("writeConcernErrors", ()),
+        ]
         text = next((str(failure["errmsg"]) for failure in failures if failure.get("errmsg")), text)
     return _COMMAND.sub(r"\1 … }", _DETAILS.sub("", _TIMEOUTS.sub("", text)))
 
@@ -390,7 +419,9 @@ def _refusal(error: Exception) -> StoreError:
         )
     if isinstance(error, ConfigurationError):
         if hint := _dns_hint(reason):
-            return StoreUnavailableError(f"the servers of the address cannot be looked up: {reason}{hint}")
+            return StoreUnavailableError(
+                f"the servers of the address cannot be looked up: {reason}{hint}"
+            )
         return StoreError(f"PyMongo cannot work with this server or these options: {reason}")
     if isinstance(error, CursorNotFound):
         return StoreError(
@@ -401,7 +432,9 @@ def _refusal(error: Exception) -> StoreError:
         return StoreUnavailableError(
             f"MongoDB did not confirm a write, which may or may not last; repeat the call: {reason}"
         )
-    return StoreError(f"MongoDB refused a command of the store: {reason}{_server_hint(error, reason)}")
+    return StoreError(
+        f"MongoDB refused a command of the store: {reason}{_server_hint(error, reason)}"
+    )
 
 
 def _server_hint(error: Exception, reason: str) -> str:
@@ -414,7 +447,11 @@ def _server_hint(error: Exception, reason: str) -> str:
 
 
 def _dns_hint(reason: str) -> str:
-    return "; the host does not resolve: check its name in the address, and the DNS" if _NO_HOST.search(reason) else ""
+    return (
+        "; the host does not resolve: check its name in the address, and the DNS"
+        if _NO_HOST.search(reason)
+        else ""
+    )
 
 
 def _is_undecided(error: Exception) -> bool:

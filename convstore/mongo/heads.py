@@ -2,6 +2,8 @@
 
 A head is found by the hash of its scope. It holds no counts: a listing joins the last entry of each log, which has the
 exact ones. `tombstones` has the commands that end a conversation.
+
+The module is long because every command on the collection stands here, and no other module sends one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from convstore.exceptions import (
 from convstore.log.entry import EntryMessage, Totals
 from convstore.messages.encoding import date_text
 from convstore.messages.values import Codec, UnregisteredTypeError
-from convstore.mongo.bson_values import reading, sealed, stored_list, stored_number, stored_text, unsealed, utc
+from convstore.mongo.bson_values import (
+    reading,
+    sealed,
+    stored_list,
+    stored_number,
+    stored_text,
+    unsealed,
+    utc,
+)
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.documents import message_from, totals_from
 from convstore.mongo.driver import JOIN, Driver, is_refusal
@@ -107,12 +117,18 @@ class Head:
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
         try:
-            texts = {name: unsealed(text, self.conversation, name) for name, text in self.details.items()}
-            title, metadata = (codec.decode(texts.get(*pair)) for pair in (("title", "null"), ("metadata", "{}")))
+            texts = {
+                name: unsealed(text, self.conversation, name) for name, text in self.details.items()
+            }
+            title, metadata = (
+                codec.decode(texts.get(*pair)) for pair in (("title", "null"), ("metadata", "{}"))
+            )
             if not isinstance(title, str | None) or not isinstance(metadata, dict):
                 raise ValueError("its title or its metadata has the wrong type")
         except UnregisteredTypeError as error:
-            raise StoreError(f"title and metadata of {self.scope} cannot be read in this store: {error}") from error
+            raise StoreError(
+                f"title and metadata of {self.scope} cannot be read in this store: {error}"
+            ) from error
         except (TypeError, ValueError) as error:
             problem = f"its title and its metadata cannot be read; set them again: {error}"
             raise CorruptDocumentError(self.key, problem, collection=HEADS) from error
@@ -151,7 +167,8 @@ class Heads:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._heads, self._log = Collection(driver, HEADS), Collection(driver, LOG)
+        self._heads = Collection(driver, HEADS)
+        self._log = Collection(driver, LOG)
         self._join = join_of_last_entry(driver.prefix + LOG)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
@@ -165,12 +182,16 @@ class Heads:
         The id may be one that the conversation had before a repair of its log.
         """
         if parent := parent_id(conversation):
-            child = await self._heads.find_one({"parent": parent, "conversation": all_ids(conversation)})
+            child = await self._heads.find_one(
+                {"parent": parent, "conversation": all_ids(conversation)}
+            )
             found = await self.find(head_from(child).scope) if child else None
             is_same = found and first_id(found.conversation) == first_id(conversation)
             return found if is_same else None  # its parent may be deleted
         # The deleted ones keep their id in their tombstone, without a date.
-        document = await self._heads.find_one({"conversation": all_ids(conversation), "updated_at": {"$exists": True}})
+        document = await self._heads.find_one(
+            {"conversation": all_ids(conversation), "updated_at": {"$exists": True}}
+        )
         return head_from(document) if document else None
 
     async def claim(
@@ -187,9 +208,12 @@ class Heads:
         Of two concurrent writers both get the same head, and only one gets True. Dates never go back. The parent of a
         child is claimed first, `for_child`, which is noted in its head. A new head is that of a `fork` with an id.
         """
-        outer, parent = parent_scope(scope), ""
+        outer = parent_scope(scope)
+        parent = ""
         if outer is not None:
-            above, _ = await self.claim(outer, updated_at=updated_at, written_at=written_at, for_child=True)
+            above, _ = await self.claim(
+                outer, updated_at=updated_at, written_at=written_at, for_child=True
+            )
             parent = above.conversation
         conversation = fork[0] if fork else child_id(parent, secrets.token_hex(12))
         date = {date_field(scope): updated_at}
@@ -208,7 +232,9 @@ class Heads:
             **({"$set": {"has_children": True}} if for_child else {}),
         }
         query = {"_id": head_id(scope, parent)}
-        document = await self._heads.find_and_update(query, update, after=True, upsert=True) or query
+        document = (
+            await self._heads.find_and_update(query, update, after=True, upsert=True) or query
+        )
         return head_from(document), document["conversation"] == conversation
 
     async def refresh(
@@ -226,13 +252,17 @@ class Heads:
         """
         fields: dict[str, Any] = {"entry": list(entry)}
         if entry.number == 1:
-            fields["created_at"] = creation(updated_at, conversation)  # of the first message, not of an earlier title
+            fields["created_at"] = creation(
+                updated_at, conversation
+            )  # of the first message, not of an earlier title
         update = {"$set": fields, "$max": {date_field(scope): updated_at, "written_at": written_at}}
         if not await self._heads.update(_query(scope, conversation), update):
             return False
         return await self._keep_root(scope, conversation, written_at=written_at)
 
-    async def touch(self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime) -> Head | None:
+    async def touch(
+        self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime
+    ) -> Head | None:
         """Write later dates and return the head, which is never created; None if it is missing. One command.
 
         For a child, two more than it has levels.
@@ -245,7 +275,9 @@ class Heads:
             return None
         return head
 
-    async def _keep_root(self, scope: Mapping[str, str], conversation: str, *, written_at: datetime) -> bool:
+    async def _keep_root(
+        self, scope: Mapping[str, str], conversation: str, *, written_at: datetime
+    ) -> bool:
         """Keep the outermost conversation of a child from being pruned; False if it was deleted."""
         if not parent_id(conversation):
             return True
@@ -253,33 +285,48 @@ class Heads:
         root = {"_id": root_key, "conversation": all_ids(root_id(conversation))}
         return await self._heads.update(root, {"$max": {"written_at": written_at}})
 
-    async def describe(self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]) -> bool:
+    async def describe(
+        self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]
+    ) -> bool:
         """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
-        changes = {f"details.{name}": sealed(text, conversation, name) for name, text in details.items()}
+        changes = {
+            f"details.{name}": sealed(text, conversation, name) for name, text in details.items()
+        }
         if not changes:
             return True
         return await self._heads.update(_query(scope, conversation), {"$set": changes})
 
     async def find_listed(self, scope: Mapping[str, str]) -> ListedHead | None:
         """Return the head of a scope with the totals of its log, or None if it has no conversation. One command."""
-        found = await self._with_last_entry({"_id": await head_key(self._heads, scope)}, order={"_id": 1}, limit=1)
+        found = await self._with_last_entry(
+            {"_id": await head_key(self._heads, scope)}, order={"_id": 1}, limit=1
+        )
         return ListedHead(head_from(found[0]), *_last_entry(found[0])) if found else None
 
     async def page(
         self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None = None
     ) -> list[ListedHead]:
         """Return heads with these scope values, newest first. One command."""
-        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True, "$ne": None}}  # skips children
+        query = scope_filter(partial_scope) | {
+            "updated_at": {"$exists": True, "$ne": None}
+        }  # skips children
         if cursor is not None:
             moment, key = _read_cursor(cursor)
             query["updated_at"] = {"$lte": moment}  # where the index begins to be read
-            query["$or"] = [{"updated_at": {"$lt": moment}}, {"updated_at": moment, "_id": {"$lt": key}}]
-        documents = await self._with_last_entry(query, order={"updated_at": -1, "_id": -1}, limit=limit)
+            query["$or"] = [
+                {"updated_at": {"$lt": moment}},
+                {"updated_at": moment, "_id": {"$lt": key}},
+            ]
+        documents = await self._with_last_entry(
+            query, order={"updated_at": -1, "_id": -1}, limit=limit
+        )
         return [_listed(document) for document in documents]
 
     async def each(self, partial_scope: Mapping[str, str]) -> AsyncGenerator[ListedHead, None]:
         """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
-        async with aclosing(self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}})) as heads:
+        async with aclosing(
+            self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}})
+        ) as heads:
             async for head in heads:
                 yield head
 
@@ -296,11 +343,15 @@ class Heads:
         query = {"conversation": {"$in": list(conversations)}, "first": {"$lte": _OPENING}}
         fields: Any = {"conversation": 1, "first": 1, "messages": {"$elemMatch": {"type": "human"}}}
         questions = dict[str, EntryMessage]()
-        for entry in sorted(await self._log.find(query, fields), key=itemgetter("first"), reverse=True):
+        for entry in sorted(
+            await self._log.find(query, fields), key=itemgetter("first"), reverse=True
+        ):
             with suppress(CorruptDocumentError), reading(entry):  # a list shows the others
                 for message in entry.get("messages", ()):
                     first = entry["first"]
-                    questions[entry["conversation"]] = message_from(message, first, entry["_id"], first)
+                    questions[entry["conversation"]] = message_from(
+                        message, first, entry["_id"], first
+                    )
         return questions
 
     async def _each(self, query: dict[str, Any]) -> AsyncGenerator[ListedHead, None]:
@@ -313,7 +364,9 @@ class Heads:
                 return
             query["_id"] = {"$gt": documents[-1]["_id"]}
 
-    async def _with_last_entry(self, query: Document, *, order: Mapping[str, int], limit: int) -> list[Document]:
+    async def _with_last_entry(
+        self, query: Document, *, order: Mapping[str, int], limit: int
+    ) -> list[Document]:
         """Return heads, each with the last entry of its log in a list ``last``.
 
         One command. Where the server refuses to join two collections, as some do if these are sharded, and in memory:
@@ -322,15 +375,21 @@ class Heads:
         is_refused = False
         if self._driver.name != "memory" and JOIN not in self._driver.refused:
             try:
-                return await self._heads.aggregate([{"$match": query}, {"$sort": order}, {"$limit": limit}, self._join])
+                return await self._heads.aggregate(
+                    [{"$match": query}, {"$sort": order}, {"$limit": limit}, self._join]
+                )
             except StoreUnavailableError:
                 raise
-            except StoreError as error:  # if the join was not the cause, the next command raises the same error
+            except (
+                StoreError
+            ) as error:  # if the join was not the cause, the next command raises the same error
                 is_refused = is_refusal(error)
         heads = await self._heads.find(query, order=[*order.items()], limit=limit)
         if is_refused:
             self._driver.refused.add(JOIN)
-        return [{**head, "last": await self._last_entry(head.get("conversation"))} for head in heads]
+        return [
+            {**head, "last": await self._last_entry(head.get("conversation"))} for head in heads
+        ]
 
     async def _last_entry(self, conversation: Any) -> list[Document]:
         query = {"conversation": conversation, "first": {"$exists": True}}
@@ -357,10 +416,19 @@ def join_of_last_entry(log: str) -> dict[str, Any]:
     stamp is sent.
     """
     same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
-    answers = {"$filter": {"input": "$messages", "cond": {"$ne": [{"$type": "$$this.stamp"}, "missing"]}}}
+    answers = {
+        "$filter": {"input": "$messages", "cond": {"$ne": [{"$type": "$$this.stamp"}, "missing"]}}
+    }
     newest = {"$set": {"messages": {"$slice": [answers, -1]}}}
     last = [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}, newest]
-    return {"$lookup": {"from": log, "let": {"conversation": "$conversation"}, "pipeline": last, "as": "last"}}
+    return {
+        "$lookup": {
+            "from": log,
+            "let": {"conversation": "$conversation"},
+            "pipeline": last,
+            "as": "last",
+        }
+    }
 
 
 def creation(at: datetime, conversation: str) -> list[str | bytes]:
@@ -379,13 +447,17 @@ def head_from(document: Document) -> Head:
             key=document["_id"],
             conversation=stored_text(document["conversation"]),
             scope=scope,
-            created_at=datetime.fromisoformat(unsealed(document["created_at"], document["conversation"], "created_at")),
+            created_at=datetime.fromisoformat(
+                unsealed(document["created_at"], document["conversation"], "created_at")
+            ),
             updated_at=utc(document[date_field(scope)]),
             written_at=utc(document["written_at"]),
             entry=EntryRef(*map(stored_number, stored_list(document["entry"]))),
             details=dict(document.get("details", {})),
             has_children="has_children" in document,
-            origin=Origin(*json.loads(unsealed(document["origin"], document["conversation"], "origin")))
+            origin=Origin(
+                *json.loads(unsealed(document["origin"], document["conversation"], "origin"))
+            )
             if "origin" in document
             else None,
         )
@@ -400,8 +472,13 @@ def _last_entry(document: Document) -> tuple[Totals, ViewStamp | None]:
         totals = totals_from(entry["totals"])
         if entry["_id"] != entry_id(entry["conversation"], totals.entries):
             raise ValueError("the key does not match the number of the entry")
-        newest = next((message for message in reversed(entry.get("messages") or ()) if "stamp" in message), None)
-        return totals, read_stamp(unsealed(newest["stamp"], newest["id"]), entry["conversation"]) if newest else None
+        newest = next(
+            (message for message in reversed(entry.get("messages") or ()) if "stamp" in message),
+            None,
+        )
+        return totals, read_stamp(
+            unsealed(newest["stamp"], newest["id"]), entry["conversation"]
+        ) if newest else None
 
 
 def _listed(document: Document) -> ListedHead:
@@ -418,10 +495,13 @@ def _listed(document: Document) -> ListedHead:
 
 def readable_head(document: Document) -> Head:
     """Return what can be read of a head that is damaged or was read in part; missing texts are "", dates of 1970."""
-    conversation, scope = document.get("conversation"), document.get("scope")
+    conversation = document.get("conversation")
+    scope = document.get("scope")
     texts = scope.items() if isinstance(scope, Mapping) else ()
     dates = [document.get(name) for name in ("created_at", "updated_at", "written_at")]
-    created_at, updated_at, written_at = [utc(date) if isinstance(date, datetime) else _EPOCH for date in dates]
+    created_at, updated_at, written_at = [
+        utc(date) if isinstance(date, datetime) else _EPOCH for date in dates
+    ]
     return Head(
         document["_id"],
         conversation if isinstance(conversation, str) else "",
@@ -440,4 +520,6 @@ def _read_cursor(cursor: str) -> tuple[datetime, str]:
         millis, _, key = text.partition(":")
         return _EPOCH + timedelta(milliseconds=int(millis)), key
     except (AttributeError, ValueError, OverflowError, binascii.Error) as error:
-        raise InvalidCursorError(f"{cursor!r} is not a cursor of this call; start again without a cursor") from error
+        raise InvalidCursorError(
+            f"{cursor!r} is not a cursor of this call; start again without a cursor"
+        ) from error

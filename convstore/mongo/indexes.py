@@ -19,8 +19,15 @@ class Index:
 
 
 _LOG = (
-    Index("message_ids", (("conversation", 1), ("messages.id", 1)), unique=True, present="messages.id"),
-    Index("kept_source_ids", (("conversation", 1), ("kept_source_ids", 1)), unique=True, present="kept_source_ids"),
+    Index(
+        "message_ids", (("conversation", 1), ("messages.id", 1)), unique=True, present="messages.id"
+    ),
+    Index(
+        "kept_source_ids",
+        (("conversation", 1), ("kept_source_ids", 1)),
+        unique=True,
+        present="kept_source_ids",
+    ),
     Index("lookup", (("conversation", 1), ("lookup", 1), ("_id", 1)), present="lookup"),
     Index("ordinals", (("conversation", 1), ("first", 1), ("_id", 1)), present="first"),
     Index("results", (("conversation", 1), ("results_at", 1)), present="results_at"),
@@ -55,17 +62,29 @@ def scope_indexes(
     That is all keys but the last, or both of two: all conversations of a user in a team, for example.
     """
     default = [scope_keys[: max(2, len(scope_keys) - 1)]] if has_default else []
-    by_scope = {tuple(sorted(keys)): None for keys in (*((key,) for key in scope_keys), *default, *listings) if keys}
+    by_scope = {
+        tuple(sorted(keys)): None
+        for keys in (*((key,) for key in scope_keys), *default, *listings)
+        if keys
+    }
     return [*map(_by_scope, by_scope)]
 
 
-def indexes_for(scope_keys: Sequence[str], *, has_default: bool = True) -> dict[str, tuple[Index, ...]]:
+def indexes_for(
+    scope_keys: Sequence[str], *, has_default: bool = True
+) -> dict[str, tuple[Index, ...]]:
     """Return the indexes of each collection in a store with these scope keys."""
-    own = {LOG: _LOG, HEADS: (*scope_indexes(scope_keys, has_default=has_default), *_HEADS), SEARCH: _SEARCH}
+    own = {
+        LOG: _LOG,
+        HEADS: (*scope_indexes(scope_keys, has_default=has_default), *_HEADS),
+        SEARCH: _SEARCH,
+    }
     return dict.fromkeys(OF_CONVERSATIONS, ()) | own
 
 
 def _by_scope(keys: Sequence[str]) -> Index:
     """Return the index for listings by these scope keys together."""
     fields = [(f"scope.{key}", 1) for key in keys]
-    return Index(f"scope_{'+'.join(keys)}", (*fields, ("updated_at", -1), ("_id", -1)), present=fields[0][0])
+    return Index(
+        f"scope_{'+'.join(keys)}", (*fields, ("updated_at", -1), ("_id", -1)), present=fields[0][0]
+    )

@@ -25,7 +25,9 @@ from convstore.mongo.keys import (
 )
 from convstore.values.scope import PATH
 
-_ENTRIES, _KEYS, _SMALL = 50, 10_000, 500
+_ENTRIES = 50
+_KEYS = 10_000
+_SMALL = 500
 _BATCH = 1_000
 _BY_KEY = (("_id", 1),)
 
@@ -34,11 +36,18 @@ class Inspection:
     """Commands on raw documents of all collections."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._heads, self._log = driver, Collection(driver, HEADS), Collection(driver, LOG)
+        self._driver = driver
+        self._heads = Collection(driver, HEADS)
+        self._log = Collection(driver, LOG)
 
-    async def heads(self, partial_scope: Mapping[str, str], *, after: Any, limit: int) -> list[Document]:
+    async def heads(
+        self, partial_scope: Mapping[str, str], *, after: Any, limit: int
+    ) -> list[Document]:
         """Return heads with these scope values after a key, ordered by key, without tombstones. One command."""
-        query = scope_filter(partial_scope) | {"_id": {"$gt": after}, "sweep_at": {"$exists": False}}
+        query = scope_filter(partial_scope) | {
+            "_id": {"$gt": after},
+            "sweep_at": {"$exists": False},
+        }
         return await self._heads.find(query, order=_BY_KEY, limit=limit)
 
     async def head(self, key: str) -> Document | None:
@@ -47,12 +56,17 @@ class Inspection:
 
     async def set_head(self, head: Document, changes: Mapping[str, Any]) -> bool:
         """Change a head, unless a writer refreshed it since it was read. One command."""
-        unchanged = {name: head.get(name) for name in ("_id", "conversation", "updated_at", "written_at", "entry")}
+        unchanged = {
+            name: head.get(name)
+            for name in ("_id", "conversation", "updated_at", "written_at", "entry")
+        }
         date = date_field(head.get("scope") or {})
         renamed = {date if name == "updated_at" else name: value for name, value in changes.items()}
         return await self._heads.update(unchanged, {"$set": renamed})
 
-    async def entries(self, conversation: str, *, after: str = "", through: str = "") -> list[Document]:
+    async def entries(
+        self, conversation: str, *, after: str = "", through: str = ""
+    ) -> list[Document]:
         """Return the next page of entries after a key and through another, in order; empty at the end. One command."""
         low, high = entry_range(conversation)
         begin = {"$gt": after} if after else {"$gte": low}
@@ -62,7 +76,9 @@ class Inspection:
     async def last_entry(self, conversation: str) -> Document | None:
         """Return the last entry as it is stored, or None. One command."""
         low, high = entry_range(conversation)
-        found = await self._log.find({"_id": {"$gte": low, "$lt": high}}, order=[("_id", -1)], limit=1)
+        found = await self._log.find(
+            {"_id": {"$gte": low, "$lt": high}}, order=[("_id", -1)], limit=1
+        )
         return found[0] if found else None
 
     async def entry(self, key: str) -> Document | None:
@@ -91,13 +107,17 @@ class Inspection:
         found = await self._log.find(query, {"_id": 1}, order=_BY_KEY, limit=_KEYS)
         return [str(document["_id"]) for document in found]
 
-    async def chunks(self, conversation: str, token: str, first: int, count: int) -> dict[str, Document]:
+    async def chunks(
+        self, conversation: str, token: str, first: int, count: int
+    ) -> dict[str, Document]:
         """Return chunks of one append as they are stored, by key. One command."""
         low, high = chunk_range(conversation, token, first, count)
         found = await self._log.find({"_id": {"$gte": low, "$lt": high}}, limit=count)
         return {document["_id"]: document for document in found}
 
-    async def documents_of(self, collection: str, conversation: str, *, after: str = "") -> list[Document]:
+    async def documents_of(
+        self, collection: str, conversation: str, *, after: str = ""
+    ) -> list[Document]:
         """Return the next page of a conversation's summaries or annotations; empty at the end. One command."""
         (low, high), _ = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
@@ -106,7 +126,9 @@ class Inspection:
     async def next_conversation(self, collection: str, conversation: str) -> str | None:
         """Return the next conversation that has documents in a collection, in the order of keys. One command."""
         query = {"_id": {"$gt": f"{conversation};" if conversation else ""}}
-        page = await Collection(self._driver, collection).find(query, {"_id": 1}, order=_BY_KEY, limit=1)
+        page = await Collection(self._driver, collection).find(
+            query, {"_id": 1}, order=_BY_KEY, limit=1
+        )
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
     async def is_known(self, conversation: str) -> bool:
@@ -130,15 +152,22 @@ class SchemaInspection:
     """Commands that inspect collections and indexes; the in-memory driver supports none of them."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._database, self._prefix = driver, driver.database, driver.prefix
+        self._driver = driver
+        self._database = driver.database
+        self._prefix = driver.prefix
         self.is_real = driver.name != "memory"
 
     async def options(self, collections: Iterable[str]) -> dict[str, Document]:
         """Return the options of existing collections, by name without the prefix. One command."""
         names = {self._prefix + name: name for name in collections}
         async with driver_errors():
-            reply = await self._database.command("listCollections", filter={"name": {"$in": sorted(names)}})
-        return {names[found["name"]]: found.get("options", {}) for found in reply["cursor"]["firstBatch"]}
+            reply = await self._database.command(
+                "listCollections", filter={"name": {"$in": sorted(names)}}
+            )
+        return {
+            names[found["name"]]: found.get("options", {})
+            for found in reply["cursor"]["firstBatch"]
+        }
 
     async def compressor(self, collection: str) -> str:
         """Return a collection's block compressor, "" if the server does not report it. One command."""
@@ -150,12 +179,16 @@ class SchemaInspection:
     async def lacks(self, collection: str, field: str, *, given: str) -> bool:
         """Return True if documents have the field `given` but none has `field`. Two commands, which may scan all."""
         found = Collection(self._driver, collection)
-        has = [await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (given, field)]
+        has = [
+            await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (given, field)
+        ]
         return has[0] is not None and has[1] is None
 
     async def scope_keys(self) -> list[str]:
         """Return the sorted scope keys of any one conversation; empty without conversations. One command."""
-        found = await Collection(self._driver, HEADS).find_one({"scope": {"$exists": True}}, {"scope": 1})
+        found = await Collection(self._driver, HEADS).find_one(
+            {"scope": {"$exists": True}}, {"scope": 1}
+        )
         scope = (found or {}).get("scope")
         return sorted(map(str, scope.keys() - {PATH})) if isinstance(scope, Mapping) else []
 
@@ -168,7 +201,11 @@ class SchemaInspection:
 
 def _same_state(state: Document) -> dict[str, Any]:
     """Return the filter for a state of the same revision; a router finds its shard by the conversation."""
-    return {"_id": state["_id"], "conversation": state.get("conversation"), "revision": state.get("revision")}
+    return {
+        "_id": state["_id"],
+        "conversation": state.get("conversation"),
+        "revision": state.get("revision"),
+    }
 
 
 def matches(found: Document, index: Index) -> bool:

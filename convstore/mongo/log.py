@@ -3,6 +3,8 @@
 An entry is inserted at the next number. A duplicate key means that another writer took the number, which is a result
 (`SlotTaken`), not an error. All reads use ranges of ``_id`` or an index: on a clustered collection any other filter on
 ``_id`` would scan all of it.
+
+The module is long because every command on the collection stands here, and no other module sends one.
 """
 
 from __future__ import annotations
@@ -28,17 +30,36 @@ from convstore.messages.compression import Chunk
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import from_stored, reading, utc
 from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import ENTRY_BYTES, entry_bytes, entry_from, item_filter, messages_of_turn
+from convstore.mongo.documents import (
+    ENTRY_BYTES,
+    entry_bytes,
+    entry_from,
+    item_filter,
+    messages_of_turn,
+)
 from convstore.mongo.driver import Driver, decoded, driver_errors
-from convstore.mongo.keys import LOG, chunk_id, chunk_range, entry_id, entry_range, family, is_twin, log_ranges, root_id
+from convstore.mongo.keys import (
+    LOG,
+    chunk_id,
+    chunk_range,
+    entry_id,
+    entry_range,
+    family,
+    is_twin,
+    log_ranges,
+    root_id,
+)
 from convstore.mongo.payload_parts import chunks_of, decompressed, piece_of
 from convstore.mongo.places import Places
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 
 _COMMAND_BYTES = 32_000_000
-_IN_ORDER, _NEWEST_FIRST, _LATEST_FIRST = (("_id", 1),), (("_id", -1),), (("first", -1), ("_id", -1))
-_MOST_OF_CALLS, _MAX_BEGUN = 200, 20
+_IN_ORDER = (("_id", 1),)
+_NEWEST_FIRST = (("_id", -1),)
+_LATEST_FIRST = (("first", -1), ("_id", -1))
+_MOST_OF_CALLS = 200
+_MAX_BEGUN = 20
 _DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
@@ -81,17 +102,23 @@ class Log:
 
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
-        self.must_look_first = driver.name == "memory"  # it does not enforce unique indexes over arrays
+        self.must_look_first = (
+            driver.name == "memory"
+        )  # it does not enforce unique indexes over arrays
         self._gate = _IN_MEMORY if driver.name == "memory" else nullcontext()
         self.places = Places(self._log)
         # The entry is encoded once, to know its size; mongomock takes dicts only.
-        self._document: Callable[[bytes], Any] = RawBSONDocument if driver.name != "memory" else bson.decode
+        self._document: Callable[[bytes], Any] = (
+            RawBSONDocument if driver.name != "memory" else bson.decode
+        )
 
     async def last_totals(self, conversation: str, *, shown: bool = False) -> Totals:
         """Return the totals of the last entry, zeros if none; `shown` adds the newest distinct sources. One command."""
         projection = {"messages": 0, "items": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
         query = within(conversation, *entry_range(conversation))
-        documents = await self._log.find(query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1)
+        documents = await self._log.find(
+            query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1
+        )
         if not documents:
             return Totals(shown={})
         totals = entry_from(documents[0]).totals
@@ -122,7 +149,9 @@ class Log:
         """Raise a BatchTooLargeError as `insert` would, before the entry's conversation is created. No command."""
         entry_bytes("0" * 24, entry)
 
-    async def insert(self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str) -> None:
+    async def insert(
+        self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str
+    ) -> None:
         """Write chunks and then the entry, which makes them visible; with the first entry, also the state.
 
         One command up to 32 MB; beyond, the chunks go ahead in commands of their own.
@@ -134,7 +163,11 @@ class Log:
         document = self._document(entry_bytes(conversation, entry))
         after = [new_state(conversation, entry)] if entry.number == 1 else []
         payloads = [
-            {"_id": chunk_id(conversation, token, chunk.number), "conversation": conversation, "data": chunk.data}
+            {
+                "_id": chunk_id(conversation, token, chunk.number),
+                "conversation": conversation,
+                "data": chunk.data,
+            }
             for chunk in chunks
         ]
         async with driver_errors():
@@ -143,12 +176,16 @@ class Log:
                 await self._log.driver_collection.insert_many(command, ordered=True)
             try:
                 with self._gate:
-                    await self._log.driver_collection.insert_many([*last, document, *after], ordered=True)
+                    await self._log.driver_collection.insert_many(
+                        [*last, document, *after], ordered=True
+                    )
             except BulkWriteError as error:
                 if error.details.get("writeConcernErrors"):
                     raise  # the chunks may still be rolled back, so they do not count as sent
                 failures = error.details.get("writeErrors", [])
-                if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0]["index"] < len(last):
+                if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0][
+                    "index"
+                ] < len(last):
                     raise
                 if failures[0]["index"] == len(last):
                     raise SlotTaken from error
@@ -161,13 +198,19 @@ class Log:
         query["_id"]["$in"] = [chunk_id(conversation, token, number) for number in numbers]
         await self._log.delete_many(query)
 
-    async def messages_by_id(self, conversation: str, ids: Iterable[str]) -> dict[str, StoredMessageRow]:
+    async def messages_by_id(
+        self, conversation: str, ids: Iterable[str]
+    ) -> dict[str, StoredMessageRow]:
         """Return the messages with some ids that are in the log, by id. One command."""
         wanted = set(ids)
-        documents = await self._log.find({"conversation": conversation, "messages.id": {"$in": sorted(wanted)}})
+        documents = await self._log.find(
+            {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
+        )
         return {id_: row for id_, row in rows_of(documents).items() if id_ in wanted}
 
-    async def messages_by_call(self, conversation: str, calls: Iterable[str]) -> list[StoredMessageRow]:
+    async def messages_by_call(
+        self, conversation: str, calls: Iterable[str]
+    ) -> list[StoredMessageRow]:
         """Return the results of some tool calls, in the order of the log. One command.
 
         Some models number their calls from 0 in each message; of such repeated ids the newest results are returned.
@@ -182,36 +225,56 @@ class Log:
         self, conversation: str, questions: Iterable[int], *, known: Iterable[int] = ()
     ) -> list[Entry]:
         """Return the entries with messages of turns after a later question, but for `known` ones. One command."""
-        query: dict[str, Any] = {"conversation": conversation, "lookup": {"$in": [*map(messages_of_turn, questions)]}}
+        query: dict[str, Any] = {
+            "conversation": conversation,
+            "lookup": {"$in": [*map(messages_of_turn, questions)]},
+        }
         if numbers := [*known]:
             query["totals.entries"] = {"$nin": numbers}
         return await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
 
     async def entries_with_items(
-        self, conversation: str, ids: Iterable[str] | None = None, *, after: int = 0, before: int = 2**53
+        self,
+        conversation: str,
+        ids: Iterable[str] | None = None,
+        *,
+        after: int = 0,
+        before: int = 2**53,
     ) -> list[Entry]:
         """Return the entries with some items, or with items of a range, without messages, in order. One command."""
-        query = {"conversation": conversation, "lookup": item_filter(ids, after=after, before=before)}
-        found = await self._log.find(query, {"messages": 0, "sources": 0, "lookup": 0}, order=_IN_ORDER)
+        query = {
+            "conversation": conversation,
+            "lookup": item_filter(ids, after=after, before=before),
+        }
+        found = await self._log.find(
+            query, {"messages": 0, "sources": 0, "lookup": 0}, order=_IN_ORDER
+        )
         return [entry_from(decoded(document)) for document in found]
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
         """Return the message with an ordinal, or None. One command."""
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
         documents = await self._log.find(query, order=_LATEST_FIRST, limit=1)
-        return next((row for row in rows_of(documents).values() if row.message.ordinal == ordinal), None)
+        return next(
+            (row for row in rows_of(documents).values() if row.message.ordinal == ordinal), None
+        )
 
     async def ids_at(self, conversation: str, ordinals: Iterable[int]) -> dict[int, str]:
         """Return the ids of the messages with some ordinals. A command for each, in parallel."""
-        gate, ids = asyncio.Semaphore(_PARALLEL), dict[int, str]()
+        gate = asyncio.Semaphore(_PARALLEL)
+        ids = dict[int, str]()
 
         async def read(ordinal: int) -> None:
             query = {"conversation": conversation, "first": {"$lte": ordinal}}
             async with gate:
-                found = await self._log.find(query, {"first": 1, "messages.id": 1}, order=_LATEST_FIRST, limit=1)
+                found = await self._log.find(
+                    query, {"first": 1, "messages.id": 1}, order=_LATEST_FIRST, limit=1
+                )
             for document in found:
                 with reading(document):
-                    ids[ordinal] = from_stored(document["messages"][ordinal - document["first"]]["id"])
+                    ids[ordinal] = from_stored(
+                        document["messages"][ordinal - document["first"]]["id"]
+                    )
 
         await asyncio.gather(*map(read, ordinals))
         return ids
@@ -220,8 +283,11 @@ class Log:
         self, conversation: str, numbers: Iterable[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
         """Return the sources with some ids in a conversation and its children, each with its message. One command."""
-        wanted, found = set(numbers), dict[int, tuple[StoredMessageRow, EntrySource]]()
-        for document in await self._log.find({"conversation": family(conversation), **source_filter(wanted)}):
+        wanted = set(numbers)
+        found = dict[int, tuple[StoredMessageRow, EntrySource]]()
+        for document in await self._log.find(
+            {"conversation": family(conversation), **source_filter(wanted)}
+        ):
             if is_twin(document["conversation"], conversation):
                 continue
             for row in rows_of([document]).values():
@@ -254,7 +320,9 @@ class Log:
 
         One command up to a thousand entries.
         """
-        found = await self.documents(conversation, start=start, before=before, limit=limit, fields=fields)
+        found = await self.documents(
+            conversation, start=start, before=before, limit=limit, fields=fields
+        )
         if fields is NO_CONTENT:
             found = [filled(document, body="", digest=bytes(DIGEST_BYTES)) for document in found]
         return await entries_from(found, many=0 if fields is SEARCHED else _MANY)
@@ -281,7 +349,13 @@ class Log:
         return await entries_from(documents[::-1])
 
     async def newest_results(
-        self, conversation: str, *, before: int, limit: int, tools_only: bool, without: Sequence[tuple[int, int]]
+        self,
+        conversation: str,
+        *,
+        before: int,
+        limit: int,
+        tools_only: bool,
+        without: Sequence[tuple[int, int]],
     ) -> list[Entry]:
         """Return the last entries with results or long messages before an ordinal, newest first, no bodies.
 
@@ -291,46 +365,70 @@ class Log:
         if tools_only:
             query["messages.type"] = "tool"
         if without:
-            query["$nor"] = [{"results_at": {"$gte": first, "$lte": last}} for first, last in without]
+            query["$nor"] = [
+                {"results_at": {"$gte": first, "$lte": last}} for first, last in without
+            ]
         fields = {**LEAN, "messages.body": 0}
         documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
         return await entries_from([filled(document, body="") for document in documents])
 
-    async def messages_of_entries(self, conversation: str, firsts: Iterable[int]) -> dict[int, StoredMessageRow]:
+    async def messages_of_entries(
+        self, conversation: str, firsts: Iterable[int]
+    ) -> dict[int, StoredMessageRow]:
         """Return the messages of the entries that begin with some ordinals, by ordinal. One command."""
         if not firsts:
             return {}
-        documents = await self._log.find({"conversation": conversation, "first": {"$in": sorted(firsts)}})
+        documents = await self._log.find(
+            {"conversation": conversation, "first": {"$in": sorted(firsts)}}
+        )
         return {row.message.ordinal: row for row in rows_of(documents).values()}
 
-    async def messages_by_beginning(self, conversation: str, beginnings: Sequence[str]) -> dict[str, StoredMessageRow]:
+    async def messages_by_beginning(
+        self, conversation: str, beginnings: Sequence[str]
+    ) -> dict[str, StoredMessageRow]:
         """Return the messages whose ids begin in one of some ways; none if there are many. One command."""
         if not beginnings:
             return {}
-        documents = await self._log.find(beginnings_filter(conversation, beginnings), limit=_MAX_BEGUN)
+        documents = await self._log.find(
+            beginnings_filter(conversation, beginnings), limit=_MAX_BEGUN
+        )
         return rows_of(documents) if len(documents) < _MAX_BEGUN else {}
 
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""
-        query = within(conversation, *entry_range(conversation, before=before)) | {"messages.type": "human"}
+        query = within(conversation, *entry_range(conversation, before=before)) | {
+            "messages.type": "human"
+        }
         found = await self._log.find(query, LEAN, order=_NEWEST_FIRST, limit=limit)
         return [entry_from(document) for document in found]
 
-    async def long_messages(self, conversation: str, *, start: int, tokens: int, limit: int) -> list[EntryMessage]:
+    async def long_messages(
+        self, conversation: str, *, start: int, tokens: int, limit: int
+    ) -> list[EntryMessage]:
         """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.
 
         Entries before `start` are not searched. One command.
         """
         query: dict[str, Any] = within(conversation, *entry_range(conversation, start=start))
-        query["messages"] = {"$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}}
+        query["messages"] = {
+            "$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}
+        }
         fields = {**LEAN, "messages.stub": 0, "messages.arguments": 0, "messages.body": 0}
         documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
         entries = [entry_from(filled(document, body="")) for document in documents]
         messages = [message for entry in entries for message in reversed(entry.messages)]
-        return [message for message in messages if message.type in ("human", "ai") and message.tokens >= tokens][:limit]
+        return [
+            message
+            for message in messages
+            if message.type in ("human", "ai") and message.tokens >= tokens
+        ][:limit]
 
     async def payload_ranges(
-        self, conversation: str, wanted: Sequence[tuple[PayloadRef, int, int]], *, runs: Sequence[int] = ()
+        self,
+        conversation: str,
+        wanted: Sequence[tuple[PayloadRef, int, int]],
+        *,
+        runs: Sequence[int] = (),
     ) -> list[str]:
         """Return ranges of characters of payloads, read from the chunks that contain them alone.
 
@@ -345,7 +443,8 @@ class Log:
             for number in chunks_of(ref, start, end):
                 first, last = bounds[number]
                 groups.setdefault(group, {})[ref.token, number] = last - first
-        gate, chunks = asyncio.Semaphore(_PARALLEL), dict[tuple[str, int], str]()
+        gate = asyncio.Semaphore(_PARALLEL)
+        chunks = dict[tuple[str, int], str]()
 
         async def read(home: str, sizes: Mapping[tuple[str, int], int]) -> None:
             async with gate:
@@ -358,11 +457,16 @@ class Log:
             await asyncio.gather(*reads)
         return [piece_of(ref, start, end, chunks) for ref, start, end in wanted]
 
-    async def _chunks(self, conversation: str, sizes: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], str]:
+    async def _chunks(
+        self, conversation: str, sizes: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], str]:
         """Return chunks of appends by token and number; `sizes` has the characters of each. One command."""
         keys = {place: chunk_id(conversation, *place) for place in sizes}
-        (first, low), (last, high) = min(keys), max(keys)
-        query = within(conversation, chunk_id(conversation, first, low), chunk_id(conversation, last, high + 1))
+        (first, low) = min(keys)
+        (last, high) = max(keys)
+        query = within(
+            conversation, chunk_id(conversation, first, low), chunk_id(conversation, last, high + 1)
+        )
         if first != last or high - low >= len(keys):
             query["_id"]["$in"] = list(keys.values())
         found = await self._log.find(query, {"data": 1}, order=_IN_ORDER)
@@ -379,17 +483,23 @@ class Log:
     async def delete(self, conversation: str) -> tuple[int, int]:
         """Remove a conversation from the log and return the numbers of entries and chunks; its state is gone before."""
         parts = log_ranges(conversation)
-        entries, chunks = await asyncio.gather(*(self._log.delete(conversation, *part) for part in parts))
+        entries, chunks = await asyncio.gather(
+            *(self._log.delete(conversation, *part) for part in parts)
+        )
         return entries, chunks
 
     async def count(self, conversation: str) -> tuple[int, int]:
         """Count the entries and chunks of a conversation. Two commands."""
         parts = entry_range(conversation), log_ranges(conversation)[1]
-        entries, chunks = await asyncio.gather(*(self._log.count(conversation, *part) for part in parts))
+        entries, chunks = await asyncio.gather(
+            *(self._log.count(conversation, *part) for part in parts)
+        )
         return entries, chunks
 
 
-async def entries_from(documents: Sequence[Document], known: Entry | None = None, *, many: int = _MANY) -> list[Entry]:
+async def entries_from(
+    documents: Sequence[Document], known: Entry | None = None, *, many: int = _MANY
+) -> list[Entry]:
     """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
 
     def made() -> list[Entry]:
@@ -420,7 +530,9 @@ def rows_of(documents: Iterable[Document]) -> dict[str, StoredMessageRow]:
         for source in entry.sources:
             by_message.setdefault(source.message_id, []).append(source)
         for message in entry.messages:
-            rows[message.id] = StoredMessageRow(message, tuple(by_message.get(message.id, ())), entry)
+            rows[message.id] = StoredMessageRow(
+                message, tuple(by_message.get(message.id, ())), entry
+            )
     return rows
 
 

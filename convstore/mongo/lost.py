@@ -23,7 +23,8 @@ class LostConversations:
     """Commands that find conversations without a usable head."""
 
     def __init__(self, driver: Driver) -> None:
-        self._heads, self._log = Collection(driver, HEADS), Collection(driver, LOG)
+        self._heads = Collection(driver, HEADS)
+        self._log = Collection(driver, LOG)
         self._inspection = Inspection(driver)
 
     async def logs(self) -> AsyncGenerator[str, None]:
@@ -33,9 +34,14 @@ class LostConversations:
         """
         for digit in _DIGITS:
             inside = {"$gte": digit, "$lt": f"{digit}\x7f"}
-            entries = {"conversation": inside, "first": {"$gte": 0}}  # all that the index of ordinals covers
+            entries = {
+                "conversation": inside,
+                "first": {"$gte": 0},
+            }  # all that the index of ordinals covers
             found = set(await self._log.distinct("conversation", entries))
-            heads = map(readable_head, await self._heads.find({"conversation": inside}, {"conversation": 1}))
+            heads = map(
+                readable_head, await self._heads.find({"conversation": inside}, {"conversation": 1})
+            )
             found -= {head.conversation for head in heads}
             for conversation in sorted(filter(is_conversation_id, found)):
                 if not await self._inspection.is_known(conversation):
@@ -47,7 +53,9 @@ class LostConversations:
         Those of a newer version are left out: they may name both in another way.
         """
         async with aclosing(
-            self._heads.each({"sweep_at": {"$exists": False}, **readable("head")}, order=(("_id", 1),))
+            self._heads.each(
+                {"sweep_at": {"$exists": False}, **readable("head")}, order=(("_id", 1),)
+            )
         ) as documents:
             async for document in documents:
                 head = readable_head(document)
@@ -56,5 +64,8 @@ class LostConversations:
 
     async def drop_head(self, head: Head) -> bool:
         """Delete a head that names no conversation; False if it names one now or is missing. One command."""
-        is_nameless = [{"conversation": {"$not": {"$regex": "."}}}, {"conversation.0": {"$exists": True}}]  # or a list
+        is_nameless = [
+            {"conversation": {"$not": {"$regex": "."}}},
+            {"conversation.0": {"$exists": True}},
+        ]  # or a list
         return await self._heads.delete_one({"_id": head.key, "$or": is_nameless})

@@ -48,9 +48,12 @@ from convstore.mongo.versions import LEVEL
 from convstore.values.scope import PATH, check_listing
 
 _LOGGER = logging.getLogger("convstore")
-_LEASE, _SERVER = "lease", "server"
-_LEASE_TIME, _RENEW_SECONDS = timedelta(seconds=60), 20.0
-_WAIT_SECONDS, _POLL_SECONDS = 120.0, 0.1
+_LEASE = "lease"
+_SERVER = "server"
+_LEASE_TIME = timedelta(seconds=60)
+_RENEW_SECONDS = 20.0
+_WAIT_SECONDS = 120.0
+_POLL_SECONDS = 0.1
 _OLDER_ARE_OUT = timedelta(seconds=80)
 """Time after which older processes have learnt of an announced step, in 10 s, and ended their appends, in 60 s."""
 
@@ -94,8 +97,11 @@ class Records(dict[str, Document]):
 
     def due(self, *, after_deployment: bool = False) -> list[Migration]:
         """Return the migrations to run, in order; the last ones of the phase "after" wait for `after_deployment`."""
-        pending, is_new = self.pending, not self
-        needed = max((number for number, step in enumerate(pending, 1) if step.phase == "before"), default=0)
+        pending = self.pending
+        is_new = not self
+        needed = max(
+            (number for number, step in enumerate(pending, 1) if step.phase == "before"), default=0
+        )
         return pending if after_deployment or is_new else pending[:needed]
 
     @property
@@ -116,20 +122,31 @@ class Target:
         await self._driver.create_collection(collection, clustered=clustered)
 
     async def index(
-        self, collection: str, name: str, keys: Mapping[str, int], *, unique: bool = False, present: str = ""
+        self,
+        collection: str,
+        name: str,
+        keys: Mapping[str, int],
+        *,
+        unique: bool = False,
+        present: str = "",
     ) -> None:
         """Create an index where it is missing, restricted to documents that have the field `present`."""
-        await self._driver.create_index(collection, Index(name, tuple(keys.items()), unique, present))
+        await self._driver.create_index(
+            collection, Index(name, tuple(keys.items()), unique, present)
+        )
 
 
 class Migrator:
     """Runs pending migrations and lists applied ones."""
 
     def __init__(self, driver: Driver, *, scope_keys: Sequence[str]) -> None:
-        self._driver, self._applied = driver, Collection(driver, MIGRATIONS)
+        self._driver = driver
+        self._applied = Collection(driver, MIGRATIONS)
         self.driver_name: DriverName = driver.name
-        self.scope_keys, self._database = tuple(scope_keys), driver.database.name
-        self._heads, self._times = Tombstones(driver), driver.times
+        self.scope_keys = tuple(scope_keys)
+        self._database = driver.database.name
+        self._heads = Tombstones(driver)
+        self._times = driver.times
         self._refusals = Refusals(driver)
 
     async def records(self, condition: Document | None = None) -> Records:
@@ -140,9 +157,14 @@ class Migrator:
         """
         query = {"_id": {"$ne": _LEASE}, **(condition or {})}
         documents = await self._applied.find(query, order=[("_id", 1)])
-        records, known = Records({row["_id"]: row for row in documents}), {step.name for step in discover()}
+        records = Records({row["_id"]: row for row in documents})
+        known = {step.name for step in discover()}
         self._driver.refused.update(records.pop(_SERVER, {}).get("refused") or ())
-        if newer := [name for name in records if name not in known and records[name].get("level", LEVEL + 1) > LEVEL]:
+        if newer := [
+            name
+            for name in records
+            if name not in known and records[name].get("level", LEVEL + 1) > LEVEL
+        ]:
             raise SchemaVersionError(
                 f"the database was set up by a newer convstore (it has {newer[-1]}); upgrade the package"
             )
@@ -168,7 +190,9 @@ class Migrator:
                 stacklevel=3,
             )
 
-    async def run(self, listings: Sequence[Sequence[str]] = (), *, after_deployment: bool = False) -> list[str]:
+    async def run(
+        self, listings: Sequence[Sequence[str]] = (), *, after_deployment: bool = False
+    ) -> list[str]:
         """Run the migrations that are due, one runner at a time, and return the names of those that this call ran.
 
         Indexes for listings by other combinations of scope keys are created as well.
@@ -179,13 +203,17 @@ class Migrator:
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
         # Each store names its own scope keys, so their indexes are checked every time.
-        indexes = scope_indexes(self.scope_keys, [check_listing(self.scope_keys, keys) for keys in listings])
+        indexes = scope_indexes(
+            self.scope_keys, [check_listing(self.scope_keys, keys) for keys in listings]
+        )
         records = await self._records_of_this_server()
         is_done = records is not None and not records.due(after_deployment=after_deployment)
         if is_done and {index.name for index in indexes} <= await self._driver.index_names(HEADS):
             return []
         try:
-            return await self.leased(partial(self._run_due, indexes, after_deployment=after_deployment))
+            return await self.leased(
+                partial(self._run_due, indexes, after_deployment=after_deployment)
+            )
         except MissingPrivilegeError as error:
             raise MissingPrivilegeError(
                 f"the database {self._database!r} has to be migrated first, which the user of this store may not do: "
@@ -195,7 +223,11 @@ class Migrator:
     async def missing_shard_keys(self) -> list[str]:
         """Return the collections that lack the index by which they can be sharded. One command for each."""
         indexes = SHARD_KEYS.items()
-        return [name for name, index in indexes if index.name not in await self._driver.index_names(name)]
+        return [
+            name
+            for name, index in indexes
+            if index.name not in await self._driver.index_names(name)
+        ]
 
     async def add_shard_keys(self) -> list[str]:
         """Create the indexes by which collections can be sharded, and return the collections that lacked one.
@@ -239,7 +271,9 @@ class Migrator:
         try:
             async with driver_errors(seconds=_RENEW_SECONDS):
                 lease = await self._times.setting({}, field="until", ahead=_LEASE_TIME)
-                renewed = await self._applied.driver_collection.update_one({"_id": _LEASE, "owner": owner}, lease)
+                renewed = await self._applied.driver_collection.update_one(
+                    {"_id": _LEASE, "owner": owner}, lease
+                )
         except StoreUnavailableError:
             if time.monotonic() >= ends:
                 raise
@@ -253,14 +287,20 @@ class Migrator:
 
     async def _run_due(self, indexes: Sequence[Index], *, after_deployment: bool) -> list[str]:
         records = await self.records()
-        due, is_new = records.due(after_deployment=after_deployment), not records
+        due = records.due(after_deployment=after_deployment)
+        is_new = not records
         await self._record_refused()
         for step in due:
-            others = [record.get("level", 1) for name, record in records.items() if name != step.name]
+            others = [
+                record.get("level", 1) for name, record in records.items() if name != step.name
+            ]
             if not is_new and step.level > max([1, *others]):
                 await self._announce(step)
             await step.up(Target(self._driver))
-            applied = {"$set": {**step.record, "applied_at": datetime.now(UTC)}, "$unset": {"begins_at": ""}}
+            applied = {
+                "$set": {**step.record, "applied_at": datetime.now(UTC)},
+                "$unset": {"begins_at": ""},
+            }
             await self._applied.update({"_id": step.name}, applied, upsert=True)
             records[step.name] = step.record
             _LOGGER.info("migration %s has run on database %s", step.name, self._database)
@@ -271,7 +311,9 @@ class Migrator:
     async def _announce(self, step: Migration) -> None:
         """Record what a step asks for, and wait until no older process writes; a runner that died waited, too."""
         values = await self._times.setting(step.record, field="begins_at", ahead=_OLDER_ARE_OUT)
-        await self._applied.update({"_id": step.name, "begins_at": {"$exists": False}}, values, upsert=True)
+        await self._applied.update(
+            {"_id": step.name, "begins_at": {"$exists": False}}, values, upsert=True
+        )
         while not await self._has_begun(step):  # noqa: ASYNC110 - the server's clock
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -305,7 +347,9 @@ class Migrator:
 
     async def _take_free_lease(self, owner: str) -> bool:
         lease = await self._times.setting({"owner": owner}, field="until", ahead=_LEASE_TIME)
-        is_new = await self._applied.update({"_id": _LEASE, "owner": {"$exists": False}}, lease, upsert=True)
+        is_new = await self._applied.update(
+            {"_id": _LEASE, "owner": {"$exists": False}}, lease, upsert=True
+        )
         is_past = await self._times.is_past("until")
         return is_new or await self._applied.update({"_id": _LEASE, **is_past}, lease)
 
@@ -328,7 +372,9 @@ class Migrator:
         refused = self._driver.refused
         found = await self._refusals.find()
         if found or refused:
-            await self._applied.update({"_id": _SERVER}, {"$set": {"refused": sorted(found)}}, upsert=True)
+            await self._applied.update(
+                {"_id": _SERVER}, {"$set": {"refused": sorted(found)}}, upsert=True
+            )
         refused.clear()
         refused.update(found)
 
@@ -354,6 +400,8 @@ def _load(path: Path) -> Migration:
     module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     summary = (module.__doc__ or "").strip().partition("\n")[0]
-    named = {name.lower(): value for name, value in vars(module).items() if name in ("PHASE", "LEVEL")}
+    named = {
+        name.lower(): value for name, value in vars(module).items() if name in ("PHASE", "LEVEL")
+    }
     checksum = hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()[:16]
     return Migration(path.stem, summary, module.up, **named, checksum=checksum)

@@ -32,8 +32,11 @@ class NumberPools:
 
     async def take(self, conversation: str, number: int) -> tuple[range, int]:
         """Take adjacent numbers, none if there are not enough; return them, and how many it ever had. Two commands."""
-        query, taken = _query(conversation), {"$inc": {"numbers.free": -number}}
-        if before := await self._log.find_and_update(query | {"numbers.free": {"$gte": number}}, taken, _FIELDS):
+        query = _query(conversation)
+        taken = {"$inc": {"numbers.free": -number}}
+        if before := await self._log.find_and_update(
+            query | {"numbers.free": {"$gte": number}}, taken, _FIELDS
+        ):
             free, last, given = _pool(before)
             return range(last - free + 1, last - free + 1 + number), given
         return range(0), _pool(await self._log.find_one(query, _FIELDS) or {"_id": query["_id"]})[2]
@@ -41,7 +44,9 @@ class NumberPools:
     async def fill(self, conversation: str, block: range, *, given: int) -> None:
         """Replace the numbers that are left by the end of a block, after `given` numbers in all. One command."""
         pool = {"free": len(block), "last": block.stop - 1, "given": given}
-        await self._log.update(_query(conversation) | readable("state"), {"$set": {"numbers": pool}})
+        await self._log.update(
+            _query(conversation) | readable("state"), {"$set": {"numbers": pool}}
+        )
 
 
 def check_pool(state: Document, *, through: int) -> None:

@@ -13,7 +13,8 @@ from convstore.messages.compression import decompress
 
 def chunks_of(ref: PayloadRef, start: int, end: int) -> range:
     """Return the numbers of the chunks that contain a range of a payload."""
-    first, last = bisect_right(ref.ends, start), min(bisect_left(ref.ends, end), len(ref.ends) - 1)
+    first = bisect_right(ref.ends, start)
+    last = min(bisect_left(ref.ends, end), len(ref.ends) - 1)
     return range(ref.chunk + min(first, last), ref.chunk + last + 1) if start < end else range(0)
 
 

@@ -19,7 +19,8 @@ from convstore.mongo.driver import decoded
 from convstore.mongo.keys import entry_range, number_in
 from convstore.mongo.versions import check_version
 
-_IN_ORDER, _NEWEST_FIRST = (("_id", 1),), (("_id", -1),)
+_IN_ORDER = (("_id", 1),)
+_NEWEST_FIRST = (("_id", -1),)
 _STANDING = {"conversation": 1, "at": 1, "v": 1, "standing": 1}
 _PLACE = {"conversation": 1, "v": 1, "event": 1, "messages.id": 1}
 _EVENT = {"conversation": 1, "v": 1, "event": 1}
@@ -42,7 +43,9 @@ class Places:
     def __init__(self, log: Collection) -> None:
         self._log = log
 
-    async def entries_of(self, conversation: str, place: str, variants: Iterable[str], *, through: int) -> list[Entry]:
+    async def entries_of(
+        self, conversation: str, place: str, variants: Iterable[str], *, through: int
+    ) -> list[Entry]:
         """Return the entries up to a number that some variants at a place consist of, in order."""
         keys = [of_variant(place, variant) for variant in variants]
         query = {"conversation": conversation, "lookup": {"$in": keys}}
@@ -50,7 +53,9 @@ class Places:
         entries = [entry_from(decoded(document), has_messages=True) for document in found]
         return [entry for entry in entries if entry.number <= through]
 
-    async def last(self, conversation: str, key: bytes, *, through: int | None = None) -> StandingRow | None:
+    async def last(
+        self, conversation: str, key: bytes, *, through: int | None = None
+    ) -> StandingRow | None:
         """Return what the last entry with a key says, None without one.
 
         One command; another one if that entry is after the number `through`.
@@ -70,7 +75,9 @@ class Places:
         found = await self._log.find(query, _NO_MESSAGES, order=_NEWEST_FIRST, limit=1)
         return entry_from(found[0]) if found else None
 
-    async def rows(self, conversation: str, keys: Sequence[bytes], *, limit: int = 0) -> list[StandingRow]:
+    async def rows(
+        self, conversation: str, keys: Sequence[bytes], *, limit: int = 0
+    ) -> list[StandingRow]:
         """Return what the entries with some keys say, or the newest `limit` of them, newest first."""
         query = {"conversation": conversation, "lookup": {"$in": keys}}
         found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=limit)

@@ -26,7 +26,8 @@ class Refusals:
     """Commands on the collection of migrations that find nothing, and so change nothing."""
 
     def __init__(self, driver: Driver) -> None:
-        self._is_memory, self._join = driver.name == "memory", join_of_last_entry(driver.prefix + LOG)
+        self._is_memory = driver.name == "memory"
+        self._join = join_of_last_entry(driver.prefix + LOG)
         self._documents = Collection(driver, MIGRATIONS)
 
     async def find(self) -> set[str]:

@@ -26,7 +26,9 @@ def rewound_data(entry: Entry) -> bytes:
 
 def rewound_from(stored: Any, number: int) -> dict[str, Any]:
     """Return the fields of a rewind entry; a ValueError or TypeError if they are damaged or of another entry."""
-    written, undo, previous, *ranges = json.loads(decompress_bytes(stored_bytes(stored), maximum=_MAXIMUM))
+    written, undo, previous, *ranges = json.loads(
+        decompress_bytes(stored_bytes(stored), maximum=_MAXIMUM)
+    )
     if written != number:
         raise ValueError("its rewound ranges are those of another entry")
     rewound, restored = map(_ranges, ranges)
@@ -34,17 +36,27 @@ def rewound_from(stored: Any, number: int) -> dict[str, Any]:
 
 
 def _distances(ranges: Sequence[RewoundRange]) -> list[int]:
-    distances, before = list[int](), RewoundRange(0, 0, 0, 0)
+    distances = list[int]()
+    before = RewoundRange(0, 0, 0, 0)
     for new in ranges:
-        distances += (new.first - before.last, new.last - new.first, new.entry - before.entry, new.until - new.entry)
+        distances += (
+            new.first - before.last,
+            new.last - new.first,
+            new.entry - before.entry,
+            new.until - new.entry,
+        )
         before = new
     return distances
 
 
 def _ranges(distances: Sequence[int]) -> tuple[RewoundRange, ...]:
-    ranges, last, at, numbers = list[RewoundRange](), 0, 0, iter(distances)
+    ranges = list[RewoundRange]()
+    last = 0
+    at = 0
+    numbers = iter(distances)
     for gap, size, entry, entries in zip(numbers, numbers, numbers, numbers, strict=True):
-        first, at = last + gap, at + entry
+        first = last + gap
+        at = at + entry
         last = first + size
         ranges.append(RewoundRange(first, last, at, at + entries))
     return tuple(ranges)

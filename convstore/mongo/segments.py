@@ -54,7 +54,9 @@ class StoredSegment:
 
     def followed_by(self, last: Totals, *, characters: int) -> StoredSegment:
         """Return the next one, up to the entry with these totals, without contents."""
-        return StoredSegment(self.until + 1, last.entries, self.link, last.link, last.tokens, characters)
+        return StoredSegment(
+            self.until + 1, last.entries, self.link, last.link, last.tokens, characters
+        )
 
 
 _NOTHING = StoredSegment(first=0, until=0, after=0, link=0, tokens=0, characters=0)
@@ -63,12 +65,20 @@ _NOTHING = StoredSegment(first=0, until=0, after=0, link=0, tokens=0, characters
 class Chain(list[StoredSegment]):
     """Segments that cover a log from its first entry on, each following the one before it."""
 
-    def add(self, document: Document, *, contents: bool = True, only: Sequence[tuple[str, ...]] | None = None) -> None:
+    def add(
+        self,
+        document: Document,
+        *,
+        contents: bool = True,
+        only: Sequence[tuple[str, ...]] | None = None,
+    ) -> None:
         """Add the segment of a document, or only the words of a query of it, if it follows and is not damaged."""
         with suppress(ValueError):  # `verify` reports it
             segment = segment_from(document, contents=contents)
             if self.is_followed_by(segment):
-                self.append(segment if only is None else replace(segment, part=segment.part.only(only)))
+                self.append(
+                    segment if only is None else replace(segment, part=segment.part.only(only))
+                )
 
     @property
     def last(self) -> StoredSegment:
@@ -90,7 +100,9 @@ class Chain(list[StoredSegment]):
 
     def is_read_mark_due(self, now: datetime) -> bool:
         """Return True if half a day passed since a search was noted in the segments that it read."""
-        return any(segment.read_at is None or now - segment.read_at > _UNREAD / 2 for segment in self[:1])
+        return any(
+            segment.read_at is None or now - segment.read_at > _UNREAD / 2 for segment in self[:1]
+        )
 
 
 class Segments:
@@ -133,7 +145,11 @@ class Segments:
         }
         document["digest"] = _digest(document)
         keys = {segment_id(conversation, part.first, analyzer()) for part in kept}
-        old = {stored["_id"]: {"$eq": stored.get("digest")} for stored in read if stored["_id"] not in keys}
+        old = {
+            stored["_id"]: {"$eq": stored.get("digest")}
+            for stored in read
+            if stored["_id"] not in keys
+        }
         if (replaced := old.pop(document["_id"], None)) is None:
             is_stored = await self._search.insert(document)
         else:
@@ -163,7 +179,9 @@ def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
     """Return the segment of a document that was read with its contents or without; ValueError if it is damaged."""
     try:
         first = stored_number(int(str(document["_id"]).split(":")[1]), minimum=1)
-        if document["_id"] != segment_id(str(document["conversation"]), first, str(document["version"])):
+        if document["_id"] != segment_id(
+            str(document["conversation"]), first, str(document["version"])
+        ):
             raise ValueError("the key does not match the conversation and the analyzer")
         sections = {}
         if contents:
@@ -173,14 +191,18 @@ def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
         numbers = {name: stored_number(document[name]) for name in _NUMBERS}
         if numbers["until"] < first:
             raise ValueError("it ends before it begins")
-        return StoredSegment(first, **numbers, read_at=utc(document["read_at"]), part=Segment(sections))
+        return StoredSegment(
+            first, **numbers, read_at=utc(document["read_at"]), part=Segment(sections)
+        )
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(repr(error)) from error
 
 
 def is_foreign(document: Document) -> bool:
     """Return True if another analyzer made a segment, as its key and its field say; its form may be another one."""
-    return document.get("version") != analyzer() and str(document["_id"]).endswith(f":{document.get('version')}")
+    return document.get("version") != analyzer() and str(document["_id"]).endswith(
+        f":{document.get('version')}"
+    )
 
 
 def chain_of(documents: Iterable[Document], *, contents: bool = True) -> Chain:

@@ -86,7 +86,8 @@ async def probe_server(database: Any, *, seconds: float = PROBE_SECONDS) -> Serv
 
 class _Probe:
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._owner = driver, secrets.token_hex(12)
+        self._driver = driver
+        self._owner = secrets.token_hex(12)
         self._marker = Collection(driver, _MARKER)
         self._bench = Workbench(driver, self._owner)
         self._found: dict[str, ProbedConstruct] = {}
@@ -223,7 +224,9 @@ def _not_tried(construct: Construct, reason: str, code: int | None = None) -> Pr
     return ProbedConstruct(name=construct.name, status="not_tried", reason=reason, code=code)
 
 
-def _lacking(construct: Construct, reason: str, code: int | None = None, lack: _Lack = "lacking") -> ProbedConstruct:
+def _lacking(
+    construct: Construct, reason: str, code: int | None = None, lack: _Lack = "lacking"
+) -> ProbedConstruct:
     """Return a lack; it is replaced if something does, and the store notices the lack."""
     is_noticed = _LACKS.index(lack) >= _LACKS.index(construct.replaced_if)
     is_replaced = bool(construct.instead) and is_noticed

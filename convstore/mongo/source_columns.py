@@ -45,7 +45,10 @@ def source_filter(numbers: Iterable[int]) -> dict[str, Any]:
     if len(wanted) <= _MAX_EXACT:
         found["$or"] = [
             {"kept_source_ids": {"$in": wanted}},
-            *({"sources": {"$elemMatch": {"first": {"$lte": number}, "last": {"$gte": number}}}} for number in wanted),
+            *(
+                {"sources": {"$elemMatch": {"first": {"$lte": number}, "last": {"$gte": number}}}}
+                for number in wanted
+            ),
         ]
     return found
 
@@ -99,12 +102,16 @@ def sources_from(document: Mapping[str, Any], messages: Sequence[Any]) -> tuple[
 
 
 def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> list[EntrySource]:
-    first, message_id = stored_number(run["first"]), stored_text(messages[stored_number(run["message"])]["id"])
-    middles, ends, lengths = (stored_numbers(stored_list(run[name])) for name in ("starts", "ends", "lengths"))
+    first = stored_number(run["first"])
+    message_id = stored_text(messages[stored_number(run["message"])]["id"])
+    middles, ends, lengths = (
+        stored_numbers(stored_list(run[name])) for name in ("starts", "ends", "lengths")
+    )
     numbers = range(first, first + len(ends))
     if stored_number(run["last"]) != numbers[-1]:
         raise ValueError("the last number of a run of sources does not match their number")
-    kept, part = bool(stored_number(run.get("kept", 0))), run.get("part", "content")
+    kept = bool(stored_number(run.get("kept", 0)))
+    part = run.get("part", "content")
     if part not in SOURCE_PARTS:
         raise ValueError(f"unknown part of a message {part!r}")
 
@@ -113,7 +120,9 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
 
     texts = column("texts", 0, partial(stored_number, minimum=None))
     starts = [middle + by for middle, by in zip(middles, texts, strict=True)]
-    places = [SourcePlace(part, *place) for place in zip(starts, middles, ends, lengths, strict=True)]
+    places = [
+        SourcePlace(part, *place) for place in zip(starts, middles, ends, lengths, strict=True)
+    ]
     if not all(0 <= place.start <= place.middle <= place.end for place in places):
         raise ValueError("the start, middle and end of a source are not in order")
     columns = [
@@ -127,8 +136,23 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
         column("earlier", None, stored_number_or_none),
     ]
     return [
-        EntrySource(number, message_id, title, url, place, digest, piece, given, earlier, kept, bool(is_plain), entry)
-        for number, is_plain, title, url, place, digest, piece, given, earlier in zip(numbers, *columns, strict=True)
+        EntrySource(
+            number,
+            message_id,
+            title,
+            url,
+            place,
+            digest,
+            piece,
+            given,
+            earlier,
+            kept,
+            bool(is_plain),
+            entry,
+        )
+        for number, is_plain, title, url, place, digest, piece, given, earlier in zip(
+            numbers, *columns, strict=True
+        )
     ]
 
 
@@ -136,15 +160,24 @@ def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
     packed = stored_bytes(run["digests"])
     if len(packed) % TEXT_DIGEST_BYTES:
         raise ValueError("the digests of sources are truncated")
-    return [packed[start : start + TEXT_DIGEST_BYTES] for start in range(0, len(packed), TEXT_DIGEST_BYTES)]
+    return [
+        packed[start : start + TEXT_DIGEST_BYTES]
+        for start in range(0, len(packed), TEXT_DIGEST_BYTES)
+    ]
 
 
 def taken_ids(document: Mapping[str, Any], wanted: Iterable[int]) -> set[int]:
     """Return those of some ids that an entry has or claims; raise a CorruptDocumentError if it is damaged."""
     with reading(document):
-        sources, kept = (stored_list(document.get(name, ())) for name in ("sources", "kept_source_ids"))
+        sources, kept = (
+            stored_list(document.get(name, ())) for name in ("sources", "kept_source_ids")
+        )
         runs = [(stored_number(run["first"]), stored_number(run["last"])) for run in sources]
-    return {number for number in wanted if number in kept or any(first <= number <= last for first, last in runs)}
+    return {
+        number
+        for number in wanted
+        if number in kept or any(first <= number <= last for first, last in runs)
+    }
 
 
 def shown_in(documents: Iterable[Mapping[str, Any]]) -> dict[bytes, int]:

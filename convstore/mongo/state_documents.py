@@ -40,7 +40,9 @@ _ALWAYS = {"token", "digest", "totals", "tokens", "v"}
 def new_state(conversation: str, entry: Entry) -> dict[str, Any]:
     """Return the document of the state that is inserted with the first entry of a log."""
     key = entry_id(conversation, entry.number)
-    stored = replace(entry, messages=tuple(replace(message, entry=key) for message in entry.messages))
+    stored = replace(
+        entry, messages=tuple(replace(message, entry=key) for message in entry.messages)
+    )
     system = system_of(rows_of([stored]), entry.totals.counter)
     return state_document(State(conversation, entry.at, system=system))
 
@@ -72,7 +74,8 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
         conversation = stored_text(document["conversation"])
         if document["_id"] != state_id(conversation):
             raise ValueError("the key does not match the conversation")
-        newest, versions = stored_text(document.get("newest", "")), stored_number(document.get("versions", 0))
+        newest = stored_text(document.get("newest", ""))
+        versions = stored_number(document.get("versions", 0))
         if bool(newest) != bool(versions):
             raise ValueError("its newest summary and their number do not agree")
         return State(
@@ -129,13 +132,17 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
     if document.pop("digest", None) != _digest(key, document):
         raise ValueError("a record of views does not match its digest")
     moved_at = utc(document.pop("moved_at"))
-    results = tuple(LeftOut(row[0], (from_stored(row[1]), from_stored(row[2]))) for row in document.pop("results"))
+    results = tuple(
+        LeftOut(row[0], (from_stored(row[1]), from_stored(row[2])))
+        for row in document.pop("results")
+    )
     return ViewRecord(**document, moved_at=moved_at, results=results)
 
 
 def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
     """Return the records of views in a state's document. A damaged record is ignored, and `verify` reports it."""
-    found, stored = dict[str, ViewRecord](), document.get("views")
+    found = dict[str, ViewRecord]()
+    stored = document.get("views")
     for key, value in stored.items() if isinstance(stored, Mapping) else ():
         with suppress(KeyError, TypeError, ValueError):
             found[key] = record_from(key, value)
@@ -144,7 +151,10 @@ def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
 
 def move_document(key: str, move: Move) -> dict[str, Any]:
     """Return a move of a record as states keep it for past views."""
-    return {"seen": move.seen, **record_document(_owner(key, move.seen), move.record._replace(results=None))}
+    return {
+        "seen": move.seen,
+        **record_document(_owner(key, move.seen), move.record._replace(results=None)),
+    }
 
 
 def _owner(key: str, seen: int) -> str:
@@ -173,9 +183,13 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
     """Return leading system messages in the form that states store, with a digest of it and of the conversation."""
-    bare = [replace(message, content_digest=b"") for message in system.messages]  # which no view reads
+    bare = [
+        replace(message, content_digest=b"") for message in system.messages
+    ]  # which no view reads
     document = {
-        "messages": storable([message_document(message) | {"ordinal": message.ordinal} for message in bare]),
+        "messages": storable(
+            [message_document(message) | {"ordinal": message.ordinal} for message in bare]
+        ),
         "through": system.through,
         "rewound": [list(gap) for gap in system.gaps],
         "counter": to_stored(system.counter),
@@ -186,10 +200,13 @@ def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
 def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:
     """Return the leading system messages in a state's document; None if only the log has them whole."""
     try:
-        document, key = dict(state["system"]), str(state["_id"])
+        document = dict(state["system"])
+        key = str(state["_id"])
         if document.pop("digest") != _digest(stored_text(state["conversation"]), document):
             return None
-        messages = tuple(message_from(message, message["ordinal"], key, 0) for message in document["messages"])
+        messages = tuple(
+            message_from(message, message["ordinal"], key, 0) for message in document["messages"]
+        )
         gaps = tuple((low, high) for low, high in document["rewound"])
         return LeadingSystem(messages, document["through"], gaps, from_stored(document["counter"]))
     except (KeyError, TypeError, ValueError):

@@ -43,11 +43,14 @@ class States:
 
     def __init__(self, driver: Driver) -> None:
         self._times = driver.times
-        self._log, self._raw_log = Collection(driver, LOG), Collection(driver, LOG, raw=True)
+        self._log = Collection(driver, LOG)
+        self._raw_log = Collection(driver, LOG, raw=True)
 
     async def find(self, conversation: str) -> Document | None:
         """Return the document of a state, or None. One command."""
-        return await self._log.find_one({"_id": state_id(conversation), "conversation": conversation})
+        return await self._log.find_one(
+            {"_id": state_id(conversation), "conversation": conversation}
+        )
 
     async def read_end(
         self,
@@ -78,7 +81,10 @@ class States:
         fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
         query = within(conversation, *end_range(conversation, start=start))
         if items_from > start + 1:
-            is_read = {"_id": entry_id(conversation, start)}, {"_id": {"$gte": entry_bound(conversation, items_from)}}
+            is_read = (
+                {"_id": entry_id(conversation, start)},
+                {"_id": {"$gte": entry_bound(conversation, items_from)}},
+            )
             query["$or"] = [{"only_items": {"$exists": False}}, *is_read]
         documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
         first = decoded(documents[0]) if documents else None
@@ -88,7 +94,8 @@ class States:
         if state and documents and view and not known:
             known = newest = entry_from(decoded(documents[0]))  # so that it is not parsed twice
             end = max(1, newest.number - _first_needed(state, view) + 1)
-            documents, passed = documents[:end], documents[end:]
+            passed = documents[end:]
+            documents = documents[:end]
         return state, await entries_from(documents[::-1], known), list(map(size_of, passed))
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
@@ -96,10 +103,14 @@ class States:
         query = {"_id": state_id(conversation), "conversation": conversation}
         return changes_in(await self._log.find_one(query, {"changes": 1}) or {"_id": query["_id"]})
 
-    async def past(self, conversation: str, key: str) -> tuple[list[tuple[int, str]], list[Move], bool]:
+    async def past(
+        self, conversation: str, key: str
+    ) -> tuple[list[tuple[int, str]], list[Move], bool]:
         """Return the `changes`, the kept moves of a policy's record, and True if it moved before these. One command."""
         query = {"_id": state_id(conversation), "conversation": conversation}
-        found = await self._log.find_one(query, {"changes": 1, f"moves.{key}": 1}) or {"_id": query["_id"]}
+        found = await self._log.find_one(query, {"changes": 1, f"moves.{key}": 1}) or {
+            "_id": query["_id"]
+        }
         moves = moves_in(found, key)
         return changes_in(found), moves, len(moves) == _MAXIMUM_MOVES
 
@@ -113,7 +124,9 @@ class States:
 
     async def remember_system(self, state: State, system: LeadingSystem) -> None:
         """Store the leading system messages that a load had to find, unless the state changed since. One command."""
-        await self._change(state, {}, {"$set": {"system": system_document(system, state.conversation)}})
+        await self._change(
+            state, {}, {"$set": {"system": system_document(system, state.conversation)}}
+        )
 
     async def move_view(
         self, state: State, key: str, record: ViewRecord, *, seen: int, system: LeadingSystem | None
@@ -133,7 +146,8 @@ class States:
         Returns:
             False if another load moved a record meanwhile.
         """
-        views, update = dict(state.views), dict[str, Any]()
+        views = dict(state.views)
+        update = dict[str, Any]()
         if key not in views and len(views) >= MAXIMUM_RECORDS:
             oldest = min(views, key=lambda id_: views[id_].moved_at)
             del views[oldest]
@@ -141,14 +155,19 @@ class States:
         stored = {id_: record_document(id_, kept) for id_, kept in (views | {key: record}).items()}
         kept = {"$each": [move_document(key, Move(seen, record))], "$slice": -_MAXIMUM_MOVES}
         changes = {"system": system_document(system, state.conversation)} if system else {}
-        update |= {"$set": {"views": stored, "moved": state.moves + 1, **changes}, "$push": {f"moves.{key}": kept}}
+        update |= {
+            "$set": {"views": stored, "moved": state.moves + 1, **changes},
+            "$push": {f"moves.{key}": kept},
+        }
         query = {"_id": state_id(state.conversation), "conversation": state.conversation}
         query |= readable("state") | {"moved": state.moves or {"$exists": False}}
         return await self._log.update(query, update)
 
     async def lease(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
-        is_free = {"$or": [{"lease.until": {"$exists": False}}, await self._times.is_past("lease.until")]}
+        is_free = {
+            "$or": [{"lease.until": {"$exists": False}}, await self._times.is_past("lease.until")]
+        }
         taken = await self._times.setting({"lease.owner": owner}, field="lease.until", ahead=time)
         return await self._change(state, is_free, taken)
 
@@ -165,7 +184,13 @@ class States:
         await self._change(state, {"lease.owner": owner}, changes)
 
     async def commit(
-        self, state: State, summary: SummaryRecord | None, *, entry: int, owner: str = "", aside: str = ""
+        self,
+        state: State,
+        summary: SummaryRecord | None,
+        *,
+        entry: int,
+        owner: str = "",
+        aside: str = "",
     ) -> bool:
         """Replace the current summary if the revision is unchanged and the owner holds the lease. One command.
 
@@ -176,22 +201,32 @@ class States:
             owner: Holder of the lease who made the summary; "" if the summary was made earlier.
             aside: Without an owner, the token of a summary to set aside.
         """
-        changes: dict[str, Any] = {"revision": state.revision + 1, "summary": copied_summary(summary)}
+        changes: dict[str, Any] = {
+            "revision": state.revision + 1,
+            "summary": copied_summary(summary),
+        }
         kept = {"changes": [entry, summary.token if summary else ""]}
         if not owner:
             update = {"$set": changes | {"aside": aside}, "$unset": {"lease": ""}, "$push": kept}
             return await self._change(state, {}, update)
-        changes |= {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}
+        changes |= (
+            {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}
+        )
         update = {"$set": changes, "$unset": {"lease": "", "wait_until": ""}, "$push": kept}
         return await self._change(state, {"lease.owner": owner}, update)
 
     async def _change(self, state: State, condition: Mapping[str, Any], update: Any) -> bool:
-        query = {"_id": state_id(state.conversation), "conversation": state.conversation, "revision": state.revision}
+        query = {
+            "_id": state_id(state.conversation),
+            "conversation": state.conversation,
+            "revision": state.revision,
+        }
         return await self._log.update(query | readable("state") | dict(condition), update)
 
 
 def _first_needed(state: Mapping[str, Any], view: str) -> int:
     """Return the number of the first entry that a view needs, 0 if that is unknown."""
-    record, summary = views_in(state).get(view), state.get("summary")
+    record = views_in(state).get(view)
+    summary = state.get("summary")
     covered = summary.get("entry", 0) if isinstance(summary, Mapping) else 0
     return max(record.entry if record else 0, covered if isinstance(covered, int) else 0)

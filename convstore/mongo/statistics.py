@@ -79,7 +79,12 @@ class Statistics:
             self._driver.refused.add(DOCUMENT_SIZE)
             return amounts
         return [
-            Amount(_kind(collection, **row["_id"]), row["_id"]["day"] or "", row["messages"], row["size"])
+            Amount(
+                _kind(collection, **row["_id"]),
+                row["_id"]["day"] or "",
+                row["messages"],
+                row["size"],
+            )
             for row in rows
         ]
 

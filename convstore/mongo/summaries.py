@@ -38,9 +38,13 @@ class Summaries:
     async def all(self, conversation: str) -> dict[str, SummaryRecord]:
         """Return all summaries of a conversation by token, including uncommitted ones. One command."""
         documents = await self._summaries.find(within(conversation))
-        records = (summary_from(document) for document in documents if not is_newer(document, "summary"))
+        records = (
+            summary_from(document) for document in documents if not is_newer(document, "summary")
+        )
         return {record.token: record for record in records}
 
     async def drop(self, conversation: str, token: str) -> None:
         """Remove a summary that no state names. One command."""
-        await self._summaries.delete_one({"_id": summary_id(conversation, token), "conversation": conversation})
+        await self._summaries.delete_one(
+            {"_id": summary_id(conversation, token), "conversation": conversation}
+        )

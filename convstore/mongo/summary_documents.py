@@ -55,16 +55,24 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
     """
     key, collection = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
     try:
-        if not state and key != summary_id(stored_text(document["conversation"]), stored_text(document["token"])):
+        if not state and key != summary_id(
+            stored_text(document["conversation"]), stored_text(document["token"])
+        ):
             raise ValueError("the key does not match the conversation and the token")
-        numbers = (zip(names, stored_numbers(document[field]), strict=True) for field, names in _SUMMARY.items())
+        numbers = (
+            zip(names, stored_numbers(document[field]), strict=True)
+            for field, names in _SUMMARY.items()
+        )
         record = SummaryRecord(
             token=stored_text(document["token"]),
             version=stored_number(document["version"]),
             parent=stored_text(document["parent"]),
             previous=stored_text(document["previous"]),
             counter=from_stored(document["counter"]),
-            gaps=tuple((stored_number(low), stored_number(high)) for low, high in stored_list(document["rewound"])),
+            gaps=tuple(
+                (stored_number(low), stored_number(high))
+                for low, high in stored_list(document["rewound"])
+            ),
             text=from_stored(document["text"]),
             model=from_stored(document["model"]),
             **dict(chain.from_iterable(numbers)),
@@ -78,7 +86,9 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
         if document["digest"] != (record.digest if state else record.whole_digest):
             raise ValueError("the digest does not match the content")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptDocumentError(key, f"a summary: {wrong_with(error)}", collection=collection) from error
+        raise CorruptDocumentError(
+            key, f"a summary: {wrong_with(error)}", collection=collection
+        ) from error
     return record
 
 

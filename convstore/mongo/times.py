@@ -23,11 +23,15 @@ SWEEP_MARGIN = timedelta(seconds=60)
 SERVER_TIME = "server time"
 """Name, in `Driver.refused`, of ``$$NOW`` and of updates by a pipeline that use it."""
 
-ALWAYS_BY_SERVER_TIME: Mapping[str, Any] = {"$expr": {"$lt": [datetime(2000, 1, 1, tzinfo=UTC), "$$NOW"]}}
+ALWAYS_BY_SERVER_TIME: Mapping[str, Any] = {
+    "$expr": {"$lt": [datetime(2000, 1, 1, tzinfo=UTC), "$$NOW"]}
+}
 """A filter that all documents match, and that a server without ``$$NOW`` refuses."""
 
 _MEASURED_SECONDS = 60.0
-_TRIES, _GOOD_ROUND_TRIP, _LONGEST_ROUND_TRIP = 3, 0.5, 2.0
+_TRIES = 3
+_GOOD_ROUND_TRIP = 0.5
+_LONGEST_ROUND_TRIP = 2.0
 
 
 class _Measured(NamedTuple):
@@ -55,7 +59,9 @@ class ServerClock:
         connections: Callable[[], object],
         monotonic: Callable[[], float],
     ) -> None:
-        self._hello, self._connections, self._monotonic = hello, connections, monotonic
+        self._hello = hello
+        self._connections = connections
+        self._monotonic = monotonic
         self._measured: _Measured | None = None
 
     async def now(self) -> datetime:
@@ -113,8 +119,12 @@ class Times:
         refused: The constructs that the server refuses; see `Driver.refused`.
     """
 
-    def __init__(self, now: Callable[[], datetime] | None, clock: ServerClock, refused: set[str]) -> None:
-        self._now, self._clock, self._refused = now, clock, refused
+    def __init__(
+        self, now: Callable[[], datetime] | None, clock: ServerClock, refused: set[str]
+    ) -> None:
+        self._now = now
+        self._clock = clock
+        self._refused = refused
 
     async def is_past(self, field: str, *, margin: timedelta = LEASE_MARGIN) -> dict[str, Any]:
         """Return the filter for documents whose time in a field is past; not for an upsert.
@@ -145,7 +155,9 @@ def is_past_now(field: str) -> dict[str, Any]:
     return {field: {"$exists": True}, "$expr": {"$lte": [f"${field}", "$$NOW"]}}
 
 
-def setting_from_now(values: Mapping[str, Any], *, field: str, ahead: timedelta) -> list[dict[str, Any]]:
+def setting_from_now(
+    values: Mapping[str, Any], *, field: str, ahead: timedelta
+) -> list[dict[str, Any]]:
     """Return the update of `Times.setting` for a server that adds to its own time."""
     literals = {name: {"$literal": value} for name, value in values.items()}
     return [{"$set": {**literals, field: {"$add": ["$$NOW", ahead // timedelta(milliseconds=1)]}}}]

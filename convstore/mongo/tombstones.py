@@ -40,12 +40,15 @@ class Tombstones:
     """Commands on the ``heads`` collection that end conversations."""
 
     def __init__(self, driver: Driver) -> None:
-        self._times, self._heads = driver.times, Collection(driver, HEADS)
+        self._times = driver.times
+        self._heads = Collection(driver, HEADS)
         self._others = [Collection(driver, name) for name in OF_CONVERSATIONS]
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
         """Return the head of a whole scope, or None if it has no conversation. One command."""
-        document = await self._heads.find_one({"_id": await head_key(self._heads, scope)}, _KEY_FIELDS)
+        document = await self._heads.find_one(
+            {"_id": await head_key(self._heads, scope)}, _KEY_FIELDS
+        )
         return readable_head(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
@@ -56,12 +59,21 @@ class Tombstones:
 
     async def children(self, conversation: str) -> list[Head]:
         """Return the heads of the children of a conversation. One command for each thousand."""
-        return [readable_head(head) for head in await self._heads.find({"parent": first_id(conversation)}, _KEY_FIELDS)]
+        return [
+            readable_head(head)
+            for head in await self._heads.find({"parent": first_id(conversation)}, _KEY_FIELDS)
+        ]
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[Head]:
         """Return heads with these scope values after a key, ordered by key; without values all heads. One command."""
-        query = scope_filter(partial_scope) | {"sweep_at": {"$exists": False}, "_id": {"$gt": after}}
-        return [readable_head(head) for head in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)]
+        query = scope_filter(partial_scope) | {
+            "sweep_at": {"$exists": False},
+            "_id": {"$gt": after},
+        }
+        return [
+            readable_head(head)
+            for head in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)
+        ]
 
     async def idle(
         self, partial_scope: Mapping[str, str], *, before: datetime, after: Head | None, limit: int
@@ -70,16 +82,24 @@ class Tombstones:
 
         `after` is the last head of the page before. One command.
         """
-        query = scope_filter(partial_scope) | {"updated_at": {"$lt": before}, "written_at": {"$lt": before}}
+        query = scope_filter(partial_scope) | {
+            "updated_at": {"$lt": before},
+            "written_at": {"$lt": before},
+        }
         if after is not None:
             query["$or"] = [
                 {"updated_at": {"$gt": after.updated_at}},
                 {"updated_at": after.updated_at, "_id": {"$gt": after.key}},
             ]
         order = [("updated_at", 1), ("_id", 1)]
-        return [readable_head(head) for head in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)]
+        return [
+            readable_head(head)
+            for head in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)
+        ]
 
-    async def begin_copy(self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta) -> None:
+    async def begin_copy(
+        self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta
+    ) -> None:
         """Write a tombstone for a copy that has no head yet; after that time it is swept. One command."""
         tombstone = _tombstone(conversation, head_id(scope), scope) | {"copying": True}
         await self._write(tombstone, sweep_after=sweep_after)
@@ -89,7 +109,10 @@ class Tombstones:
 
         The copy of an earlier repair that has not ended can not replace the log from now on.
         """
-        tombstone = _tombstone(copy, head["_id"], head["scope"]) | {"copying": True, "of": head["conversation"]}
+        tombstone = _tombstone(copy, head["_id"], head["scope"]) | {
+            "copying": True,
+            "of": head["conversation"],
+        }
         await self._write(tombstone, sweep_after=sweep_after)
         query = {"_id": head["_id"], "conversation": head["conversation"]}
         return await self._heads.update(query, {"$set": {"copy": copy}})
@@ -125,7 +148,10 @@ class Tombstones:
             # Written first, so that no log without a head lacks a tombstone, and again, as a sweep may have dropped it.
             await self._write(tombstone, sweep_after=sweep_after)
             unchanged = {name: now.get(name) for name in _UNMOVED}
-            changes = {"$set": _moved_fields(now, copy) | {"entry": list(entry)}, "$unset": {"copy": ""}}
+            changes = {
+                "$set": _moved_fields(now, copy) | {"entry": list(entry)},
+                "$unset": {"copy": ""},
+            }
             if await self._heads.update(is_ours | unchanged, changes):
                 await self._write(tombstone, sweep_after=sweep_after)
                 return True
@@ -143,7 +169,9 @@ class Tombstones:
         query = {"head": key, "sweep_at": {"$exists": True}, "successor": {"$gt": ""}}
         return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1})]
 
-    async def end_replaced(self, conversation: str, *, sweep_after: timedelta, pruned: bool) -> None:
+    async def end_replaced(
+        self, conversation: str, *, sweep_after: timedelta, pruned: bool
+    ) -> None:
         """Let the tombstone of a log that a repair replaced be that of a deletion. One command."""
         values = {"successor": "", "sweeps": 0, "pruned": pruned}
         ended = await self._times.setting(values, field="sweep_at", ahead=sweep_after)
@@ -163,11 +191,16 @@ class Tombstones:
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
             query |= {"updated_at": head.updated_at, "written_at": head.written_at}
-        tombstone = _tombstone(head.conversation, head.key, head.scope) | {"pruned": pruned, "copying": False}
+        tombstone = _tombstone(head.conversation, head.key, head.scope) | {
+            "pruned": pruned,
+            "copying": False,
+        }
         # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
         await self._write(tombstone, sweep_after=sweep_after)
         async with driver_errors():
-            ended = await self._heads.driver_collection.find_one_and_delete(query, {"has_children": 1, "copy": 1})
+            ended = await self._heads.driver_collection.find_one_and_delete(
+                query, {"has_children": 1, "copy": 1}
+            )
         if ended and (copy := ended.get("copy")):  # a repair has begun, or was killed
             due = await self._times.setting({"copying": False}, field="sweep_at", ahead=timedelta())
             await self._heads.update({"_id": tombstone_id(copy)}, due)
@@ -205,16 +238,27 @@ class Tombstones:
 
     async def _unswept(self, query: Document) -> list[str]:
         query = {"sweep_at": {"$exists": True}, "swept": {"$ne": True}, **query}
-        return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, order=_BY_KEY)]
+        return [
+            _ended(tombstone)
+            for tombstone in await self._heads.find(query, {"_id": 1}, order=_BY_KEY)
+        ]
 
     async def due(self, partial_scope: Mapping[str, str], *, limit: int) -> list[str]:
         """Return ended conversations with these scope values whose sweep is due. One command."""
-        query = await self._times.is_past("sweep_at", margin=SWEEP_MARGIN) | _marks_filter(partial_scope)
-        return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1}, limit=limit)]
+        query = await self._times.is_past("sweep_at", margin=SWEEP_MARGIN) | _marks_filter(
+            partial_scope
+        )
+        return [
+            _ended(tombstone)
+            for tombstone in await self._heads.find(query, {"_id": 1}, limit=limit)
+        ]
 
     async def take(self, conversation: str, *, time: timedelta) -> Document | None:
         """Claim a due sweep for `time`; None if another process holds it. One command."""
-        query = {"_id": tombstone_id(conversation), **await self._times.is_past("sweep_at", margin=SWEEP_MARGIN)}
+        query = {
+            "_id": tombstone_id(conversation),
+            **await self._times.is_past("sweep_at", margin=SWEEP_MARGIN),
+        }
         update = await self._times.setting({"copying": False}, field="sweep_at", ahead=time)
         return await self._heads.find_and_update(query, update, after=True)
 
@@ -224,12 +268,15 @@ class Tombstones:
         A copy that is being made is given up.
         """
         if tombstone is None:
-            key, given_up = {"_id": tombstone_id(conversation)}, {"$set": {"copying": False}}
+            key = {"_id": tombstone_id(conversation)}
+            given_up = {"$set": {"copying": False}}
             tombstone = await self._heads.find_and_update(key, given_up)
         if tombstone is None:
             return False
         if tombstone.get("of"):  # from now on the copy can not replace the log
-            await self._heads.update({"_id": tombstone["head"], "copy": conversation}, {"$unset": {"copy": ""}})
+            await self._heads.update(
+                {"_id": tombstone["head"], "copy": conversation}, {"$unset": {"copy": ""}}
+            )
         head = {"_id": tombstone.get("head"), "conversation": conversation}
         return await self._heads.find_one(head, {"_id": 1}) is None
 
@@ -243,13 +290,17 @@ class Tombstones:
         for collection in self._others:
             await collection.delete_many(within(conversation))
 
-    async def swept(self, tombstone: Document, *, again_after: timedelta | None, **values: Any) -> None:
+    async def swept(
+        self, tombstone: Document, *, again_after: timedelta | None, **values: Any
+    ) -> None:
         """Record a sweep that was taken, or drop the tombstone after the last, unless it was written again."""
         taken = {"_id": tombstone["_id"], "sweep_at": tombstone["sweep_at"]}
         if again_after is None:
             await self._heads.delete_one(taken)
         else:
-            await self._heads.update(taken, await self._times.setting(values, field="sweep_at", ahead=again_after))
+            await self._heads.update(
+                taken, await self._times.setting(values, field="sweep_at", ahead=again_after)
+            )
 
 
 def _moved_fields(document: Document, conversation: str) -> dict[str, Any]:
@@ -266,7 +317,9 @@ def _moved_fields(document: Document, conversation: str) -> dict[str, Any]:
         if name in document:
             fields[name] = moved(document[name], name)
     if "details" in document:
-        fields["details"] = {name: moved(value, name) for name, value in document["details"].items()}
+        fields["details"] = {
+            name: moved(value, name) for name, value in document["details"].items()
+        }
     return fields
 
 

@@ -52,7 +52,8 @@ class TurnLeases:
     """Commands on the leases of turns; each method is one command, unless it says otherwise."""
 
     def __init__(self, driver: Driver) -> None:
-        self._times, self._log = driver.times, Collection(driver, LOG)
+        self._times = driver.times
+        self._log = Collection(driver, LOG)
 
     async def take(self, conversation: str, lease: TurnLease, *, time: timedelta) -> Taken | None:
         """Take a lease if it is free or lapsed; None if the conversation has no state. Two commands if not.
@@ -60,8 +61,15 @@ class TurnLeases:
         Raises:
             SchemaVersionError: A newer convstore wrote the state.
         """
-        is_free = {"$or": [{"turn.until": {"$exists": False}}, await self._times.is_past("turn.until")]}
-        values = {"turn.id": lease.turn, "turn.owner": lease.owner, "turn.since": lease.since, "turn.stop": False}
+        is_free = {
+            "$or": [{"turn.until": {"$exists": False}}, await self._times.is_past("turn.until")]
+        }
+        values = {
+            "turn.id": lease.turn,
+            "turn.owner": lease.owner,
+            "turn.since": lease.since,
+            "turn.stop": False,
+        }
         values["turn.variant"] = lease.variant
         change = await self._times.setting(values, field="turn.until", ahead=time)
         query = _query(conversation) | readable("state") | is_free
@@ -76,7 +84,9 @@ class TurnLeases:
     async def renew(self, conversation: str, *, owner: str, time: timedelta) -> TurnLease | None:
         """Renew the lease, even a lapsed one that nobody took; None if somebody did."""
         change = await self._times.setting({}, field="turn.until", ahead=time)
-        found = await self._log.find_and_update(_query(conversation) | {"turn.owner": owner}, change, _FIELDS)
+        found = await self._log.find_and_update(
+            _query(conversation) | {"turn.owner": owner}, change, _FIELDS
+        )
         return _lease(found) if found else None
 
     async def find(self, conversation: str, *, owner: str) -> TurnLease | None:
@@ -103,7 +113,10 @@ class TurnLeases:
 
     async def _is_held(self) -> dict[str, Any]:
         """Return the filter for states whose lease has not lapsed."""
-        return {"turn.until": {"$exists": True}, "$and": [{"$nor": [await self._times.is_past("turn.until")]}]}
+        return {
+            "turn.until": {"$exists": True},
+            "$and": [{"$nor": [await self._times.is_past("turn.until")]}],
+        }
 
 
 def _query(conversation: str) -> dict[str, Any]:

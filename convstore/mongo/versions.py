@@ -28,7 +28,8 @@ level that may read and write, and processes below it learn of it within 10 seco
 
 def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:
     """Return True if a newer convstore wrote a document, or the copy of the summary in a state."""
-    version, copy = document.get("v", 1), document.get("summary") if kind == "state" else None
+    version = document.get("v", 1)
+    copy = document.get("summary") if kind == "state" else None
     is_copy_newer = isinstance(copy, Mapping) and is_newer(copy, "summary")
     return is_copy_newer or (isinstance(version, int) and version > FORMATS[kind])
 
@@ -50,4 +51,6 @@ def stamped(document: dict[str, Any], kind: Kind) -> dict[str, Any]:
 def readable(kind: Kind) -> dict[str, Any]:
     """Return the filter for documents of which `is_newer` is False."""
     newer = [{"v": {"$gt": FORMATS[kind]}}]
-    return {"$nor": [*newer, {"summary.v": {"$gt": FORMATS["summary"]}}] if kind == "state" else newer}
+    return {
+        "$nor": [*newer, {"summary.v": {"$gt": FORMATS["summary"]}}] if kind == "state" else newer
+    }

@@ -34,8 +34,10 @@ class Workbench:
     """
 
     def __init__(self, driver: Driver, owner: str) -> None:
-        self.driver, self.owner = driver, owner
-        self.log, self.heads = Collection(driver, LOG), Collection(driver, HEADS)
+        self.driver = driver
+        self.owner = owner
+        self.log = Collection(driver, LOG)
+        self.heads = Collection(driver, HEADS)
 
     async def create(self, name: str, **options: Any) -> None:
         """Create a collection with some options."""
@@ -49,7 +51,10 @@ class Workbench:
             await self.driver.create_collection(name)
         entries = [self.entry(number) for number in range(1, ENTRIES + 1)]
         state = {"_id": state_id(self.owner), "conversation": self.owner, "revision": 1}
-        others = [{"_id": f"{self.owner}#{number:06d}", "conversation": f"{self.owner}#"} for number in range(_MANY)]
+        others = [
+            {"_id": f"{self.owner}#{number:06d}", "conversation": f"{self.owner}#"}
+            for number in range(_MANY)
+        ]
         async with driver_errors():
             await self.log.driver_collection.insert_many([*entries, state, *others], ordered=True)
         await self.heads.insert(self.head("user"))

@@ -15,15 +15,20 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
-_MAX_VALUES, _MAX_BYTES, _VALUE_CHARACTERS, _NAME_CHARACTERS = 100, 1_000_000, 100_000, 100
+_MAX_VALUES = 100
+_MAX_BYTES = 1_000_000
+_VALUE_CHARACTERS = 100_000
+_NAME_CHARACTERS = 100
 
 
 class Annotator:
     """Writes and reads annotations."""
 
     def __init__(self, reader: LogReader, annotations: Annotations) -> None:
-        self._reader, self._annotations = reader, annotations
-        self._codec, self._clock = reader.codec, reader.clock
+        self._reader = reader
+        self._annotations = annotations
+        self._codec = reader.codec
+        self._clock = reader.clock
 
     async def annotate(self, scope: Scope, message_id: str, values: Mapping[str, Any]) -> None:
         """Set or remove annotations of a message; see `Conversation.annotate`."""
@@ -40,7 +45,9 @@ class Annotator:
             )
         removed = values.keys() - given.keys()
         kept = {name: text for name, text in (stored | given).items() if name not in removed}
-        if (size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())) > _MAX_BYTES:
+        if (
+            size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())
+        ) > _MAX_BYTES:
             raise InvalidInputError(
                 f"the annotations of a message would take {size:,} bytes; the limit is {_MAX_BYTES:,}"
             )
@@ -56,15 +63,25 @@ class Annotator:
         rows = await self._reader.messages_by_id(cached, ids)
         found = await self.of(cached, [row.message.ordinal for row in rows.values()])
         return {
-            id_: found[rows[id_].message.ordinal] for id_ in ids if id_ in rows and rows[id_].message.ordinal in found
+            id_: found[rows[id_].message.ordinal]
+            for id_ in ids
+            if id_ in rows and rows[id_].message.ordinal in found
         }
 
-    async def of(self, cached: CachedConversation, ordinals: Sequence[int]) -> dict[int, dict[str, Any]]:
+    async def of(
+        self, cached: CachedConversation, ordinals: Sequence[int]
+    ) -> dict[int, dict[str, Any]]:
         """Return the annotations of messages, by ordinal; CorruptDocumentError if a stored value is damaged."""
         found = await self._annotations.find(cached.conversation, ordinals)
-        return {ordinal: self._decode(cached, ordinal, texts) for ordinal, texts in found.items() if texts}
+        return {
+            ordinal: self._decode(cached, ordinal, texts)
+            for ordinal, texts in found.items()
+            if texts
+        }
 
-    def _decode(self, cached: CachedConversation, ordinal: int, texts: Mapping[str, str]) -> dict[str, Any]:
+    def _decode(
+        self, cached: CachedConversation, ordinal: int, texts: Mapping[str, str]
+    ) -> dict[str, Any]:
         try:
             return {name: self._codec.decode(text) for name, text in texts.items()}
         except ValueError as error:
@@ -73,14 +90,22 @@ class Annotator:
 
     def _encode(self, values: Mapping[str, Any]) -> dict[str, str]:
         if not values:
-            raise InvalidInputError("pass at least one value, such as rating=1; None removes a value")
+            raise InvalidInputError(
+                "pass at least one value, such as rating=1; None removes a value"
+            )
         for name in values:
             if not name.isidentifier() or len(name) > _NAME_CHARACTERS:
                 raise InvalidInputError(
                     f"{name[:50]!r} is not a valid annotation name; use a Python identifier of at most "
                     f"{_NAME_CHARACTERS} characters"
                 )
-        given = {name: self._codec.encode(value, path=name) for name, value in values.items() if value is not None}
+        given = {
+            name: self._codec.encode(value, path=name)
+            for name, value in values.items()
+            if value is not None
+        }
         if too_long := [name for name, text in given.items() if len(text) > _VALUE_CHARACTERS]:
-            raise InvalidInputError(f"{too_long[0]} is longer than {_VALUE_CHARACTERS:,} characters; shorten it")
+            raise InvalidInputError(
+                f"{too_long[0]} is longer than {_VALUE_CHARACTERS:,} characters; shorten it"
+            )
         return given

@@ -26,7 +26,8 @@ _MESSAGE = r"m(?:\d{1,15}\+)?\d{1,15}"
 _SOURCES = r"\d{1,15}(?:-\d{1,15})?"
 _NAMES = rf"(?:{_MESSAGE}|{_SOURCES})(?:,(?:{_MESSAGE}|{_SOURCES}))*"
 _CURSOR = re.compile(
-    rf"([mf]?\d{{1,15}}|m\d{{1,15}}\.x?\d{{1,6}})@(\d{{1,15}})(?:/({_NAMES})?(?:/(.*))?)?", re.ASCII | re.DOTALL
+    rf"([mf]?\d{{1,15}}|m\d{{1,15}}\.x?\d{{1,6}})@(\d{{1,15}})(?:/({_NAMES})?(?:/(.*))?)?",
+    re.ASCII | re.DOTALL,
 )
 
 
@@ -37,7 +38,11 @@ class Place(NamedTuple):
     first: int
 
     def __str__(self) -> str:
-        return f"m{self.first}+{self.ordinal - self.first}" if self.first < self.ordinal else f"m{self.ordinal}"
+        return (
+            f"m{self.first}+{self.ordinal - self.first}"
+            if self.first < self.ordinal
+            else f"m{self.ordinal}"
+        )
 
 
 class Cursor(NamedTuple):
@@ -66,7 +71,11 @@ def read_cursor(text: Any) -> Cursor | None:
     >>> read_cursor("2@325/m3+1,1-2/leopard seal")[2:]
     ((Place(ordinal=4, first=3),), (1, 2), 'leopard seal')
     """
-    found = _CURSOR.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= MAX_CHARACTERS else None
+    found = (
+        _CURSOR.fullmatch(text.strip())
+        if isinstance(text, str) and len(text) <= MAX_CHARACTERS
+        else None
+    )
     if not found:
         return None
     key, offset, names, find = found.groups("")
@@ -78,18 +87,26 @@ def read_cursor(text: Any) -> Cursor | None:
 
 def quoted(find: str) -> str:
     """Return a text to find for a cursor: on one line, without quotes and backslashes, which models escape."""
-    plain = (sign if sign.isprintable() and sign not in '%"\\' else quote(sign, errors="replace") for sign in find)
+    plain = (
+        sign if sign.isprintable() and sign not in '%"\\' else quote(sign, errors="replace")
+        for sign in find
+    )
     return "".join(plain)
 
 
-def compact_names(places: Iterable[Place], numbers: Sequence[int], *, room: int) -> tuple[str, int, int]:
+def compact_names(
+    places: Iterable[Place], numbers: Sequence[int], *, room: int
+) -> tuple[str, int, int]:
     """Return names for a cursor, and how many of the messages and sources they are; the others do not fit in `room`.
 
     >>> compact_names([Place(7, 5)], [1, 2, 3, 9], room=100)
     ('m5+2,1-3,9', 1, 4)
     """
     room = min(room, _MAX_NAMES)
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
     messages = [(str(place), 1, 0) for place in places]
     sources = [(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]), 0, len(run)) for run in runs]
     kept: list[tuple[str, int, int]] = []
@@ -98,7 +115,11 @@ def compact_names(places: Iterable[Place], numbers: Sequence[int], *, room: int)
         if room < 0 and kept:
             break
         kept.append(name)
-    return ",".join(name for name, *_ in kept), sum(count for _, count, _ in kept), sum(size for *_, size in kept)
+    return (
+        ",".join(name for name, *_ in kept),
+        sum(count for _, count, _ in kept),
+        sum(size for *_, size in kept),
+    )
 
 
 def last_line(cursor: str) -> str:

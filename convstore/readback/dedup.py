@@ -18,7 +18,11 @@ _BLANK = frozenset(string.whitespace + string.punctuation)
 
 
 def deduplicated(
-    sources: Mapping[int, str], content: Sequence[str], artifact: Sequence[str], value: Any, codec: Codec
+    sources: Mapping[int, str],
+    content: Sequence[str],
+    artifact: Sequence[str],
+    value: Any,
+    codec: Codec,
 ) -> tuple[list[str | None], list[str | None]]:
     """Return the texts of a result without repeated ones; None for a text that only repeats others.
 
@@ -38,19 +42,30 @@ def deduplicated(
     names = [f"[text of source {number}]" for number in sources]
     texts = list(sources.values())
     parsed = parse_json(content[0]) if len(content) == 1 else None
-    shown = [_without(text, repeats(text, texts), names, blank=string.whitespace) for text in content]
+    shown = [
+        _without(text, repeats(text, texts), names, blank=string.whitespace) for text in content
+    ]
     if parsed is not None and _is_same(codec, parsed, value):
         return shown, [None] * len(artifact)
     above = [*texts, *(content if parsed is None else leaves(parsed))]
-    rest = [_without(text, repeats(text, above), [SHOWN_ABOVE] * len(above), blank=_BLANK) for text in artifact]
+    rest = [
+        _without(text, repeats(text, above), [SHOWN_ABOVE] * len(above), blank=_BLANK)
+        for text in artifact
+    ]
     return shown, rest
 
 
 def _without(
-    text: str, found: Sequence[Sequence[Range]], names: Sequence[str], *, blank: str | frozenset[str]
+    text: str,
+    found: Sequence[Sequence[Range]],
+    names: Sequence[str],
+    *,
+    blank: str | frozenset[str],
 ) -> str | None:
     """Replace each range of a text by a name; return None if nothing else is left of the text."""
-    named = sorted((range_, name) for ranges, name in zip(found, names, strict=True) for range_ in ranges)
+    named = sorted(
+        (range_, name) for ranges, name in zip(found, names, strict=True) for range_ in ranges
+    )
     pieces: list[str] = []
     remaining: list[str] = []
     position = 0
@@ -66,6 +81,8 @@ def _without(
 
 def _is_same(codec: Codec, parsed: Any, artifact: Any) -> bool:
     try:
-        return bool(parsed == artifact) and codec.encode(parsed, omitted=[]) == codec.encode(artifact, omitted=[])
+        return bool(parsed == artifact) and codec.encode(parsed, omitted=[]) == codec.encode(
+            artifact, omitted=[]
+        )
     except RecursionError:
         return False

@@ -33,12 +33,16 @@ class ItemReader:
     ) -> AsyncGenerator[StoredItem]:
         """Iterate over the active items, see `Conversation.items`, or over those of all messages."""
         low = 0 if after is None else check_number(after, name="after", minimum=0, maximum=_END)
-        high = _END if before is None else check_number(before, name="before", minimum=0, maximum=_END)
+        high = (
+            _END if before is None else check_number(before, name="before", minimum=0, maximum=_END)
+        )
         if (cached := await self._reader.find(scope)) is None:
             return
         async with self._reader.reading(cached):
             log = await self._reader.snapshot(cached)
-            entries = await self._reader.log.entries_with_items(cached.conversation, after=low, before=high)
+            entries = await self._reader.log.entries_with_items(
+                cached.conversation, after=low, before=high
+            )
         rows = [row for row in item_rows(entries) if low <= row.item.after < high]
         active = active_items(rows, None if everything else log.active)
         shown = [row for row in active if kind in (None, row.item.kind)]
@@ -48,11 +52,19 @@ class ItemReader:
             for item in items:
                 yield item
 
-    async def _decoded(self, cached: CachedConversation, rows: Sequence[ItemRow]) -> list[StoredItem]:
+    async def _decoded(
+        self, cached: CachedConversation, rows: Sequence[ItemRow]
+    ) -> list[StoredItem]:
         refs = [row.item.payload for row in rows if row.item.payload]
         texts = iter(await self._reader.payloads(cached, refs))
-        key, codec = cached.conversation, self._reader.codec
+        key = cached.conversation
+        codec = self._reader.codec
         return [
-            read_log_item(codec, row, next(texts) if row.item.payload else None, key=entry_id(key, row.entry.number))
+            read_log_item(
+                codec,
+                row,
+                next(texts) if row.item.payload else None,
+                key=entry_id(key, row.entry.number),
+            )
             for row in rows
         ]

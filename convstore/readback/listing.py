@@ -19,9 +19,11 @@ from convstore.values.models import SourcePage
 from convstore.values.scope import Scope
 
 _MAX_LISTED = 20
-_LONG_TOKENS, _ENTRIES_LISTED = 1_000, 2_000
+_LONG_TOKENS = 1_000
+_ENTRIES_LISTED = 2_000
 """Minimum tokens for a human or AI message to be listed, and the number of newest entries that are considered."""
-_CALL_CHARACTERS, _QUESTION_CHARACTERS = 300, 150
+_CALL_CHARACTERS = 300
+_QUESTION_CHARACTERS = 150
 _NOTHING = "There is nothing earlier in this conversation yet."
 
 
@@ -29,7 +31,8 @@ class Listing:
     """Lists for all conversations of a store."""
 
     def __init__(self, reader: LogReader) -> None:
-        self._reader, self._codec = reader, reader.codec
+        self._reader = reader
+        self._codec = reader.codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
         """Return the newest results and long messages, and the turns before the view, on one page.
@@ -43,10 +46,14 @@ class Listing:
     async def _listed(self, cached: CachedConversation, request: Request) -> list[str]:
         async with self._reader.reading(cached):
             snapshot = await self._reader.snapshot(cached)
-            entries = await self._reader.newest_results(snapshot, limit=_MAX_LISTED, tools_only=True)
+            entries = await self._reader.newest_results(
+                snapshot, limit=_MAX_LISTED, tools_only=True
+            )
             messages = await self._long_messages(snapshot)
             questions = await self._questions(snapshot)
-        readable = sorted([*results_in(entries), *messages], key=lambda item: item.ordinal, reverse=True)[:_MAX_LISTED]
+        readable = sorted(
+            [*results_in(entries), *messages], key=lambda item: item.ordinal, reverse=True
+        )[:_MAX_LISTED]
         title = "Tool results and long messages" if messages else "Tool results"
         title += " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, source ids):"
         room = request.room_after(remarks([], [], [], request))
@@ -67,7 +74,9 @@ class Listing:
         """Return a line for each of the newest turns before the view that was loaded last."""
         cached = snapshot.cached
         entry, first = cached.view_start or (snapshot.tail.entries, snapshot.tail.messages + 1)
-        entries = await self._reader.log.questions(cached.conversation, before=entry + 1, limit=_MAX_LISTED)
+        entries = await self._reader.log.questions(
+            cached.conversation, before=entry + 1, limit=_MAX_LISTED
+        )
         return [
             f"{in_one_line(message.id)}, {entry.at:%Y-%m-%d}: {self._question(message)}"
             for entry in snapshot.active.of(entries)

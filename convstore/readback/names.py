@@ -23,7 +23,8 @@ from convstore.values.scope import MAX_IDS, id_problem
 
 _MIN_BEGINNING = 6
 """Minimum length of the beginning of an id."""
-_MAX_BEGINNINGS, _MAX_ORDINALS = 5, 20
+_MAX_BEGINNINGS = 5
+_MAX_ORDINALS = 20
 _WORD = r"(?:tool|call|messages?|sources?|results?|ordinals?|ids?|numbers?|and|no|nr)\b[ _.:=]*|# ?"
 _LABEL = re.compile(rf"(?i)(?:{_WORD})+(?=\S)")
 _ORDINAL = re.compile(r"(?i)(?:m|(?:message|ordinal) (?:no\.? ?|#)?)(\d{1,15})", re.ASCII)
@@ -50,7 +51,9 @@ def meaning_of(name: str) -> Meaning:
     if found := _ORDINAL.fullmatch(plain):
         return Meaning(ordinal=int(found[1]))
     plain = _LABEL.sub("", plain, count=1) if _LABEL.match(plain) else plain
-    numbers = re.sub(r" ?[-\u2013] ?", "-", " ".join(re.sub(r"[\[\]()#]|\band\b", " ", plain).split()))
+    numbers = re.sub(
+        r" ?[-\u2013] ?", "-", " ".join(re.sub(r"[\[\]()#]|\band\b", " ", plain).split())
+    )
     if _NUMBERS.fullmatch(numbers):
         return Meaning(read_ids(re.sub("[,; ]+", ",", numbers)))
     return Meaning(id=plain.strip("'\"`<>[](){}"))
@@ -72,9 +75,13 @@ class Names:
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
-    async def find(self, cached: CachedConversation, request: Request, *, exactly: bool = False) -> Named:
+    async def find(
+        self, cached: CachedConversation, request: Request, *, exactly: bool = False
+    ) -> Named:
         """Return what a request names; `exactly` takes ids as they are."""
-        named, numbers, ordinals = Named(), dict.fromkeys(request.source_ids), dict[int, str]()
+        named = Named()
+        numbers = dict.fromkeys(request.source_ids)
+        ordinals = dict[int, str]()
         ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
         meanings = {} if exactly else {id_: meaning_of(id_) for id_ in ids}
         by_id = await self._by_id(cached, ids, meanings)
@@ -88,7 +95,9 @@ class Names:
                 ordinals.setdefault(meaning.ordinal, id_)
             else:
                 named.missing.append(id_)
-        at = await self._at(cached, [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)])
+        at = await self._at(
+            cached, [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)]
+        )
         named.rows += at.values()
         named.missing += [id_ for ordinal, id_ in ordinals.items() if ordinal not in at]
         if len(numbers) > MAX_SOURCES:
@@ -104,22 +113,37 @@ class Names:
     ) -> dict[str, list[StoredMessageRow]]:
         """Return the messages that ids name: by the id, as results of a tool call, or by the beginning of the id."""
         valid = [id_ for id_ in ids if not id_problem(id_)]
-        by_id = await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
+        by_id = (
+            await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
+        )
         found = {id_: [row] for id_, row in by_id.items()}
         if others := [id_ for id_ in valid if id_ not in found]:
-            begun = {id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id}
+            begun = {
+                id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id
+            }
             results, beginnings = await asyncio.gather(
-                self._reader.log.messages_by_call(cached.conversation, others), self._begun(cached, begun.values())
+                self._reader.log.messages_by_call(cached.conversation, others),
+                self._begun(cached, begun.values()),
             )
             for row in results:
                 found.setdefault(row.message.call, []).append(row)
-            found = {id_: [beginnings[text]] for id_, text in begun.items() if text in beginnings} | found
+            found = {
+                id_: [beginnings[text]] for id_, text in begun.items() if text in beginnings
+            } | found
         return found
 
-    async def _begun(self, cached: CachedConversation, texts: Iterable[str]) -> dict[str, StoredMessageRow]:
+    async def _begun(
+        self, cached: CachedConversation, texts: Iterable[str]
+    ) -> dict[str, StoredMessageRow]:
         """Return the messages with some ids, or with the only ids that begin so; MongoDB refuses patterns with NUL."""
-        wanted = [text for text in dict.fromkeys(texts) if len(text) >= _MIN_BEGINNING and "\0" not in text]
-        rows = await self._reader.log.messages_by_beginning(cached.conversation, wanted[:_MAX_BEGINNINGS])
+        wanted = [
+            text
+            for text in dict.fromkeys(texts)
+            if len(text) >= _MIN_BEGINNING and "\0" not in text
+        ]
+        rows = await self._reader.log.messages_by_beginning(
+            cached.conversation, wanted[:_MAX_BEGINNINGS]
+        )
         found: dict[str, StoredMessageRow] = {}
         for text in wanted[:_MAX_BEGINNINGS]:
             begun = [id_ for id_ in rows if id_.startswith(text)]
@@ -127,11 +151,19 @@ class Names:
                 found[text] = rows[text if text in rows else begun[0]]
         return found
 
-    async def _at(self, cached: CachedConversation, places: Sequence[Place]) -> dict[int, StoredMessageRow]:
+    async def _at(
+        self, cached: CachedConversation, places: Sequence[Place]
+    ) -> dict[int, StoredMessageRow]:
         """Return the messages at some places by ordinal; one command if their entries are known, else one for each."""
         firsts = {place.first for place in places}
-        rows = await self._reader.log.messages_of_entries(cached.conversation, firsts) if firsts else {}
+        rows = (
+            await self._reader.log.messages_of_entries(cached.conversation, firsts)
+            if firsts
+            else {}
+        )
         unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
-        more = await asyncio.gather(*(self._reader.log.message_at(cached.conversation, ordinal) for ordinal in unknown))
+        more = await asyncio.gather(
+            *(self._reader.log.message_at(cached.conversation, ordinal) for ordinal in unknown)
+        )
         rows |= {row.message.ordinal: row for row in more if row}
         return {place.ordinal: rows[place.ordinal] for place in places if place.ordinal in rows}

@@ -87,7 +87,9 @@ class Page:
         """Return the page for a model: texts under their headers, each followed by the image or file it describes."""
         shown = list[Any]()
         for part in self.parts:
-            shown.append(f"{part.passage.header(part.start, part.end, limit=self.label)}\n{part.text}")
+            shown.append(
+                f"{part.passage.header(part.start, part.end, limit=self.label)}\n{part.text}"
+            )
             shown += [part.block] if part.block else []
         return shown
 
@@ -112,7 +114,8 @@ class Answer:
         """Return the page, a text or blocks, and its values; the last line, and the cursor, say how to read on."""
         cursor = self.request.cursor_at(self.page.next_cursor) if self.page.next_cursor else ""
         page = self.page.model_copy(update={"next_cursor": cursor or None})
-        texts, blocks = list[str](), list[Any]()
+        texts = list[str]()
+        blocks = list[Any]()
         for part in (*self.shown, *self.lines, last_line(cursor)):
             if isinstance(part, str):
                 texts.append(part)
@@ -155,16 +158,26 @@ def fill(page: Page, pieces: Sequence[Piece], *, find: str = "", following: str 
     `following` is the cursor of the next page if all of them fit.
     """
     for piece in pieces:
-        ranges = snippets(piece.text, find, limit=page.room) if find else iter([(0, len(piece.text))])
+        ranges = (
+            snippets(piece.text, find, limit=page.room) if find else iter([(0, len(piece.text))])
+        )
         for start, stop in ranges:
-            passage, excerpt = piece.passage, piece.text[start:stop]
+            passage = piece.passage
+            excerpt = piece.text[start:stop]
             room = page.room_for(passage)
             if page.parts and room < min(weight(excerpt), _MIN_TEXT):
                 page.following = f"{passage.key}@{piece.start + start}"
                 return
             end = min(stop, start + max(fitting(excerpt, room), 1))
             end = _end_after_match(piece.text, find, start, end) if find else end
-            page.add(replace(piece, start=piece.start + start, end=piece.start + end, text=piece.text[start:end]))
+            page.add(
+                replace(
+                    piece,
+                    start=piece.start + start,
+                    end=piece.start + end,
+                    text=piece.text[start:end],
+                )
+            )
             page.has_match = bool(find)
             if end < stop:
                 page.following = f"{passage.key}@{piece.start + end}"
@@ -174,10 +187,14 @@ def fill(page: Page, pieces: Sequence[Piece], *, find: str = "", following: str 
 
 def fill_words(page: Page, pieces: Sequence[Piece], find: str) -> None:
     """Add the best passages with words of a search to the last page of its exact matches, as far as they fit."""
-    for index, start, end in windows_with_words([piece.text for piece in pieces], find, limit=_MAX_WITH_WORDS):
-        piece, text = pieces[index], pieces[index].text[start:end]
+    for index, start, end in windows_with_words(
+        [piece.text for piece in pieces], find, limit=_MAX_WITH_WORDS
+    ):
+        piece = pieces[index]
+        text = pieces[index].text[start:end]
         text = text[: fitting(text, page.room_for(piece.passage))]
-        shown, begin = [part for part in page.parts if part.passage is piece.passage], piece.start + start
+        shown = [part for part in page.parts if part.passage is piece.passage]
+        begin = piece.start + start
         is_new = all(begin + len(text) <= part.start or part.end <= begin for part in shown)
         if is_new and len(text) >= min(end - start, _MIN_TEXT):
             page.add(Piece(piece.passage, begin, begin + len(text), text, piece.found))
@@ -186,7 +203,9 @@ def fill_words(page: Page, pieces: Sequence[Piece], find: str) -> None:
 def _end_after_match(text: str, find: str, start: int, end: int) -> int:
     """Return the last position up to `end` where a text can be cut without splitting a match."""
     excerpt = text[start : end + len(fold(find))]
-    cut = next((first for first, last in matches(excerpt, find) if start + last > end), len(excerpt))
+    cut = next(
+        (first for first, last in matches(excerpt, find) if start + last > end), len(excerpt)
+    )
     return min(end, start + cut) if cut else end
 
 
@@ -206,7 +225,9 @@ def unknown_cursor(request: Request) -> Answer:
     return Answer([text], remarks([], [], [], request), SourcePage(), Request())
 
 
-def remarks(names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], request: Request) -> list[str]:
+def remarks(
+    names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], request: Request
+) -> list[str]:
     """Return the lines about parts of a call that could not be done, in three eighths of a page at most.
 
     Args:
@@ -223,7 +244,9 @@ def remarks(names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[
     return lines
 
 
-def _not_found(names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], *, room: int) -> list[str]:
+def _not_found(
+    names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], *, room: int
+) -> list[str]:
     """Return a line with the names that were not found, and what there is instead."""
     named: list[str] = []
     room_left = room // 2 - len("Not found: , and 10000 more.")
@@ -234,7 +257,8 @@ def _not_found(names: Sequence[int | str], valid: Sequence[str], numbers: Iterab
             break
         named.append(text)
     rest = f", and {len(names) - len(named)} more" if len(names) > len(named) else ""
-    line, room = f"Not found: {', '.join(named)}{rest}.", room // 2
+    line = f"Not found: {', '.join(named)}{rest}."
+    room = room // 2
     is_number = all(isinstance(name, int) for name in names)
     existing = write_ids(numbers) or "none" * is_number
     for label, hints in (

@@ -51,7 +51,8 @@ from convstore.sources.source import read_ids
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import Scope
 
-_MAX_SUGGESTED, _MAX_NUMBERED = 5, 100
+_MAX_SUGGESTED = 5
+_MAX_NUMBERED = 100
 """Newest results whose ids, and whose source numbers, an answer names if others were not found."""
 _READ_AT_ONCE = 4_000_000
 _ITEMS_AT_ONCE = 1_000_000
@@ -66,7 +67,9 @@ class Pager:
     """Answers requests of a model or a program with pages."""
 
     def __init__(self, reader: LogReader) -> None:
-        self._reader, self._names, self._codec = reader, Names(reader), reader.codec
+        self._reader = reader
+        self._names = Names(reader)
+        self._codec = reader.codec
 
     async def read(self, scope: Scope, request: Request) -> Answer:
         """Return one page for some names or a cursor; it names what was not found, and never raises on arguments."""
@@ -95,8 +98,13 @@ class Pager:
             return SourcePage(not_found=request.names)
         async with self._reader.reading(cached):
             named = await self._names.find(cached, request, exactly=True)
-            each = [*((row, source) for row in named.rows for source in row.sources), *named.sources]
-            passages = in_order([passage_of_source(source, row, self._codec) for row, source in each])
+            each = [
+                *((row, source) for row in named.rows for source in row.sources),
+                *named.sources,
+            ]
+            passages = in_order(
+                [passage_of_source(source, row, self._codec) for row, source in each]
+            )
             page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
@@ -109,29 +117,45 @@ class Pager:
         places = [Place(row.message.ordinal, row.entry.first) for row in named.rows]
         numbers = [source.id for _, source in named.sources]
         said = [*named.remarks, *request.remarks]
-        request = replace(request, tool_message_ids=(), places=places, source_ids=numbers, remarks=said)
+        request = replace(
+            request, tool_message_ids=(), places=places, source_ids=numbers, remarks=said
+        )
         request = request.cut_for_cursor()
-        rows, sources = named.rows[: len(request.places)], named.sources[: len(request.source_ids)]
+        rows = named.rows[: len(request.places)]
+        sources = named.sources[: len(request.source_ids)]
         lines = await self._remarks(cached, named.missing, request)
         page: Page | None = None
         passages: list[Passage] = []
         for _ in range(_MAX_ROUNDS):
             passages = await self._passages(rows, await self._compared(cached, rows, request))
-            passages = in_order([*passages, *(passage_of_source(source, row, self._codec) for row, source in sources)])
+            passages = in_order(
+                [
+                    *passages,
+                    *(passage_of_source(source, row, self._codec) for row, source in sources),
+                ]
+            )
             page = await self._page(cached, request, passages, room=request.room_after(lines))
             if page is None or page.parts or request.find or not page.following:
                 break
-            request = replace(request, cursor=page.following)  # all before it only repeats what was shown
+            request = replace(
+                request, cursor=page.following
+            )  # all before it only repeats what was shown
         if page is None:
             return unknown_cursor(request)
         if request.find and passages and not page.has_match:
             lines.insert(0, no_match(request, page))
-        remark = next((passage.remark for passage in passages if f"{passage.key}@0" == page.following), "")
+        remark = next(
+            (passage.remark for passage in passages if f"{passage.key}@0" == page.following), ""
+        )
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
-        return Answer(page.shown, lines, self._source_page(cached, page, named.missing, request), request)
+        return Answer(
+            page.shown, lines, self._source_page(cached, page, named.missing, request), request
+        )
 
-    async def _remarks(self, cached: CachedConversation, missing: Sequence[int | str], request: Request) -> list[str]:
+    async def _remarks(
+        self, cached: CachedConversation, missing: Sequence[int | str], request: Request
+    ) -> list[str]:
         """Return the lines about what could not be done, with what there is instead of missing names."""
         newest = await self._newest_results(cached) if missing else []
         valid = [in_one_line(message.id) for message in newest[:_MAX_SUGGESTED]]
@@ -140,27 +164,40 @@ class Pager:
 
     async def _newest_results(self, cached: CachedConversation) -> list[EntryMessage]:
         log = await self._reader.snapshot(cached)
-        return results_in(await self._reader.newest_results(log, limit=_MAX_NUMBERED, tools_only=True))[:_MAX_NUMBERED]
+        return results_in(
+            await self._reader.newest_results(log, limit=_MAX_NUMBERED, tools_only=True)
+        )[:_MAX_NUMBERED]
 
     async def _page(
-        self, cached: CachedConversation, request: Request, passages: Sequence[Passage], *, room: int
+        self,
+        cached: CachedConversation,
+        request: Request,
+        passages: Sequence[Passage],
+        *,
+        room: int,
     ) -> Page | None:
         """Return the page that begins at the request's cursor; None if the cursor names none of these passages."""
-        index, offset = 0, 0
+        index = 0
+        offset = 0
         if request.cursor:
             cursor = read_cursor(request.cursor)
             keys = [passage.key for passage in passages]
             if cursor is None or cursor.key not in keys:
                 return None
-            index, offset = keys.index(cursor.key), cursor.offset
+            index = keys.index(cursor.key)
+            offset = cursor.offset
         offset = 0 if passages and passages[index].is_repeated else offset
         passages = [passage for passage in passages[index:] if not passage.is_repeated]
         page = Page(
-            room, request.characters // 8, appends={part.compared_append for part in passages if part.compared_append}
+            room,
+            request.characters // 8,
+            appends={part.compared_append for part in passages if part.compared_append},
         )
         largest = 0 if request.find else room
         fits = [part.overhead(page.label) + part.length < largest for part in passages]
-        passages = [part if fit else part.named_only() for part, fit in zip(passages, fits, strict=True)]
+        passages = [
+            part if fit else part.named_only() for part, fit in zip(passages, fits, strict=True)
+        ]
         if request.find:
             await self._fill_matches(cached, page, passages, offset, request.find)
         else:
@@ -170,7 +207,12 @@ class Pager:
         return page
 
     async def _fill_matches(
-        self, cached: CachedConversation, page: Page, passages: Sequence[Passage], offset: int, find: str
+        self,
+        cached: CachedConversation,
+        page: Page,
+        passages: Sequence[Passage],
+        offset: int,
+        find: str,
     ) -> None:
         """Add the text around each match, starting at an offset of the first passage; the reads are bounded."""
         first: list[Piece] = []
@@ -181,7 +223,8 @@ class Pager:
             await self._read_pieces(cached, pieces)
             first = first or pieces
             await run_in_thread_if_long(
-                partial(fill, page, pieces, find=find), characters=sum(len(piece.text) for piece in pieces)
+                partial(fill, page, pieces, find=find),
+                characters=sum(len(piece.text) for piece in pieces),
             )
             if page.following:
                 return
@@ -189,12 +232,15 @@ class Pager:
             passages = passages[len({piece.passage.key for piece in pieces}) - 1 :]
             # A match may extend across the end of a piece.
             offset = last.end if last.end == last.passage.length else last.end - len(fold(find)) + 1
-        remaining = [passage for index, passage in enumerate(passages) if index or offset < passage.length]
+        remaining = [
+            passage for index, passage in enumerate(passages) if index or offset < passage.length
+        ]
         if remaining:
             page.following = f"{remaining[0].key}@{offset if remaining[0] is passages[0] else 0}"
         else:
             await run_in_thread_if_long(
-                partial(fill_words, page, first, find), characters=4 * sum(len(piece.text) for piece in first)
+                partial(fill_words, page, first, find),
+                characters=4 * sum(len(piece.text) for piece in first),
             )
 
     async def _read_pieces(self, cached: CachedConversation, pieces: Sequence[Piece]) -> None:
@@ -208,26 +254,38 @@ class Pager:
             if passage.ref is None:
                 piece.text = passage.text[piece.start : piece.end]
                 if passage.source:
-                    self._read_item(piece, passage.source, passage.source.piece[slice(*_item(passage.source))])
+                    self._read_item(
+                        piece, passage.source, passage.source.piece[slice(*_item(passage.source))]
+                    )
                 continue
             if not (passage.source and passage.source.place.is_inside):
                 wanted.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
-            if passage.source and (passage.source.place.is_inside or passage.source.place.rest <= room):
+            if passage.source and (
+                passage.source.place.is_inside or passage.source.place.rest <= room
+            ):
                 wanted.append((passage.ref, *_item(passage.source)))
                 room -= passage.source.place.rest
         found = dict(zip(wanted, await self._reader.payload_ranges(cached, wanted), strict=True))
         for piece in pieces:
-            passage, media = piece.passage, piece.passage.media
+            passage = piece.passage
+            media = piece.passage.media
             if media:
-                piece.block = shown_block(self._codec.decode(found[media.stored]) if media.stored else media.block)
+                piece.block = shown_block(
+                    self._codec.decode(found[media.stored]) if media.stored else media.block
+                )
             if passage.ref is None:
                 continue
-            if passage.source and (item := found.get((passage.ref, *_item(passage.source)))) is not None:
+            if (
+                passage.source
+                and (item := found.get((passage.ref, *_item(passage.source)))) is not None
+            ):
                 self._read_item(piece, passage.source, item)
             if passage.source and passage.source.place.is_inside:
                 piece.text = piece.found.text[piece.start : piece.end] if piece.found else ""
             else:
-                piece.text = found[passage.ref, passage.start + piece.start, passage.start + piece.end]
+                piece.text = found[
+                    passage.ref, passage.start + piece.start, passage.start + piece.end
+                ]
 
     def _read_item(self, piece: Piece, source: EntrySource, item: str) -> None:
         try:
@@ -242,12 +300,15 @@ class Pager:
 
         Reads no more than a page can show; the sizes of sources are known in advance.
         """
-        cursor, room = read_cursor(request.cursor), 2**62 if request.find else request.characters
+        cursor = read_cursor(request.cursor)
+        room = 2**62 if request.find else request.characters
         first_row = next(
-            (index for index, row in enumerate(rows) if not cursor or _has_part(row, cursor.key)), len(rows)
+            (index for index, row in enumerate(rows) if not cursor or _has_part(row, cursor.key)),
+            len(rows),
         )
         wanted: list[EntryMessage] = []
-        tokens, remaining = set[str](), _READ_AT_ONCE
+        tokens = set[str]()
+        remaining = _READ_AT_ONCE
         for row in rows[first_row:]:
             ref = row.message.payload
             if room <= 0 or remaining <= 0 or len(tokens) >= MAX_APPENDS:
@@ -260,10 +321,15 @@ class Pager:
         payloads = await self._reader.payloads_of(cached, wanted)
         return {message.ordinal: payloads[message.id] for message in wanted}
 
-    async def _passages(self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]) -> list[Passage]:
+    async def _passages(
+        self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]
+    ) -> list[Passage]:
         def made() -> list[Passage]:
             each = ((row, read_message(self._codec, row.message)) for row in rows)
-            texts = (passages_of(row, message, self._codec, payloads.get(row.message.ordinal)) for row, message in each)
+            texts = (
+                passages_of(row, message, self._codec, payloads.get(row.message.ordinal))
+                for row, message in each
+            )
             return list(chain.from_iterable(texts))
 
         return await run_in_thread_if_long(made, characters=2 * sum(map(len, payloads.values())))
@@ -276,7 +342,9 @@ class Pager:
         room = request.characters
         for part in page.parts:
             if part.passage.source:
-                source, room = page_source(self._codec, part.passage.source, part.found, content=part.text, room=room)
+                source, room = page_source(
+                    self._codec, part.passage.source, part.found, content=part.text, room=room
+                )
                 owner = part.passage.source.entry.partition(":")[0]
                 child = {} if owner == cached.conversation else {"child_id": owner}
                 sources.append(source.model_copy(update=child))
@@ -299,9 +367,15 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
         size += pieces[-1].end - start
         page.will_read(passage)
         offset = 0
-    return pieces if any(piece.start < piece.end for piece in pieces) or len(pieces) < len(passages) else []
+    return (
+        pieces
+        if any(piece.start < piece.end for piece in pieces) or len(pieces) < len(passages)
+        else []
+    )
 
 
 def _has_part(row: StoredMessageRow, key: str) -> bool:
     """Return True if a passage of a message has a key."""
-    return key.partition(".")[0] == f"m{row.message.ordinal}" or any(str(source.id) == key for source in row.sources)
+    return key.partition(".")[0] == f"m{row.message.ordinal}" or any(
+        str(source.id) == key for source in row.sources
+    )

@@ -33,7 +33,9 @@ _MAX_BLOCKS = 8_000_000
 """The same for a content of blocks, which is read whole because there may be images among them."""
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
 _REST = "What follows is what else the tool said, the texts apart."
-_WRAPPER_LENGTHS = tuple(len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}'))
+_WRAPPER_LENGTHS = tuple(
+    len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}')
+)
 """Lengths of wrappers around a list of items that add no content; all differ, so none can hide one more value."""
 _REPLACEMENT = "\ufffd"
 
@@ -120,13 +122,16 @@ def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
     return bool(row.sources) or getattr(message, "artifact", None) is not None
 
 
-def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None) -> list[Passage]:
+def passages_of(
+    row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None
+) -> list[Passage]:
     """Return all passages of a message: sources, content, and all its other parts.
 
     If the message has no payload, or its payload is in memory, each text is in only one passage. For larger payloads,
     a comparison of lengths decides if the content repeats its sources; a wrong guess loses nothing.
     """
-    ref, key = row.message.payload, f"m{row.message.ordinal}"
+    ref = row.message.payload
+    key = f"m{row.message.ordinal}"
     if payload is not None:
         sources = [replace(source, piece=source.piece or payload) for source in row.sources]
         row = replace(row, sources=tuple(sources))
@@ -136,7 +141,9 @@ def passages_of(row: StoredMessageRow, message: BaseMessage, codec: Codec, paylo
     artifact = _artifact(row, message, payload, codec)
     if ref is None or (payload is not None and len(payload) <= _MAX_COMPARED):
         value = getattr(message, "artifact", None)
-        content, artifact = _without_repeats(codec, row, value, payload or "", content=content, artifact=artifact)
+        content, artifact = _without_repeats(
+            codec, row, value, payload or "", content=content, artifact=artifact
+        )
     elif not is_compared(row, message) and _is_long(content, texts):
         content = [replace(passage, remark=_REPEATED) for passage in content]
     # The parts of a content are known only from its payload, so the names of the others do not count them.
@@ -172,7 +179,11 @@ def _without_repeats(
     if isinstance(value, PayloadRange):
         text = payload[value.start : value.end]
         try:
-            value = text if value.raw else codec.decode(text, fetch=lambda start, end: payload[start:end])
+            value = (
+                text
+                if value.raw
+                else codec.decode(text, fetch=lambda start, end: payload[start:end])
+            )
         except ValueError:
             value = None  # a type unknown to this process: the passage shows the stored form
     texts, others = deduplicated(
@@ -218,7 +229,8 @@ def passage_of_source(source: EntrySource, row: StoredMessageRow, codec: Codec) 
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     suffix = f", the same as [{source.earlier}]" if source.earlier else ""
     label = _one_line(f"[{source.id}] {named}")
-    place, ref = source.place, row.message.payload
+    place = source.place
+    ref = row.message.payload
     if source.piece or ref is None:
         try:
             text = read_text(codec, place, source.piece)
@@ -227,7 +239,9 @@ def passage_of_source(source: EntrySource, row: StoredMessageRow, codec: Codec) 
         return Passage(str(source.id), label, len(text), text=text, source=source, suffix=suffix)
     start = place.start if place.length else place.middle
     length = place.length or place.end - place.middle
-    return Passage(str(source.id), label, length, ref=ref, start=start, source=source, suffix=suffix)
+    return Passage(
+        str(source.id), label, length, ref=ref, start=start, source=source, suffix=suffix
+    )
 
 
 def in_line(text: Any, limit: int) -> str:
@@ -254,7 +268,11 @@ def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | Non
         return [_stored(label, value.start, value.end, ref, payload)]
     parts = _parts_of(value)
     if any(isinstance(part, PayloadRange) or is_media(part) for _, part in parts):
-        return [passage for name, part in parts for passage in _of_value(f"{label}, {name}", part, ref, payload)]
+        return [
+            passage
+            for name, part in parts
+            for passage in _of_value(f"{label}, {name}", part, ref, payload)
+        ]
     text = text_of(value)
     return [Passage("", label, len(text), text=text)]
 
@@ -270,7 +288,9 @@ def _blocks_in(content: Any, payload: str | None, codec: Codec) -> Any:
     return blocks if type(blocks) is list and any(map(is_media, blocks)) else content
 
 
-def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: str | None) -> Passage:
+def _stored(
+    label: str, start: int, end: int, ref: PayloadRef | None, payload: str | None
+) -> Passage:
     """Return the passage of a payload range, with its text if the payload is in memory."""
     if payload is not None:
         return Passage("", label, end - start, text=payload[start:end])
@@ -279,16 +299,24 @@ def _stored(label: str, start: int, end: int, ref: PayloadRef | None, payload: s
 
 def _parts_of(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list):
-        return [(f"part {position}", _text_of_block(part)) for position, part in enumerate(value, 1)]
+        return [
+            (f"part {position}", _text_of_block(part)) for position, part in enumerate(value, 1)
+        ]
     return [(str(key), part) for key, part in value.items()] if isinstance(value, dict) else []
 
 
 def _text_of_block(part: Any) -> Any:
     """Return the text of a plain text block; any other value unchanged."""
-    return part["text"] if type(part) is dict and set(part) == {"type", "text"} and type(part["text"]) is str else part
+    return (
+        part["text"]
+        if type(part) is dict and set(part) == {"type", "text"} and type(part["text"]) is str
+        else part
+    )
 
 
-def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None, codec: Codec) -> list[Passage]:
+def _artifact(
+    row: StoredMessageRow, message: BaseMessage, payload: str | None, codec: Codec
+) -> list[Passage]:
     """Return the passages of the artifact; they are repeated if it holds only its sources."""
     artifact = getattr(message, "artifact", None)
     if artifact is None:
@@ -305,16 +333,22 @@ def _artifact(row: StoredMessageRow, message: BaseMessage, payload: str | None, 
     return [replace(passage, is_rest=bool(row.sources)) for passage in found]
 
 
-def _without_texts(codec: Codec, payload: str, artifact: PayloadRange, sources: Sequence[EntrySource]) -> str:
+def _without_texts(
+    codec: Codec, payload: str, artifact: PayloadRange, sources: Sequence[EntrySource]
+) -> str:
     """Return the text of an artifact with a reference in place of the text of each source."""
-    pieces, position = [], artifact.start
+    pieces = []
+    position = artifact.start
     for source in sources:
         place = source.place
         try:
             found = read_item(codec, place, payload[place.middle : place.end])
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
-        pieces += [payload[position : place.middle], codec.encode(found.with_text(SHOWN_ABOVE)) if found else ""]
+        pieces += [
+            payload[position : place.middle],
+            codec.encode(found.with_text(SHOWN_ABOVE)) if found else "",
+        ]
         position = place.end
     return "".join([*pieces, payload[position : artifact.end]])
 
@@ -338,7 +372,9 @@ def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource], codec: Co
     return all(source and source.text == text for source, text in zip(found, texts, strict=True))
 
 
-def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
+def _large_parts(
+    message: BaseMessage, ref: PayloadRef | None, payload: str | None
+) -> list[Passage]:
     """Return passages for all other parts of a message that are stored in the payload."""
     calls = [*getattr(message, "tool_calls", []), *getattr(message, "invalid_tool_calls", [])]
     found: list[tuple[str, Any]] = [
@@ -348,7 +384,11 @@ def _large_parts(message: BaseMessage, ref: PayloadRef | None, payload: str | No
     ]
     for name, value in {**message.__dict__, **(message.__pydantic_extra__ or {})}.items():
         if name not in ("content", "artifact"):
-            parts = {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
+            parts = (
+                {f"{name}.{key}": part for key, part in value.items()}
+                if type(value) is dict
+                else {name: value}
+            )
             found += parts.items()
     return [
         passage

@@ -37,7 +37,9 @@ class Records:
     """
 
     def __init__(self, reader: LogReader, annotator: Annotator) -> None:
-        self.reader, self._annotator, self._codec = reader, annotator, reader.codec
+        self.reader = reader
+        self._annotator = annotator
+        self._codec = reader.codec
 
     async def get(self, scope: Scope, ids: Sequence[str]) -> list[ToolRecord]:
         """Return the messages with these ids that exist, in the order of `ids`."""
@@ -52,7 +54,9 @@ class Records:
             def decode() -> dict[str, ToolRecord]:
                 return {id_: self._record(row, payloads.get(id_)) for id_, row in rows.items()}
 
-            records = await run_in_thread_if_long(decode, characters=characters_of(messages, payloads))
+            records = await run_in_thread_if_long(
+                decode, characters=characters_of(messages, payloads)
+            )
         return [records[id_] for id_ in ids if id_ in records]
 
     async def all(self, scope: Scope) -> AsyncGenerator[BaseMessage, None]:
@@ -85,13 +89,19 @@ class Records:
             return await self.listed(log, rows, full=full)
 
     async def listed(
-        self, log: Snapshot, rows: Sequence[Row], *, full: bool, questions: Mapping[int, str] = _UNKNOWN
+        self,
+        log: Snapshot,
+        rows: Sequence[Row],
+        *,
+        full: bool,
+        questions: Mapping[int, str] = _UNKNOWN,
     ) -> list[StoredMessage]:
         """Return messages as listings show them, in full or as views show them.
 
         `questions` are the ids of questions by their ordinals, as far as they are known.
         """
-        stored, cached = [row.message for row in rows], log.cached
+        stored = [row.message for row in rows]
+        cached = log.cached
         messages = await self.reader.decode_all(cached, stored, whole=full)
         annotations = await self._annotator.of(cached, [message.ordinal for message in stored])
         ids = await self._question_ids(log, stored, questions)
@@ -149,7 +159,8 @@ class Records:
 
     def _source(self, source: EntrySource, payload: str | None) -> Source:
         """Decode a source from its message's payload, or from its entry if the message is small."""
-        held, place = source.piece or payload or "", source.place
+        held = source.piece or payload or ""
+        place = source.place
         try:
             found = read_item(self._codec, place, held[place.middle : place.end])
         except ValueError as error:

@@ -26,7 +26,8 @@ _MAX_MISSED = 3
 _SCANS = 8
 """Limit of fruitless search: about this many scans of the text, or the number of characters below."""
 _MIN_SCANNED = 200_000
-_MAX_FOUND, _MAX_NODES = 1_000, 20_000
+_MAX_FOUND = 1_000
+_MAX_NODES = 20_000
 
 _Form = Callable[[str], str]
 
@@ -73,7 +74,8 @@ class _Search:
     matched: list[Range] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        first, last = self.text[:100].lstrip()[:1], self.text[-100:].rstrip()[-1:]
+        first = self.text[:100].lstrip()[:1]
+        last = self.text[-100:].rstrip()[-1:]
         is_json = first + last in ("{}", "[]", '""')
         twice = (lambda text: _quoted(_quoted(text)), lambda text: _quoted(_in_ascii(text)))
         self.forms = (_quoted, _in_ascii, *twice, str) if is_json else (str,)
@@ -94,7 +96,9 @@ class _Search:
     def _lines_of(self, part: str, form: _Form) -> list[Range]:
         ranges: list[Range] = []
         missed = 0
-        for line in (line for stripped in part.splitlines() if len(line := stripped.strip()) >= _MIN_LENGTH):
+        for line in (
+            line for stripped in part.splitlines() if len(line := stripped.strip()) >= _MIN_LENGTH
+        ):
             found = self._line(form(line))
             missed = 0 if found else missed + 1
             ranges += [found] if found else []
@@ -120,7 +124,9 @@ class _Search:
             self.budget -= len(self.text) - self.position
             position = self.text.find(needle, 0, self.position)
             self.budget -= self.position
-            if any(start < position + len(needle) and position < end for start, end in self.matched):
+            if any(
+                start < position + len(needle) and position < end for start, end in self.matched
+            ):
                 return -1
         return position
 

@@ -67,7 +67,9 @@ class Request:
         """Return the request with as many names as a cursor holds."""
         _, messages, sources = self._compact
         cut = len(self.places) - messages + len(self.source_ids) - sources
-        more = [f"Only the first {messages + sources} names are read; {cut} are left."] if cut else []
+        more = (
+            [f"Only the first {messages + sources} names are read; {cut} are left."] if cut else []
+        )
         kept = self.places[:messages], self.source_ids[:sources]
         return replace(self, places=kept[0], source_ids=kept[1], remarks=[*self.remarks, *more])
 
@@ -78,7 +80,9 @@ class Request:
 
     def room_after(self, lines: Iterable[str]) -> int:
         """Return the room for the texts of a page, in characters; it also has some lines, and the last one."""
-        used = sum(weight(line) + 1 for line in lines) + room_for_last_line(self._compact[0], self.find)
+        used = sum(weight(line) + 1 for line in lines) + room_for_last_line(
+            self._compact[0], self.find
+        )
         return self.characters - used - _MESSAGE
 
     @property
@@ -94,16 +98,25 @@ class Request:
     def names(self) -> list[int | str]:
         """Return all names in the request, without duplicates."""
         places = (f"m{place.ordinal}" for place in self.places)
-        return [*dict.fromkeys((*self.tool_message_ids[:MAX_IDS], *places)), *dict.fromkeys(self.source_ids)]
+        return [
+            *dict.fromkeys((*self.tool_message_ids[:MAX_IDS], *places)),
+            *dict.fromkeys(self.source_ids),
+        ]
 
 
 def request_of(
-    source_ids: Iterable[int] | str, tool_message_ids: Sequence[str], find: str, cursor: str | None, page_tokens: int
+    source_ids: Iterable[int] | str,
+    tool_message_ids: Sequence[str],
+    find: str,
+    cursor: str | None,
+    page_tokens: int,
 ) -> Request:
     """Return the request of `Conversation.get_sources`, checked."""
     names = check_ids(tool_message_ids, name="tool_message_ids"), check_source_ids(source_ids)
     if find and not any(names):
-        raise InvalidInputError("pass the source_ids or tool_message_ids to look in, or call `search`")
+        raise InvalidInputError(
+            "pass the source_ids or tool_message_ids to look in, or call `search`"
+        )
     return Request(*names, find, cursor or "", check_page_tokens(page_tokens))
 
 
@@ -113,7 +126,9 @@ def check_page_tokens(page_tokens: int) -> int:
     Raises:
         InvalidInputError: Not a whole number in bounds.
     """
-    return check_number(page_tokens, name="page_tokens", minimum=_MINIMUM_PAGE_TOKENS, maximum=MAXIMUM_PAGE_TOKENS)
+    return check_number(
+        page_tokens, name="page_tokens", minimum=_MINIMUM_PAGE_TOKENS, maximum=MAXIMUM_PAGE_TOKENS
+    )
 
 
 def check_source_ids(given: Iterable[int] | str) -> list[int]:
@@ -123,13 +138,21 @@ def check_source_ids(given: Iterable[int] | str) -> list[int]:
         InvalidInputError: Not numbers, or too many.
     """
     try:
-        numbers = read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))
+        numbers = (
+            read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))
+        )
     except TypeError as error:
-        raise InvalidInputError(f"source_ids must be numbers or a text such as '3, 11-20', not {given!r}") from error
+        raise InvalidInputError(
+            f"source_ids must be numbers or a text such as '3, 11-20', not {given!r}"
+        ) from error
     except ValueError as error:
-        raise InvalidInputError(f"source_ids must be numbers or a text such as '3, 11-20': {error}") from error
+        raise InvalidInputError(
+            f"source_ids must be numbers or a text such as '3, 11-20': {error}"
+        ) from error
     for number in numbers:
         check_number(number, name="a source id", minimum=1, maximum=2**53 - 1)
     if len(numbers) > MAX_SOURCES:
-        raise TooManyIdsError(f"more than {MAX_SOURCES:,} source ids in one call; ask for fewer at a time")
+        raise TooManyIdsError(
+            f"more than {MAX_SOURCES:,} source ids in one call; ask for fewer at a time"
+        )
     return numbers

@@ -13,7 +13,8 @@ from convstore.sources.source import FoundSource
 from convstore.values.models import Source
 
 _LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
-_MAX_NAMED, _NAME_CHARACTERS = 5, 60
+_MAX_NAMED = 5
+_NAME_CHARACTERS = 60
 
 
 def make_source(source: EntrySource, found: FoundSource | None, *, content: str) -> Source:
@@ -68,4 +69,6 @@ def page_source(
         return whole, room
     rest = [f"{len(left_out) - _MAX_NAMED} more"] if len(left_out) > _MAX_NAMED else []
     kept |= mark("left_out", keys=[*left_out[:_MAX_NAMED], *rest], message=_LEFT_OUT)
-    return whole.model_copy(update={"title": source.title, "url": source.url, "metadata": kept}), room
+    return whole.model_copy(
+        update={"title": source.title, "url": source.url, "metadata": kept}
+    ), room

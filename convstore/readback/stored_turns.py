@@ -60,7 +60,9 @@ class StoredTurn:
     @property
     def last(self) -> int:
         """Ordinal of the last message of its range."""
-        return next(part.messages[-1].ordinal for part in reversed(self.range.values()) if part.messages)
+        return next(
+            part.messages[-1].ordinal for part in reversed(self.range.values()) if part.messages
+        )
 
     def extend(self, rest: StoredTurn) -> None:
         """Add what stands in its range after the entries that were read before."""
@@ -68,24 +70,35 @@ class StoredTurn:
 
     def entry_of(self, ordinal: int) -> Entry:
         """Return the entry of one of its messages."""
-        return next(part.entry for part in self.parts.values() if part.entry.first <= ordinal <= part.entry.last)
+        return next(
+            part.entry
+            for part in self.parts.values()
+            if part.entry.first <= ordinal <= part.entry.last
+        )
 
     def judge(self, log: Snapshot, later: Parts) -> None:
         """Find its messages and fold them, given all parts of it that follow a later question."""
         self.parts = dict(sorted((self.range | later).items()))
         self.logged = LoggedTurn(self.question, self.first.id)
         for part in self.parts.values():
-            self.logged.add(part.messages, log.active.event_of(part.entry) if self.question else None)
+            self.logged.add(
+                part.messages, log.active.event_of(part.entry) if self.question else None
+            )
         self.logged.settle(log.tail)
         shown = {message.ordinal: message for message in self.logged.messages}
         for part in self.range.values():
-            shown |= {message.ordinal: message for message in part.messages if not turn_shown(message, log)}
+            shown |= {
+                message.ordinal: message
+                for message in part.messages
+                if not turn_shown(message, log)
+            }
         self.messages = sorted(shown.values(), key=_ordinal)
 
 
 def split(entries: Sequence[Entry]) -> tuple[StoredTurn, list[StoredTurn]]:
     """Split successive entries with active messages into the rest of an earlier turn and the turns that begin there."""
-    rest, turns = StoredTurn(), list[StoredTurn]()
+    rest = StoredTurn()
+    turns = list[StoredTurn]()
     current = rest
     for entry in entries:
         part = current.range[entry.number] = Part(entry, [])

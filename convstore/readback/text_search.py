@@ -21,7 +21,8 @@ def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
     >>> list(matches("Maße, MASSE, masse", "mASSe"))
     [(0, 4), (6, 11), (13, 18)]
     """
-    folded, wanted = fold(text), fold(find)
+    folded = fold(text)
+    wanted = fold(find)
     # Some characters become several, such as the German sharp s: where each one ends in the folded text.
     ends: Sequence[int] = range(1, len(text) + 1)
     if len(folded) > len(text):
@@ -54,7 +55,9 @@ def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
         yield start, stop
 
 
-def windows_with_words(texts: Sequence[str], find: str, *, limit: int) -> list[tuple[int, int, int]]:
+def windows_with_words(
+    texts: Sequence[str], find: str, *, limit: int
+) -> list[tuple[int, int, int]]:
     """Return the windows with most words of a query, in any form: index of the text, start and end, best first.
 
     >>> windows_with_words(["Whales sing.", "A seal and a whale."], "seals whale", limit=1)

@@ -25,7 +25,8 @@ from convstore.values.scope import Scope, check_number
 from convstore.values.stamps import TurnOutline
 
 _MAX_NUMBER = 2**53
-_MAX_ENTRIES, _MAX_OUTLINE = 100, 1_000
+_MAX_ENTRIES = 100
+_MAX_OUTLINE = 1_000
 _TEXT_CHARACTERS = 120
 
 
@@ -33,7 +34,8 @@ class Turns:
     """Reads turns for all conversations of a store."""
 
     def __init__(self, reader: LogReader, drafts: Drafts) -> None:
-        self._reader, self._drafts = reader, drafts
+        self._reader = reader
+        self._drafts = drafts
 
     async def get(self, scope: Scope, turn_id: str) -> Turn | None:
         """Return the turn that begins with an active message; None if there is none."""
@@ -42,12 +44,16 @@ class Turns:
         if cached is None or not rows:
             return None
         log = await self._snapshot(cached)
-        turn = await self.stored(log, rows[turn_id].message.ordinal, start=rows[turn_id].entry.number)
+        turn = await self.stored(
+            log, rows[turn_id].message.ordinal, start=rows[turn_id].entry.number
+        )
         return await self._with_draft(log, await self._whole(log, turn)) if turn else None
 
     async def stored(self, log: Snapshot, first: int, *, start: int) -> StoredTurn | None:
         """Return the turn whose first message has an ordinal and stands in the entry `start`; None without one."""
-        reading = self._forward(log, first - 1, first + 1, at_once=_entries_with(log, 1), start=start)
+        reading = self._forward(
+            log, first - 1, first + 1, at_once=_entries_with(log, 1), start=start
+        )
         async with aclosing(reading) as turns:
             async for turn in turns:
                 return turn
@@ -56,18 +62,30 @@ class Turns:
     async def _with_draft(self, log: Snapshot, turn: Turn) -> Turn:
         """Return a turn with the reply that is being streamed, or was when its worker was killed."""
         draft = None if turn.is_finished else await self._drafts.find(log.cached.conversation)
-        if draft is None or (draft.turn, draft.variant, draft.after) != (turn.turn_id, "", log.tail.messages):
+        if draft is None or (draft.turn, draft.variant, draft.after) != (
+            turn.turn_id,
+            "",
+            log.tail.messages,
+        ):
             return turn
         return turn.model_copy(update={"draft": draft.text})
 
     async def read(
-        self, scope: Scope, *, after: int | None, before: int | None, limit: int | None, newest_first: bool
+        self,
+        scope: Scope,
+        *,
+        after: int | None,
+        before: int | None,
+        limit: int | None,
+        newest_first: bool,
     ) -> AsyncGenerator[Turn, None]:
         """Yield whole active turns that begin in a range of ordinals, as of the start of the iteration."""
         for name, value in (("after", after), ("before", before), ("limit", limit)):
             if value is not None:
                 check_number(value, name=name, minimum=0, maximum=_MAX_NUMBER)
-        async with aclosing(self._turns_between(scope, after, before, limit, newest_first=newest_first)) as turns:
+        async with aclosing(
+            self._turns_between(scope, after, before, limit, newest_first=newest_first)
+        ) as turns:
             async for log, turn in turns:
                 yield await self._whole(log, turn)
 
@@ -76,7 +94,9 @@ class Turns:
         check_number(limit, name="limit", minimum=1, maximum=_MAX_OUTLINE)
         if before is not None:
             check_number(before, name="before", minimum=0, maximum=_MAX_NUMBER)
-        async with aclosing(self._turns_between(scope, None, before, limit, newest_first=True)) as turns:
+        async with aclosing(
+            self._turns_between(scope, None, before, limit, newest_first=True)
+        ) as turns:
             return [self._outline(log, turn) async for log, turn in turns][::-1]
 
     async def last_policy(self, scope: Scope) -> HistoryPolicy | None:
@@ -93,16 +113,25 @@ class Turns:
             return await self._reader.snapshot(cached)
 
     async def _turns_between(
-        self, scope: Scope, after: int | None, before: int | None, limit: int | None, *, newest_first: bool
+        self,
+        scope: Scope,
+        after: int | None,
+        before: int | None,
+        limit: int | None,
+        *,
+        newest_first: bool,
     ) -> AsyncGenerator[tuple[Snapshot, StoredTurn], None]:
         """Yield up to `limit` turns that begin in a range of ordinals, each with the log."""
         cached = await self._reader.find(scope)
         remaining = _MAX_NUMBER if limit is None else limit
         if cached is None or not remaining:
             return
-        log, reading = await self._snapshot(cached), self._backward if newest_first else self._forward
+        log = await self._snapshot(cached)
+        reading = self._backward if newest_first else self._forward
         until = _MAX_NUMBER if before is None else before
-        async with aclosing(reading(log, after or 0, until, at_once=_entries_with(log, remaining))) as turns:
+        async with aclosing(
+            reading(log, after or 0, until, at_once=_entries_with(log, remaining))
+        ) as turns:
             async for turn in turns:
                 yield log, turn
                 remaining -= 1
@@ -157,20 +186,25 @@ class Turns:
                 if len(wanted) < len(turns):
                     return
 
-    async def _newest_first(self, log: Snapshot, end: int, at_once: int) -> AsyncGenerator[Sequence[Entry], None]:
+    async def _newest_first(
+        self, log: Snapshot, end: int, at_once: int
+    ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries before a number with their active messages, newest first; each batch is in order."""
         while (end := log.active.end_before(end)) > 1:
             start = log.active.stretch_before(end, max(1, end - at_once))
             async with self._reader.reading(log.cached):
                 entries = await self._reader.entries(log.cached, start=start, before=end)
             yield log.active.of(entries)
-            end, at_once = start, grown(at_once)
+            end = start
+            at_once = grown(at_once)
 
     async def _entry_with(self, log: Snapshot, ordinal: int) -> int:
         """Return the number of the entry of a message, 1 if there is none."""
         if ordinal <= 1:
             return 1
-        found = await self._reader.log.entries_around(log.cached.conversation, before=ordinal + 1, limit=1)
+        found = await self._reader.log.entries_around(
+            log.cached.conversation, before=ordinal + 1, limit=1
+        )
         return found[0].number if found else 1
 
     async def _end_of_turn(self, log: Snapshot, before: int, at_once: int) -> int:
@@ -180,12 +214,20 @@ class Turns:
             async with aclosing(self._reader.batches(log, start=start, at_once=at_once)) as batches:
                 async for entries in batches:
                     for entry in entries:
-                        if any(message.begins_turn and message.ordinal >= before for message in entry.messages):
+                        if any(
+                            message.begins_turn and message.ordinal >= before
+                            for message in entry.messages
+                        ):
                             return entry.number + 1
         return log.tail.entries + 1
 
     async def _with_later(
-        self, log: Snapshot, turns: Sequence[StoredTurn], before: int, *, later: Mapping[int, Parts] | None = None
+        self,
+        log: Snapshot,
+        turns: Sequence[StoredTurn],
+        before: int,
+        *,
+        later: Mapping[int, Parts] | None = None,
     ) -> list[tuple[StoredTurn, Parts]]:
         """Return those of some turns that begin before an ordinal, each with its parts after later questions.
 
@@ -214,7 +256,9 @@ class Turns:
         near = {number: part.entry for turn in turns for number, part in turn.range.items()}
         known = {number: entry for number, entry in near.items() if turns_before(entry) & questions}
         async with self._reader.reading(log.cached):
-            found = await self._reader.log.entries_of_turns(log.cached.conversation, questions, known=known)
+            found = await self._reader.log.entries_of_turns(
+                log.cached.conversation, questions, known=known
+            )
         shown = log.active.of([entry for entry in found if entry.number <= log.tail.entries])
         return [*known.values(), *shown]
 
@@ -230,7 +274,9 @@ class Turns:
         stamped = [message for message in answers if message.stamp]
         answer = next(reversed(stamped or answers), None)
         end = turn.entry_of((answer or turn.messages[-1]).ordinal)
-        counted = [message for message in end.messages if not answer or message.ordinal < answer.ordinal]
+        counted = [
+            message for message in end.messages if not answer or message.ordinal < answer.ordinal
+        ]
         before = end.totals.tokens - sum(message.tokens for message in end.messages)
         return TurnOutline(
             **_facts(turn),
@@ -248,7 +294,8 @@ def _entries_with(log: Snapshot, limit: int) -> int:
 
 def _facts(turn: StoredTurn) -> dict[str, Any]:
     """Return what `Turn` and `TurnOutline` both say of a turn."""
-    first, over = turn.first, turn.logged.over
+    first = turn.first
+    over = turn.logged.over
     return {
         "turn_id": first.id,
         "number": turn.number,

@@ -34,7 +34,9 @@ async def read_page(
     snapshot = Snapshot(cached, log.tail) if everything else log
     at_once = min(about(limit, snapshot.tail.messages, snapshot.tail.entries), _MAXIMUM_ENTRIES)
     if after is None:
-        reading = newest_first(reader, snapshot, before=_END if before is None else before, at_once=at_once)
+        reading = newest_first(
+            reader, snapshot, before=_END if before is None else before, at_once=at_once
+        )
     else:
         reading = in_order(reader, snapshot, after=after, at_once=at_once)
     found = list[Row]()
@@ -50,7 +52,8 @@ async def newest_first(
     reader: LogReader, snapshot: Snapshot, *, before: int, at_once: int
 ) -> AsyncGenerator[Row, None]:
     """Yield the active messages before an ordinal, newest first; the first read is of `at_once` entries."""
-    cached, active = snapshot.cached, snapshot.active
+    cached = snapshot.cached
+    active = snapshot.active
     number = snapshot.tail.entries + 1 if before > snapshot.tail.messages else 0
     while number != 1:
         async with reader.reading(cached):
@@ -59,12 +62,15 @@ async def newest_first(
                 start = active.stretch_before(number, max(1, number - at_once))
                 entries = await reader.entries(cached, start=start, before=number)
             else:  # the entry is not known yet
-                entries = await reader.log.entries_around(cached.conversation, before=before, limit=at_once)
+                entries = await reader.log.entries_around(
+                    cached.conversation, before=before, limit=at_once
+                )
                 check_dense(cached.conversation, entries)
         for row in reversed(rows_of(active.of(entries))):
             if row.message.ordinal < before:
                 yield row
-        number, at_once = entries[0].number if entries else 1, grown(at_once)
+        number = entries[0].number if entries else 1
+        at_once = grown(at_once)
 
 
 async def in_order(
@@ -72,7 +78,9 @@ async def in_order(
 ) -> AsyncGenerator[Row, None]:
     """Yield the active messages after an ordinal, in order; `start` is the number of their first entry, if known."""
     if after and not start:
-        found = await reader.log.entries_around(snapshot.cached.conversation, before=after + 2, limit=1)
+        found = await reader.log.entries_around(
+            snapshot.cached.conversation, before=after + 2, limit=1
+        )
         start = found[0].number if found else 1
     async with aclosing(reader.batches(snapshot, start=start or 1, at_once=at_once)) as batches:
         async for entries in batches:

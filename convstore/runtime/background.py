@@ -65,11 +65,15 @@ class Background:
             task.add_done_callback(self._tasks.discard)
             task.add_done_callback(retrieve_cancellation)
 
-    async def _worked(self, work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> None:
+    async def _worked(
+        self, work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop
+    ) -> None:
         try:
             await work()
         finally:
-            self._working.discard(loop)  # at once: what is started from now on, the work does not see
+            self._working.discard(
+                loop
+            )  # at once: what is started from now on, the work does not see
 
     def _own(self) -> set[asyncio.Future[Any]]:
         # Done ones do not count: since Python 3.12 to await them does not let the loop run, which would discard them.
@@ -129,7 +133,9 @@ async def _announced(work: Coroutine[Any, Any, _Result], ended: asyncio.Future[N
         _announce(ended)
 
 
-def _end(work: Coroutine[Any, Any, Any], ended: asyncio.Future[None], _task: asyncio.Future[Any]) -> None:
+def _end(
+    work: Coroutine[Any, Any, Any], ended: asyncio.Future[None], _task: asyncio.Future[Any]
+) -> None:
     work.close()
     _announce(ended)
 

@@ -30,9 +30,11 @@ TAIL_LIFETIME = 10.0
 _MAXIMUM_CONVERSATIONS = 1_000
 _MAXIMUM_BYTES = 32_000_000
 _MAXIMUM_QUESTIONS = 16
-_ENTRY_OVERHEAD, _MESSAGE_OVERHEAD = 350, 550
+_ENTRY_OVERHEAD = 350
+_MESSAGE_OVERHEAD = 550
 """Bytes that a cached entry and a cached message take in addition to their stored size."""
-_CONVERSATION_OVERHEAD, _ITEM_OVERHEAD = 6_000, 150
+_CONVERSATION_OVERHEAD = 6_000
+_ITEM_OVERHEAD = 150
 """Bytes of a cached conversation, and of a source that was shown or a rewound range."""
 
 
@@ -71,7 +73,9 @@ class LoadedEnd:
         kept = [message.kept for entry in self.entries for message in entry.messages]
         stored = sum([entry.size for entry in self.entries])
         forms = sum([len(form.body) for form in kept if form and form.body])
-        self.size = stored + forms + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(kept)
+        self.size = (
+            stored + forms + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(kept)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +127,9 @@ class CachedConversation:
     payload_size: int = 0
     end: LoadedEnd | None = None
     counted_size: int = 0
-    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(default_factory=WeakKeyDictionary)
+    locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = field(
+        default_factory=WeakKeyDictionary
+    )
 
     def know_questions(self, messages: Iterable[EntryMessage]) -> None:
         """Remember where the questions among some messages stand."""
@@ -155,7 +161,8 @@ class CachedConversation:
     @property
     def size(self) -> int:
         """Estimate the memory that it takes."""
-        state, system = self.state[1] if self.state else None, self.system
+        state = self.state[1] if self.state else None
+        system = self.system
         stored, summary = (state.system, state.summary) if state else (None, None)
         records = (system, stored if stored is not system else None)
         texts = [message.body for record in records if record for message in record.messages]
@@ -168,7 +175,8 @@ class CachedConversation:
     def follow(self, active: Rewinds) -> None:
         """Cache the active messages if they are those as of a newer rewind entry."""
         if active.entry > self.active.entry:
-            self.active, self.view_start = active, None
+            self.active = active
+            self.view_start = None
 
     def doubt(self) -> None:
         """Forget tail and refresh, because the entry of an insert may be in the log or not."""
@@ -191,7 +199,9 @@ class ConversationCache:
     """
 
     def __init__(self, clock: Clock, scope_keys: Sequence[str]) -> None:
-        self._clock, self._scope_keys, self.size = clock, scope_keys, 0
+        self._clock = clock
+        self._scope_keys = scope_keys
+        self.size = 0
         self.on_discarded: Callable[[int], None] = lambda _number: None
         self._joined: list[ConversationCache] = [self]
         self._by_scope: OrderedDict[Scope, CachedConversation] = OrderedDict()
@@ -209,7 +219,9 @@ class ConversationCache:
         cached = self._by_scope.get(scope)
         if cached is None or cached.conversation != conversation:
             self._drop(scope)
-            cached = self._by_scope[scope] = CachedConversation(scope, conversation, self._clock.moment())
+            cached = self._by_scope[scope] = CachedConversation(
+                scope, conversation, self._clock.moment()
+            )
             while len(self._by_scope) > _MAXIMUM_CONVERSATIONS:
                 self._drop(next(iter(self._by_scope)))
         self.verify(cached)
@@ -224,7 +236,8 @@ class ConversationCache:
 
     def verify(self, cached: CachedConversation) -> None:
         """Record that the head was just seen with this conversation."""
-        cached.verified_at, cached.unverified = self._clock.moment(), 0
+        cached.verified_at = self._clock.moment()
+        cached.unverified = 0
 
     def is_fresh(self, cached: CachedConversation) -> bool:
         """Return True if the id may be used without reading the head first."""
@@ -248,12 +261,15 @@ class ConversationCache:
         self._count(cached)
         for held, evict in ((self._with_messages, self._release), (self._by_scope, self._drop)):
             held.move_to_end(cached.scope)
-            while self.size > _MAXIMUM_BYTES and (oldest := next(iter(held.values()))) is not cached:
+            while (
+                self.size > _MAXIMUM_BYTES and (oldest := next(iter(held.values()))) is not cached
+            ):
                 evict(oldest.scope)
 
     def _count(self, cached: CachedConversation) -> None:
         size = cached.size
-        self.size, cached.counted_size = self.size + size - cached.counted_size, size
+        self.size = self.size + size - cached.counted_size
+        cached.counted_size = size
 
     def is_confirmed(self, cached: CachedConversation) -> bool:
         """Return True if the cached tail may be used without comparing it with the log first."""
@@ -302,7 +318,9 @@ class ConversationCache:
 
     def _release(self, scope: Scope) -> None:
         if cached := self._with_messages.pop(scope, None):
-            cached.payloads, cached.payload_size, cached.end = {}, 0, None
+            cached.payloads = {}
+            cached.payload_size = 0
+            cached.end = None
             self._count(cached)
 
     def _drop(self, scope: Scope) -> None:
@@ -311,9 +329,12 @@ class ConversationCache:
             self.size -= cached.counted_size
             cached.counted_size = 0
 
-    def keep_payloads(self, cached: CachedConversation, payloads: Mapping[str, CachedPayload]) -> None:
+    def keep_payloads(
+        self, cached: CachedConversation, payloads: Mapping[str, CachedPayload]
+    ) -> None:
         """Replace the cached payloads of a conversation; if they exceed the limit, the last ones are kept."""
-        kept, room = dict[str, CachedPayload](), _MAXIMUM_BYTES
+        kept = dict[str, CachedPayload]()
+        room = _MAXIMUM_BYTES
         for id_, payload in reversed(list(payloads.items())) if self.is_current(cached) else ():
             room -= getsizeof(payload.text)
             if room < 0:
@@ -326,7 +347,9 @@ class ConversationCache:
     def end_turn(self, cached: CachedConversation) -> None:
         """Reduce the payloads of the turn in progress to the parts that views show once it is finished."""
         lasting = {
-            id_: kept if kept.is_lasting else CachedPayload(kept.text[: kept.shown], kept.shown, is_lasting=True)
+            id_: kept
+            if kept.is_lasting
+            else CachedPayload(kept.text[: kept.shown], kept.shown, is_lasting=True)
             for id_, kept in cached.payloads.items()
             if kept.is_lasting or kept.shown
         }

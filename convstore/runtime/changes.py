@@ -22,7 +22,9 @@ _LOGGER = logging.getLogger("convstore")
 _CONVERSATION = re.compile("[:#]")
 """What ends the conversation's id in a key."""
 
-_POLL_SECONDS, _LOOK_SECONDS, _RETRY_SECONDS = 1.0, 10.0, 60.0
+_POLL_SECONDS = 1.0
+_LOOK_SECONDS = 10.0
+_RETRY_SECONDS = 60.0
 """How long a watcher waits at most without a change stream, and with one: a lease that lapses changes no document."""
 
 
@@ -38,9 +40,14 @@ class Changes:
     """Wakes all watchers of a store."""
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
-        self._driver, self._clock, self._background = driver, clock, Background()
+        self._driver = driver
+        self._clock = clock
+        self._background = Background()
         self._all = set[Watched]()
-        self._is_live, self._is_closed, self._is_told, self._retry_at = False, False, False, 0.0
+        self._is_live = False
+        self._is_closed = False
+        self._is_told = False
+        self._retry_at = 0.0
 
     @contextmanager
     def watched(self) -> Iterator[Watched]:
@@ -60,7 +67,10 @@ class Changes:
         if not self._is_live and self._clock.monotonic() >= self._retry_at:
             self._background.start(self._follow)
         seconds = _LOOK_SECONDS if self._is_live and watched.conversation else _POLL_SECONDS
-        waiting = [asyncio.ensure_future(watched.changed.wait()), asyncio.ensure_future(self._clock.sleep(seconds))]
+        waiting = [
+            asyncio.ensure_future(watched.changed.wait()),
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+        ]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -85,12 +95,22 @@ class Changes:
                         return
                     changed = _CONVERSATION.split(key)[0]
                     # The first key tells that the stream is open: what changed before is read now.
-                    self._wake(watched for watched in self._all if watched.conversation == changed or not self._is_live)
+                    self._wake(
+                        watched
+                        for watched in self._all
+                        if watched.conversation == changed or not self._is_live
+                    )
                     self._is_live = True
         except StoreError as error:  # the watchers' reads report a server that is down
-            if not (self._is_told or isinstance(error, StoreUnavailableError) or self._driver.name == "memory"):
+            if not (
+                self._is_told
+                or isinstance(error, StoreUnavailableError)
+                or self._driver.name == "memory"
+            ):
                 self._is_told = True
-                _LOGGER.warning("conversations are watched by reading them once a second: %s", error)
+                _LOGGER.warning(
+                    "conversations are watched by reading them once a second: %s", error
+                )
             self._retry_at = self._clock.monotonic() + _RETRY_SECONDS
         finally:
             self._is_live = False

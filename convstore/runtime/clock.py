@@ -26,7 +26,8 @@ APPEND_SECONDS = 60.0
 """Timeout of an append; a later sweep finds everything that it may have written."""
 
 
-_BACKOFF, _LONGEST_BACKOFF = 0.002, 0.2
+_BACKOFF = 0.002
+_LONGEST_BACKOFF = 0.2
 
 
 async def pause(tries: int) -> None:
@@ -79,7 +80,9 @@ class Clock:
 
     now: Callable[[], datetime] = _now
     # time.monotonic stands still while the machine sleeps.
-    monotonic: Callable[[], float] = partial(time.clock_gettime, _BOOT_CLOCK) if _BOOT_CLOCK else time.monotonic
+    monotonic: Callable[[], float] = (
+        partial(time.clock_gettime, _BOOT_CLOCK) if _BOOT_CLOCK else time.monotonic
+    )
     wall: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     # In an empty context instead of that of the request that happened to set the timer.

@@ -27,10 +27,16 @@ class HeadRefresher:
     `on_append` gets scope and id after each append: the search index below `append` seals what rests.
     """
 
-    def __init__(self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str], None]) -> None:
-        self._heads, self._clock, self._on_append = heads, clock, on_append
+    def __init__(
+        self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str], None]
+    ) -> None:
+        self._heads = heads
+        self._clock = clock
+        self._on_append = on_append
 
-    async def insert(self, cached: CachedConversation, entry: Entry, insert: Awaitable[None]) -> bool:
+    async def insert(
+        self, cached: CachedConversation, entry: Entry, insert: Awaitable[None]
+    ) -> bool:
         """Await the insert of an entry, and refresh the head concurrently if that is due.
 
         A refresh that fails is repeated once after the insert. An acknowledged append must not have an old head:
@@ -43,13 +49,17 @@ class HeadRefresher:
         named = EntryRef(entry.number, entry.totals.link), entry.at
         try:
             if self._is_due(cached, entry.at):
-                exists, inserted = await asyncio.gather(self._refresh(cached, *named), insert, return_exceptions=True)
+                exists, inserted = await asyncio.gather(
+                    self._refresh(cached, *named), insert, return_exceptions=True
+                )
                 if isinstance(inserted, BaseException):
                     raise inserted
             else:
                 await insert
         except SlotTaken:
-            if cached.refreshed and cached.refreshed[2] == entry.totals.link:  # the head names this entry
+            if (
+                cached.refreshed and cached.refreshed[2] == entry.totals.link
+            ):  # the head names this entry
                 await self._refresh(cached, EntryRef(entry.number - 1, entry.after), entry.at)
             raise
         self._on_append(*cached.key)
@@ -74,9 +84,13 @@ class HeadRefresher:
         return not is_recent or (at - date >= REFRESH_AFTER and not backdated())
 
     async def _refresh(self, cached: CachedConversation, entry: EntryRef, at: datetime) -> bool:
-        scope, written_at = dict(cached.scope), self._clock.undated()
-        if not await self._heads.refresh(scope, cached.conversation, entry=entry, updated_at=at, written_at=written_at):
+        scope = dict(cached.scope)
+        written_at = self._clock.undated()
+        if not await self._heads.refresh(
+            scope, cached.conversation, entry=entry, updated_at=at, written_at=written_at
+        ):
             return False
-        cached.verified_at, cached.unverified = self._clock.moment(), 0
+        cached.verified_at = self._clock.moment()
+        cached.unverified = 0
         cached.refreshed = cached.verified_at, at, entry.link
         return True

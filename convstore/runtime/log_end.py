@@ -56,8 +56,12 @@ class LogEndReader:
     """
 
     def __init__(self, reader: LogReader, states: States, summaries: Summaries) -> None:
-        self.reader, self.states, self.summaries = reader, states, summaries
-        self._heads, self._cache, self._clock = reader.heads, reader.cache, reader.clock
+        self.reader = reader
+        self.states = states
+        self.summaries = summaries
+        self._heads = reader.heads
+        self._cache = reader.cache
+        self._clock = reader.clock
 
     async def find(self, scope: Scope) -> tuple[CachedConversation | None, Totals | None]:
         """Return the scope's conversation, and the totals of its log if its head was read. At most one command."""
@@ -110,7 +114,9 @@ class LogEndReader:
         size = sum(entry.size for entry in entries) + sum(passed)
         return LogEnd(state, entries, documents, size, round_trips)
 
-    async def _with_head(self, cached: CachedConversation, read: Callable[[], Awaitable[_Read]]) -> _Read:
+    async def _with_head(
+        self, cached: CachedConversation, read: Callable[[], Awaitable[_Read]]
+    ) -> _Read:
         found, _ = await asyncio.gather(read(), self._check_exists(cached))
         return found
 
@@ -137,15 +143,20 @@ class LogEndReader:
 
     async def _state(self, cached: CachedConversation, document: _Document) -> tuple[State, int]:
         """Return the state that a document holds; a large summary that is new has a document of its own."""
-        (token, digest), summary, round_trips = current_summary(document), None, 1
+        (token, digest) = current_summary(document)
+        summary = None
+        round_trips = 1
         if cached.state and current_summary(cached.state[0])[1] == digest:
             summary = cached.state[1].summary
         elif token:
             if (summary := summary_in(document)) is None:
-                summary, round_trips = await self.summaries.find(cached.conversation, token), 2
+                summary = await self.summaries.find(cached.conversation, token)
+                round_trips = 2
             if summary is None or summary.digest != digest:
                 key = summary_id(cached.conversation, token)
-                raise CorruptDocumentError(key, "the state refers to another content of it", collection=SUMMARIES)
+                raise CorruptDocumentError(
+                    key, "the state refers to another content of it", collection=SUMMARIES
+                )
         state = state_from(document, summary)
         cached.state = document, state
         return state, round_trips
@@ -154,7 +165,8 @@ class LogEndReader:
         """Insert a lost state again; an empty log has no state yet."""
         if not entries:
             return State(cached.conversation, self._clock.now())
-        totals, now = entries[-1].totals, self._clock.now()
+        totals = entries[-1].totals
+        now = self._clock.now()
         state = restored(
             cached.conversation,
             (await self.summaries.all(cached.conversation)).values(),

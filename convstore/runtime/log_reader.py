@@ -2,6 +2,8 @@
 
 A call reads by the conversation id that it found first. If the scope is deleted and used again during the call, it
 raises `ConversationDeletedError`, not an error about damage, and is repeated.
+
+The module is long because all its readers answer a deletion or a late writer in the same way.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from convstore.runtime.schema_watch import SchemaWatch
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.scope import Scope
 
-_ENTRIES_AT_ONCE, _MOST_EXCLUDED = 100, 64
+_ENTRIES_AT_ONCE = 100
+_MOST_EXCLUDED = 64
 _END = 2**53
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
 _DELETED = "the conversation was deleted while it was read; call again"
@@ -73,11 +76,16 @@ class Snapshot(NamedTuple):
         if self.tail.entries < earlier.tail.entries:  # a backup was restored
             return 1
         changed = difference(earlier.active.ranges, self.active.ranges)
-        return min((range_.first for ranges in changed for range_ in ranges), default=self.tail.messages + 1)
+        return min(
+            (range_.first for ranges in changed for range_ in ranges),
+            default=self.tail.messages + 1,
+        )
 
     def check_active(self, messages: Sequence[EntryMessage]) -> None:
         """Raise a MessageRewoundError if a message is not active."""
-        if found := next((message for message in messages if not self.active.has(message.ordinal)), None):
+        if found := next(
+            (message for message in messages if not self.active.has(message.ordinal)), None
+        ):
             raise MessageRewoundError(found.id)
 
 
@@ -127,7 +135,9 @@ class LogReader:
     def seen(self, scope: Scope, head: Head | None) -> CachedConversation | None:
         """Cache a head that was just read."""
         cached = self.cache.get(scope)
-        if cached and (head is None or first_id(head.conversation) != first_id(cached.conversation)):
+        if cached and (
+            head is None or first_id(head.conversation) != first_id(cached.conversation)
+        ):
             self.cache.discard(cached)
         return None if head is None else self.cache.add(scope, head.conversation)
 
@@ -168,7 +178,8 @@ class LogReader:
             ConversationDeletedError: The log is shorter because the conversation was deleted.
             StoreUnavailableError: The log is still stale after two seconds.
         """
-        entries, is_recent = cached.entries, self.cache.is_confirmed(cached)
+        entries = cached.entries
+        is_recent = self.cache.is_confirmed(cached)
         minimum_revision = cached.revision if revision else 0
         for pause in _PAUSES:
             if pause:
@@ -182,7 +193,9 @@ class LogReader:
                 self.cache.forget(cached)
                 return found
         self.cache.forget(cached)  # if a backup was restored, the next call accepts the shorter log
-        raise StoreUnavailableError("the server does not show all acknowledged writes yet; repeat the call")
+        raise StoreUnavailableError(
+            "the server does not show all acknowledged writes yet; repeat the call"
+        )
 
     async def messages_by_id(
         self, cached: CachedConversation, ids: Sequence[str], *, retry_if_stale: bool = True
@@ -190,7 +203,9 @@ class LogReader:
         """Return the messages with some ids, by id; read again if one is missing and `retry_if_stale`."""
         found = await self.log.messages_by_id(cached.conversation, ids)
         if retry_if_stale and len(found) < len(set(ids)) and cached.entries:
-            await self.tail(cached)  # a new primary may have shown less before; from now on it will not
+            await self.tail(
+                cached
+            )  # a new primary may have shown less before; from now on it will not
             found = await self.log.messages_by_id(cached.conversation, ids)
         cached.know_questions([row.message for row in found.values()])
         return found
@@ -204,9 +219,16 @@ class LogReader:
         """
         found = list[Entry]()
         while True:
-            without = [(range_.first, range_.last) for range_ in log.active.through(before)[-_MOST_EXCLUDED:]]
+            without = [
+                (range_.first, range_.last)
+                for range_ in log.active.through(before)[-_MOST_EXCLUDED:]
+            ]
             entries = await self.log.newest_results(
-                log.cached.conversation, before=before, limit=limit, tools_only=tools_only, without=without
+                log.cached.conversation,
+                before=before,
+                limit=limit,
+                tools_only=tools_only,
+                without=without,
             )
             found += [entry for entry in log.active.of(entries) if entry.messages]
             if len(found) >= limit or len(entries) < limit:
@@ -216,7 +238,9 @@ class LogReader:
     async def tail(self, cached: CachedConversation) -> Totals:
         """Return the totals of the last entry, after all entries that this store knows to be acknowledged."""
         totals = await self.read_your_writes(
-            cached, lambda: self.log.last_totals(cached.conversation), last=lambda totals: totals.entries
+            cached,
+            lambda: self.log.last_totals(cached.conversation),
+            last=lambda totals: totals.entries,
         )
         cached.entries = max(cached.entries, totals.entries)
         return totals
@@ -237,34 +261,47 @@ class LogReader:
         totals = await self.tail(cached) if totals is None else totals
         known = cached.active if known is None else known
         cached.entries = max(cached.entries, totals.rewind_entry)
-        numbers, read = known.missing(totals, entries), partial(self.log.entry, cached.conversation)
+        numbers = known.missing(totals, entries)
+        read = partial(self.log.entry, cached.conversation)
         found = await self._read_whole(cached, lambda: asyncio.gather(*map(read, numbers)))
         try:
             active = known.at(totals, [*entries, *found])
         except ValueError as error:
-            raise CorruptDocumentError(entry_id(cached.conversation, totals.rewind_entry), str(error)) from error
+            raise CorruptDocumentError(
+                entry_id(cached.conversation, totals.rewind_entry), str(error)
+            ) from error
         cached.follow(active)
         return Snapshot(cached, totals, active, found)
 
     async def branch(self, cached: CachedConversation, event: TurnEvent, *, through: int) -> Branch:
         """Return the variant that an event names, as of its last entry up to a number. At most three commands."""
-        own = await self.log.places.entries_of(cached.conversation, event.first_turn, [event.variant], through=through)
+        own = await self.log.places.entries_of(
+            cached.conversation, event.first_turn, [event.variant], through=through
+        )
         return branch_of(own, (await self.snapshot(cached, own[0].totals)).active)
 
     async def payloads(
         self, cached: CachedConversation, refs: Sequence[PayloadRef], *, runs: Sequence[int] = ()
     ) -> list[str]:
         """Return the whole texts of some payloads, in order; see `Log.payload_ranges`."""
-        return await self.payload_ranges(cached, [(ref, 0, ref.ends[-1]) for ref in refs], runs=runs)
+        return await self.payload_ranges(
+            cached, [(ref, 0, ref.ends[-1]) for ref in refs], runs=runs
+        )
 
     async def payload_ranges(
-        self, cached: CachedConversation, wanted: Sequence[tuple[PayloadRef, int, int]], *, runs: Sequence[int] = ()
+        self,
+        cached: CachedConversation,
+        wanted: Sequence[tuple[PayloadRef, int, int]],
+        *,
+        runs: Sequence[int] = (),
     ) -> list[str]:
         """Return ranges of payloads of entries that were read; see `Log.payload_ranges`."""
         read = partial(self.log.payload_ranges, cached.conversation, wanted, runs=runs)
         return await self._read_whole(cached, read)
 
-    async def _read_whole(self, cached: CachedConversation, read: Callable[[], Awaitable[_Found]]) -> _Found:
+    async def _read_whole(
+        self, cached: CachedConversation, read: Callable[[], Awaitable[_Found]]
+    ) -> _Found:
         """Read; if a document is missing, which a new primary may not show yet, wait for it and read again."""
         try:
             return await read()
@@ -272,11 +309,15 @@ class LogReader:
             await self.tail(cached)
             return await read()
 
-    async def payloads_of(self, cached: CachedConversation, messages: Sequence[EntryMessage]) -> dict[str, str]:
+    async def payloads_of(
+        self, cached: CachedConversation, messages: Sequence[EntryMessage]
+    ) -> dict[str, str]:
         """Return the payloads of those messages that have one, by message id; one command for successive messages."""
         refs = [message.payload for message in messages if message.payload]
         texts = await self.payloads(cached, refs, runs=payload_runs(messages))
-        return dict(zip((message.id for message in messages if message.payload), texts, strict=True))
+        return dict(
+            zip((message.id for message in messages if message.payload), texts, strict=True)
+        )
 
     async def decode_all(
         self, cached: CachedConversation, messages: Sequence[EntryMessage], *, whole: bool = True
@@ -295,7 +336,9 @@ class LogReader:
         def decode() -> list[BaseMessage]:
             if not whole:
                 return [shorten(self.codec, message, texts) for message in messages]
-            return [read_message(self.codec, message, texts.get(message.id, "")) for message in messages]
+            return [
+                read_message(self.codec, message, texts.get(message.id, "")) for message in messages
+            ]
 
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
@@ -305,20 +348,30 @@ class LogReader:
             return list(entries)
         return await asyncio.to_thread(recount, entries, codec=self.codec, counter=self.counter)
 
-    async def recount_tail(self, cached: CachedConversation, tail: Totals, branch: Snapshot | None = None) -> Totals:
+    async def recount_tail(
+        self, cached: CachedConversation, tail: Totals, branch: Snapshot | None = None
+    ) -> Totals:
         """Return the totals of the last entry, or of a branch, with sizes by the store's counter.
 
         If another counter wrote that entry, the log without payloads is read once, and later only new entries.
         """
         if tail.counter == self.counter.name or not tail.messages:
             return tail
-        log, last = branch or await self.snapshot(cached, tail), None if branch else cached.counted
-        is_part = last is not None and last.rewind_entry == tail.rewind_entry and last.entries <= tail.entries
+        log = branch or await self.snapshot(cached, tail)
+        last = None if branch else cached.counted
+        is_part = (
+            last is not None
+            and last.rewind_entry == tail.rewind_entry
+            and last.entries <= tail.entries
+        )
         counted = last if last is not None and is_part else Totals()
-        tokens, view_tokens = counted.tokens, counted.view_tokens
+        tokens = counted.tokens
+        view_tokens = counted.view_tokens
         async with aclosing(self.batches(log, start=counted.entries + 1)) as batches:
             async for entries in batches:
-                messages = [message for entry in await self.counted(entries) for message in entry.messages]
+                messages = [
+                    message for entry in await self.counted(entries) for message in entry.messages
+                ]
                 tokens += sum(message.tokens for message in messages)
                 view_tokens += sum(message.view_tokens for message in messages)
         found = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self.counter.name)
@@ -354,15 +407,24 @@ class LogReader:
                 if last and last[-1].number == start - 1:
                     check_dense(log.cached.conversation, [*last, *entries[:1]])
             yield log.active.of(entries)
-            start, at_once, last = end, grown(at_once), entries[-1:]
+            start = end
+            at_once = grown(at_once)
+            last = entries[-1:]
 
     async def events_in_gaps(self, log: Snapshot, turn_id: str) -> list[TurnEvent]:
         """Return what was decided about calls of a turn, in order, also where `batches` leaves entries out."""
-        found = await self.log.places.events_of(log.cached.conversation, turn_id, through=log.tail.entries)
+        found = await self.log.places.events_of(
+            log.cached.conversation, turn_id, through=log.tail.entries
+        )
         return [event for event in found if log.active.has(event.question)]
 
     async def entries(
-        self, cached: CachedConversation, *, start: int, before: int, fields: Mapping[str, int] = LEAN
+        self,
+        cached: CachedConversation,
+        *,
+        start: int,
+        before: int,
+        fields: Mapping[str, int] = LEAN,
     ) -> list[Entry]:
         """Return all entries from one number and before another, in order; they are known to be in the log.
 
@@ -371,7 +433,9 @@ class LogReader:
         """
 
         async def read() -> list[Entry]:
-            entries = await self.log.entries(cached.conversation, start=start, before=before, fields=fields)
+            entries = await self.log.entries(
+                cached.conversation, start=start, before=before, fields=fields
+            )
             check_dense(cached.conversation, entries, first=start, last=before - 1)
             return entries
 
@@ -385,9 +449,13 @@ class LogReader:
             return summary_messages(summary, self.codec, **options)
         except (TypeError, ValueError) as error:
             key, collection = summary.place
-            raise CorruptDocumentError(key, f"the messages of a summary: {error}", collection=collection) from error
+            raise CorruptDocumentError(
+                key, f"the messages of a summary: {error}", collection=collection
+            ) from error
 
-    async def walk(self, scope: Scope, tail: Totals | None = None) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
+    async def walk(
+        self, scope: Scope, tail: Totals | None = None
+    ) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
         """Iterate over the entries of the log up to its end or the one with these totals; an error if it is deleted."""
         cached = await self.find(scope)
         if cached is None:
@@ -407,7 +475,9 @@ def grown(at_once: int) -> int:
     return max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
 
 
-def check_dense(conversation: str, entries: Sequence[Entry], *, first: int = 0, last: int = 0) -> None:
+def check_dense(
+    conversation: str, entries: Sequence[Entry], *, first: int = 0, last: int = 0
+) -> None:
     """Check that entries are consecutive, from the number `first` or up to `last` if given.
 
     Raises:
@@ -416,7 +486,14 @@ def check_dense(conversation: str, entries: Sequence[Entry], *, first: int = 0, 
     numbers = [entry.number for entry in entries]
     first = first or (numbers[0] if numbers else last)
     last = last or first + len(numbers) - 1
-    missing = next((number for number, found in zip_longest(range(first, last + 1), numbers) if number != found), None)
+    missing = next(
+        (
+            number
+            for number, found in zip_longest(range(first, last + 1), numbers)
+            if number != found
+        ),
+        None,
+    )
     if missing:
         raise BrokenLogError(entry_id(conversation, missing), "the entry is missing")
     check_links(conversation, entries)
@@ -431,6 +508,8 @@ def check_links(conversation: str, entries: Sequence[Entry]) -> None:
     for before, entry in pairwise(entries):
         if entry.after != before.totals.link:
             is_next = entry.number == before.number + 1
-            problem = "it does not follow the entry before it" if is_next else "the entry is missing"
+            problem = (
+                "it does not follow the entry before it" if is_next else "the entry is missing"
+            )
             key = entry_id(conversation, entry.number if is_next else before.number + 1)
             raise BrokenLogError(key, problem)

@@ -27,7 +27,9 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._loop.run_forever, name="convstore-sync", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="convstore-sync", daemon=True
+        )
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -85,7 +87,8 @@ class Twin(Generic[_Store]):
     """
 
     def __init__(self, make: Callable[[], _Store]) -> None:
-        self._make, self._lock = make, threading.Lock()
+        self._make = make
+        self._lock = threading.Lock()
         self._made: tuple[LoopThread, _Store] | None = None
         self._is_closed = False
         self._process = os.getpid()
@@ -94,7 +97,9 @@ class Twin(Generic[_Store]):
         """Start again in a forked process, which has no thread of its parent's."""
         if self._process != os.getpid():
             _of_parents.append(self._made)
-            self._process, self._lock, self._made = os.getpid(), threading.Lock(), None
+            self._process = os.getpid()
+            self._lock = threading.Lock()
+            self._made = None
 
     def run(self, work: Callable[[_Store], Coroutine[Any, Any, _Result]]) -> _Result:
         """Run work on the second store and wait for the result.
@@ -112,7 +117,9 @@ class Twin(Generic[_Store]):
         try:
             return thread.run(work(store))
         except CancelledError as error:
-            raise StoreClosedError("this store was closed in the middle of the call; make a new one") from error
+            raise StoreClosedError(
+                "this store was closed in the middle of the call; make a new one"
+            ) from error
 
     async def close(self) -> None:
         """Close the second store and end its thread; sync callers get `StoreClosedError`."""
@@ -123,7 +130,9 @@ class Twin(Generic[_Store]):
     def _stop(self) -> None:
         self._leave_to_parent()
         with self._lock:
-            self._is_closed, made, self._made = True, self._made, None
+            self._is_closed = True
+            made = self._made
+            self._made = None
         if made is not None:
             thread, store = made
             thread.run(store.close())

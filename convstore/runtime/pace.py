@@ -24,7 +24,8 @@ class Pace:
     """The pauses of some work; `sleep` awaits a number of seconds."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self.sleep, self._used = sleep, 0.0
+        self.sleep = sleep
+        self._used = 0.0
 
     async def steps(self, work: Generator[None, None, _Made]) -> _Made:
         """Do work that yields after each step, with pauses, and return its result."""
@@ -45,7 +46,8 @@ class Pace:
         """Note that time was used, and pause if a slice is over."""
         self._used += seconds
         if self._used >= SLICE:
-            used, self._used = self._used, 0.0
+            used = self._used
+            self._used = 0.0
             await self.sleep(used / SHARE - used)
 
 

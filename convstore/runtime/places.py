@@ -36,20 +36,27 @@ async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
 
     One or two commands.
     """
-    row = await reader.log.places.last(log.cached.conversation, at_place(place), through=log.tail.entries)
+    row = await reader.log.places.last(
+        log.cached.conversation, at_place(place), through=log.tail.entries
+    )
     return row.standing if row else first_standing(place)
 
 
 async def place_at(reader: LogReader, log: Snapshot, question: StoredMessageRow) -> Place:
     """Return what stands at the place of a turn. One command, rarely three."""
-    return await place_with(reader, log, question, await standing_at(reader, log, place_of(question)))
+    return await place_with(
+        reader, log, question, await standing_at(reader, log, place_of(question))
+    )
 
 
-async def place_with(reader: LogReader, log: Snapshot, question: StoredMessageRow, standing: Standing | None) -> Place:
+async def place_with(
+    reader: LogReader, log: Snapshot, question: StoredMessageRow, standing: Standing | None
+) -> Place:
     """Return the place of a turn, given what the last entry says that changed it; rarely one or two commands."""
     if standing is None:
         standing = first_standing(place_of(question))
-    turn, ordinal = standing.shown.turn, question.message.ordinal
+    turn = standing.shown.turn
+    ordinal = question.message.ordinal
     if turn != question.message.id:
         rows = await reader.messages_by_id(log.cached, [turn]) if turn else {}
         if turn not in rows:
@@ -59,7 +66,9 @@ async def place_with(reader: LogReader, log: Snapshot, question: StoredMessageRo
     return Place(log, question, standing, log.active.has(ordinal))
 
 
-async def _answered_since(reader: LogReader, log: Snapshot, standing: Standing, question: int) -> Standing:
+async def _answered_since(
+    reader: LogReader, log: Snapshot, standing: Standing, question: int
+) -> Standing:
     """Return what stands at a place; if the question stood alone and has an answer since then, its own variant."""
     turn = standing.shown.turn
     is_answered = log.active.next_active(question + 1) <= log.tail.messages

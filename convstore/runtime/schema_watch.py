@@ -17,9 +17,11 @@ class SchemaWatch:
     """
 
     def __init__(self, migrator: Migrator, clock: Clock) -> None:
-        self._migrator, self._clock = migrator, clock
+        self._migrator = migrator
+        self._clock = clock
         self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
-        self._read_at, self.is_ready = clock.moment(), False
+        self._read_at = clock.moment()
+        self.is_ready = False
 
     async def check(self) -> None:
         """Raise a SchemaVersionError if a migration excludes this version, a NotSetUpError before `setup`."""
@@ -32,7 +34,8 @@ class SchemaWatch:
         """Read what the database asks for; raise as `check` does. One command."""
         read_at = self._clock.moment()
         await self._migrator.check()
-        self._read_at, self.is_ready = read_at, True
+        self._read_at = read_at
+        self.is_ready = True
 
     def _is_known(self) -> bool:
         return self.is_ready and self._clock.is_within(ID_LIFETIME, since=self._read_at)

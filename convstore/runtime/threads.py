@@ -25,10 +25,12 @@ _NOTICEABLE = 2_000
 
 _gates = WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
-PER_MESSAGE, _PER_VALUE = 500, 20
+PER_MESSAGE = 500
+_PER_VALUE = 20
 """Cost of a message, and of a value in it, in addition to its text, in characters."""
 
-_TEXTS, _CONTAINERS = (str, bytes), (dict, list, tuple)
+_TEXTS = (str, bytes)
+_CONTAINERS = (dict, list, tuple)
 
 
 async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int) -> _Result:
@@ -48,12 +50,15 @@ async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int)
 
 def characters_of(messages: Iterable[EntryMessage], payloads: Mapping[str, str]) -> int:
     """Estimate the text to decode in messages and their payloads, for `run_in_thread_if_long`."""
-    return sum(map(len, payloads.values())) + sum(PER_MESSAGE + len(message.body) for message in messages)
+    return sum(map(len, payloads.values())) + sum(
+        PER_MESSAGE + len(message.body) for message in messages
+    )
 
 
 def characters_in(messages: Sequence[BaseMessage]) -> int:
     """Estimate the text to encode in messages, for `run_in_thread_if_long`; stops once that is long."""
-    characters, todo = 0, list[Any](message.__dict__ for message in messages)
+    characters = 0
+    todo = list[Any](message.__dict__ for message in messages)
     while todo and characters <= _LONG:
         value = todo.pop()
         children = value.values() if isinstance(value, dict) else value[:_LONG]
@@ -64,6 +69,8 @@ def characters_in(messages: Sequence[BaseMessage]) -> int:
             elif isinstance(child, _CONTAINERS):
                 if child:
                     todo.append(child)
-            elif issubclass(type(child), Document):  # other objects are not touched: a property of theirs may raise
+            elif issubclass(
+                type(child), Document
+            ):  # other objects are not touched: a property of theirs may raise
                 todo.append(child.__dict__)
     return characters

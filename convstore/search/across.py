@@ -30,7 +30,8 @@ from convstore.search.searcher import Match, Searcher, ranked_of
 
 _AT_ONCE = 2
 """Number of such searches that an event loop runs at once; the others wait."""
-_MAX_CHARACTERS, _MAX_SECONDS = 4_000_000, 2.0
+_MAX_CHARACTERS = 4_000_000
+_MAX_SECONDS = 2.0
 """Limits of what a search reads that is in no segment."""
 _SPARE = 200
 """Messages that are ranked beyond the limit, as some may not be active. If more are not, messages are ranked again."""
@@ -73,10 +74,19 @@ class AcrossSearcher:
     """Searches any conversations of a store together."""
 
     def __init__(
-        self, reader: LogReader, logs: LogParts, segments: Segments, searcher: Searcher, sealer: Sealer
+        self,
+        reader: LogReader,
+        logs: LogParts,
+        segments: Segments,
+        searcher: Searcher,
+        sealer: Sealer,
     ) -> None:
-        self._reader, self._logs, self._segments, self._clock = reader, logs, segments, reader.clock
-        self._searcher, self._sealer = searcher, sealer
+        self._reader = reader
+        self._logs = logs
+        self._segments = segments
+        self._clock = reader.clock
+        self._searcher = searcher
+        self._sealer = sealer
         self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
     async def search(
@@ -94,7 +104,8 @@ class AcrossSearcher:
         return matches, sorted(search.incomplete)
 
     async def _matches_of(self, search: _Search) -> list[tuple[int, Match]]:
-        request, logs = search.request, await self._read(search)
+        request = search.request
+        logs = await self._read(search)
         found = await _ranked(logs, request, limit=request.limit + _SPARE)
         logs = await self._with_active(search, logs, {index for index, _ in found})
         active = [pair for pair in found if logs[pair[0]].is_active(pair[1].message)]
@@ -106,7 +117,8 @@ class AcrossSearcher:
     async def _read(self, search: _Search) -> list[SearchedLog]:
         """Return the log of each conversation; it is not known yet which messages are active."""
         known = await self._known(search)
-        unsealed, room = list[int](), _MAX_CHARACTERS
+        unsealed = list[int]()
+        room = _MAX_CHARACTERS
         for index, (_, totals) in enumerate(search.conversations):
             if totals.entries and not known[index].ends_with(totals):
                 size = max(0, totals.tokens - known[index].last.tokens) * CHARACTERS_PER_TOKEN
@@ -116,10 +128,15 @@ class AcrossSearcher:
         until = self._clock.monotonic() + _MAX_SECONDS
 
         async def read(index: int) -> SearchedLog:
-            cached, chain = search.conversations[index][0], known[index]
+            cached = search.conversations[index][0]
+            chain = known[index]
             if index in search.incomplete or self._clock.monotonic() > until:
                 search.incomplete.add(index)
-                last = await self._reader.log.entry(cached.conversation, chain.last.until) if chain else None
+                last = (
+                    await self._reader.log.entry(cached.conversation, chain.last.until)
+                    if chain
+                    else None
+                )
                 return SearchedLog(chain.parts if last and chain.ends_with(last.totals) else ())
             log = await self._logs.read(cached, search.request, chain)
             if log.unsealed:
@@ -128,7 +145,9 @@ class AcrossSearcher:
             return log
 
         logs = [SearchedLog(chain.parts) for chain in known]
-        for index, log in zip(unsealed, await search.each(unsealed, read, SearchedLog()), strict=True):
+        for index, log in zip(
+            unsealed, await search.each(unsealed, read, SearchedLog()), strict=True
+        ):
             logs[index] = log
         for index in search.incomplete:
             self._sealer.schedule(*search.conversations[index][0].key)
@@ -137,7 +156,10 @@ class AcrossSearcher:
     async def _known(self, search: _Search) -> list[Chain]:
         """Return the segments of each conversation, with the words of the query alone. One command."""
         known = [Chain() for _ in search.conversations]
-        chain_of = {cached.conversation: chain for (cached, _), chain in zip(search.conversations, known, strict=True)}
+        chain_of = {
+            cached.conversation: chain
+            for (cached, _), chain in zip(search.conversations, known, strict=True)
+        }
         async for document in self._segments.documents_of_all(chain_of):
             chain_of[document["conversation"]].add(document, only=search.request.groups)
         for (cached, _), chain in zip(search.conversations, known, strict=True):
@@ -150,7 +172,8 @@ class AcrossSearcher:
         """Return the logs; of some it is known which messages are active. One command for each that needs any."""
 
         async def read(index: int) -> SearchedLog:
-            (cached, totals), log = search.conversations[index], logs[index]
+            (cached, totals) = search.conversations[index]
+            log = logs[index]
             if index not in indexes or log.snapshot:
                 return log
             return replace(log, snapshot=await self._reader.snapshot(cached, totals))
@@ -166,11 +189,15 @@ class AcrossSearcher:
             matches = await self._searcher.matches(cached, logs[index], own, search.request)
             return [(index, matched) for matched in matches]
 
-        groups = await search.each(list(dict.fromkeys(index for index, _ in found)), match, list[tuple[int, Match]]())
+        groups = await search.each(
+            list(dict.fromkeys(index for index, _ in found)), match, list[tuple[int, Match]]()
+        )
         return [pair for group in groups for pair in group]
 
 
-async def _ranked(logs: Sequence[SearchedLog], request: SearchRequest, *, limit: int) -> list[tuple[int, Found]]:
+async def _ranked(
+    logs: Sequence[SearchedLog], request: SearchRequest, *, limit: int
+) -> list[tuple[int, Found]]:
     """Return the best messages that may be active, each with the index of its log."""
     parts: list[Part] = []
     place_of: list[tuple[int, int]] = []
@@ -179,4 +206,6 @@ async def _ranked(logs: Sequence[SearchedLog], request: SearchRequest, *, limit:
         place_of += [(index, number) for number in range(len(log.parts) + 1)]
 
     found = await ranked_of(parts, lambda part: logs[place_of[part][0]], request, limit=limit)
-    return [(place_of[place.part][0], place._replace(part=place_of[place.part][1])) for place in found]
+    return [
+        (place_of[place.part][0], place._replace(part=place_of[place.part][1])) for place in found
+    ]

@@ -31,7 +31,8 @@ MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
 """More text or entries than this after the last segment are due to be sealed."""
 
-_ENTRIES_AT_ONCE, _CHARACTERS_AT_ONCE = 32, 800_000
+_ENTRIES_AT_ONCE = 32
+_CHARACTERS_AT_ONCE = 800_000
 """Maximum of what is read at once."""
 
 Unsealed = tuple[StoredSegment, IndexBuilder]
@@ -88,11 +89,14 @@ class SearchedLog:
 
     def is_active(self, message: IndexedMessage) -> bool:
         """Return True for an active message, in a log that could be read."""
-        return bool(self.parts) and (self.snapshot is None or self.snapshot.active.has(message.ordinal))
+        return bool(self.parts) and (
+            self.snapshot is None or self.snapshot.active.has(message.ordinal)
+        )
 
     def turn_of(self, found: Found) -> IndexedMessage:
         """Return the first message of the turn that an active message is listed with."""
-        part, before = self.parts[found.part], None
+        part = self.parts[found.part]
+        before = None
         until = bisect_right(part.questions, part.windows.message_of[found.windows[0]])
         earlier = ((piece, piece.questions) for piece in reversed(self.parts[: found.part]))
         for segment, questions in ((part, part.questions[:until]), *earlier):
@@ -113,9 +117,13 @@ class LogParts:
     """Reads the logs of all conversations of a store."""
 
     def __init__(self, reader: LogReader, segments: Segments | None) -> None:
-        self._reader, self._segments, self._codec = reader, segments, reader.codec
+        self._reader = reader
+        self._segments = segments
+        self._codec = reader.codec
 
-    async def read(self, cached: CachedConversation, request: SearchRequest, chain: Chain) -> SearchedLog:
+    async def read(
+        self, cached: CachedConversation, request: SearchRequest, chain: Chain
+    ) -> SearchedLog:
         """Return the log whose segments are known with the terms that a query needs."""
         return await self.whole(cached, _ends(chain, await self._tail(cached)), request)
 
@@ -127,21 +135,31 @@ class LogParts:
             cached.entries = max(cached.entries, ends.entries[-1].number)
         return ends
 
-    async def whole(self, cached: CachedConversation, ends: LogEnds, request: SearchRequest) -> SearchedLog:
+    async def whole(
+        self, cached: CachedConversation, ends: LogEnds, request: SearchRequest
+    ) -> SearchedLog:
         """Return the log whose ends were read, with the terms that a query needs."""
         if not ends.entries:
             return SearchedLog()
-        builder, last = IndexBuilder(keeps_texts=True), ends.entries[-1]
+        builder = IndexBuilder(keeps_texts=True)
+        last = ends.entries[-1]
         snapshot, added = await asyncio.gather(
-            self._reader.snapshot(cached, last.totals), self._add_rest(cached, builder, ends, request)
+            self._reader.snapshot(cached, last.totals),
+            self._add_rest(cached, builder, ends, request),
         )
         if added is None:
             return await self.whole(cached, _ends(Chain(), ends.documents), request)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
-        question, unsealed = 0 if last.totals.over else last.totals.turn, None
+        question = 0 if last.totals.over else last.totals.turn
+        unsealed = None
         if added and builder.characters <= MAX_CHARACTERS:
-            unsealed = ends.chain.last.followed_by(last.totals, characters=builder.characters), builder
-        return SearchedLog([*ends.chain.parts, builder], snapshot, last.last, question, is_due, unsealed)
+            unsealed = (
+                ends.chain.last.followed_by(last.totals, characters=builder.characters),
+                builder,
+            )
+        return SearchedLog(
+            [*ends.chain.parts, builder], snapshot, last.last, question, is_due, unsealed
+        )
 
     async def _segments_of(self, cached: CachedConversation) -> Sequence[Document]:
         return await self._segments.documents(cached.conversation) if self._segments else ()
@@ -149,12 +167,18 @@ class LogParts:
     async def _tail(self, cached: CachedConversation) -> Sequence[Document]:
         return await self._reader.read_your_writes(
             cached,
-            lambda: self._reader.log.documents(cached.conversation, limit=MAX_UNSEALED_ENTRIES, fields=SEARCHED),
+            lambda: self._reader.log.documents(
+                cached.conversation, limit=MAX_UNSEALED_ENTRIES, fields=SEARCHED
+            ),
             last=lambda documents: _number(documents[-1]) if documents else 0,
         )
 
     async def _add_rest(
-        self, cached: CachedConversation, builder: IndexBuilder, ends: LogEnds, request: SearchRequest
+        self,
+        cached: CachedConversation,
+        builder: IndexBuilder,
+        ends: LogEnds,
+        request: SearchRequest,
     ) -> int | None:
         """Add the entries after the segments; return their number, None if the segments are those of another log."""
         added = 0
@@ -168,7 +192,9 @@ class LogParts:
                 added += len(entries)
         return added
 
-    async def _rest(self, cached: CachedConversation, ends: LogEnds) -> AsyncGenerator[Sequence[Entry], None]:
+    async def _rest(
+        self, cached: CachedConversation, ends: LogEnds
+    ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries that are in no segment in order, in batches."""
         async with aclosing(
             self.entries(cached, start=ends.chain.last.until + 1, before=ends.entries[0].number)
@@ -179,12 +205,22 @@ class LogParts:
         if unsealed := ends.unsealed:
             yield unsealed
 
-    def entries(self, cached: CachedConversation, *, start: int, before: int) -> AsyncGenerator[Sequence[Entry], None]:
+    def entries(
+        self, cached: CachedConversation, *, start: int, before: int
+    ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries from one number and before another with their sources, in order, in batches."""
         everything = Snapshot(cached, Totals(entries=before - 1))
-        return self._reader.batches(everything, start=start, at_once=_ENTRIES_AT_ONCE, fields=SEARCHED)
+        return self._reader.batches(
+            everything, start=start, at_once=_ENTRIES_AT_ONCE, fields=SEARCHED
+        )
 
-    async def add(self, cached: CachedConversation, builder: IndexBuilder, entries: Sequence[Entry], pace: Pace) -> int:
+    async def add(
+        self,
+        cached: CachedConversation,
+        builder: IndexBuilder,
+        entries: Sequence[Entry],
+        pace: Pace,
+    ) -> int:
         """Read the payloads of entries and add their messages to a part, a few at a time.
 
         Return the number of entries that were added; a part for a segment takes only as many as it has room for.
@@ -200,17 +236,23 @@ class LogParts:
                 break
         return total
 
-    def _adding(self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]) -> Steps[int]:
+    def _adding(
+        self, builder: IndexBuilder, entries: Sequence[Entry], payloads: dict[str, str]
+    ) -> Steps[int]:
         for index, entry in enumerate(entries):
             messages = entry.messages
-            texts = cut_to_fit([self.texts(stored, entry.sources, payloads.get(stored.id)) for stored in messages])
+            texts = cut_to_fit(
+                [self.texts(stored, entry.sources, payloads.get(stored.id)) for stored in messages]
+            )
             if not builder.has_room(texts):
                 return index
             for stored, message_texts in zip(messages, texts, strict=True):
                 yield from builder.adding(stored, message_texts, first=entry.first, at=entry.at)
         return len(entries)
 
-    def texts(self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None) -> list[Text]:
+    def texts(
+        self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None
+    ) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty."""
         own = [source for source in sources if source.message_id == message.id]
         return texts_of(message, own, read_message(self._codec, message), payload, self._codec)

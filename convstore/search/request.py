@@ -68,6 +68,8 @@ def _checked_types(types: Collection[str]) -> frozenset[str]:
         raise InvalidInputError(
             f'types must be a list of message types ({known}), such as ["human"], not {types!r:.60}'
         )
-    if unknown := [name for name in types if not isinstance(name, str) or name not in MESSAGE_TYPES]:
+    if unknown := [
+        name for name in types if not isinstance(name, str) or name not in MESSAGE_TYPES
+    ]:
         raise InvalidInputError(f"unknown message type {unknown[0]!r:.60}; the types are {known}")
     return frozenset(types)

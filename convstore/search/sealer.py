@@ -77,9 +77,15 @@ class _Due(NamedTuple):
 class Sealer:
     """Seals the conversations of a store that are due; if it is not on, only those that it is told to."""
 
-    def __init__(self, reader: LogReader, logs: LogParts, segments: Segments, *, is_on: bool) -> None:
-        self._reader, self._log, self._logs, self._segments = reader, reader.log, logs, segments
-        self._clock, self._pace = reader.clock, Pace(reader.clock.sleep)
+    def __init__(
+        self, reader: LogReader, logs: LogParts, segments: Segments, *, is_on: bool
+    ) -> None:
+        self._reader = reader
+        self._log = reader.log
+        self._logs = logs
+        self._segments = segments
+        self._clock = reader.clock
+        self._pace = Pace(reader.clock.sleep)
         self._resting: OrderedDict[str, tuple[float, Scope]] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
         self._scheduled: dict[str, _Due] = {}
@@ -110,13 +116,20 @@ class Sealer:
         """Begin to seal the conversations that rest; the timer calls it."""
         self._armed.discard(asyncio.get_running_loop())
         now = self._clock.monotonic()
-        for conversation in list(takewhile(lambda id_: self._resting[id_][0] <= now, self._resting)):
+        for conversation in list(
+            takewhile(lambda id_: self._resting[id_][0] <= now, self._resting)
+        ):
             self.schedule(self._resting.pop(conversation)[1], conversation, rests=True)
         if self._resting:
             self._arm(next(iter(self._resting.values()))[0] - now)
 
     def searched(
-        self, cached: CachedConversation, chain: Chain, log: SearchedLog | None = None, *, split: Unsealed | None = None
+        self,
+        cached: CachedConversation,
+        chain: Chain,
+        log: SearchedLog | None = None,
+        *,
+        split: Unsealed | None = None,
     ) -> None:
         """Seal a conversation if a search found much of it in no segment, and the little of another once it rests."""
         if (log and log.is_due) or chain.is_read_mark_due(self._clock.now()):
@@ -124,7 +137,9 @@ class Sealer:
         elif log and log.unsealed and cached.conversation not in self._resting:
             self.note(*cached.key)
 
-    def schedule(self, scope: Scope, conversation: str, *, rests: bool = False, split: Unsealed | None = None) -> None:
+    def schedule(
+        self, scope: Scope, conversation: str, *, rests: bool = False, split: Unsealed | None = None
+    ) -> None:
         """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago.
 
         If it `rests`, it is sealed only if no process appended for a minute. `split` is what follows its segments.
@@ -136,7 +151,9 @@ class Sealer:
         before = self._scheduled.get(conversation, _Due(scope, conversation, rests=True))
         if sum(due.split is not None for due in self._scheduled.values()) >= _MAX_SPLIT:
             split = None
-        self._scheduled[conversation] = _Due(scope, conversation, rests and before.rests, split or before.split)
+        self._scheduled[conversation] = _Due(
+            scope, conversation, rests and before.rests, split or before.split
+        )
         self._background.start(self._seal_scheduled)
 
     async def wait(self) -> None:
@@ -177,7 +194,9 @@ class Sealer:
 
     async def is_right(self, scope: Scope, segment: StoredSegment) -> bool:
         """Return True if the log gives this segment, as far as the log can be read."""
-        cached, part, pace = await self._reader.find(scope), IndexBuilder(), Pace(no_pause)
+        cached = await self._reader.find(scope)
+        part = IndexBuilder()
+        pace = Pace(no_pause)
         if cached is None:
             return True
         before = replace(segment, until=segment.first - 1, link=segment.after)
@@ -201,7 +220,9 @@ class Sealer:
         head = await self._reader.heads.find(dict(due.scope))
         if head is None or due.conversation not in ("", head.conversation):
             return False  # it was deleted, and its scope may have a new one, which its texts must not reach
-        cached = self._reader.cache.outside(due.scope, head.conversation)  # the cache is for conversations in use
+        cached = self._reader.cache.outside(
+            due.scope, head.conversation
+        )  # the cache is for conversations in use
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
                 return await self._seal_next(cached, pace, due)
@@ -212,11 +233,17 @@ class Sealer:
         # What a search could not read whole may be damaged, which the contents show.
         contents = not due.rests and due.split is None
         documents, tail = await asyncio.gather(
-            self._segments.documents(cached.conversation, contents=contents), self._log.last_totals(cached.conversation)
+            self._segments.documents(cached.conversation, contents=contents),
+            self._log.last_totals(cached.conversation),
         )
         await pace.spent(2 * COMMAND)
-        chain, now = chain_of(documents, contents=contents), self._clock.now()
-        if due.rests and tail.updated_at and now - tail.updated_at < timedelta(seconds=REST_SECONDS):
+        chain = chain_of(documents, contents=contents)
+        now = self._clock.now()
+        if (
+            due.rests
+            and tail.updated_at
+            and now - tail.updated_at < timedelta(seconds=REST_SECONDS)
+        ):
             return False  # the store that appended meanwhile seals it
         if not due.rests and chain.is_read_mark_due(now):
             await self._segments.mark_read(cached.conversation, now)
@@ -234,11 +261,19 @@ class Sealer:
         return is_stored and due.split is None and new.until < tail.entries
 
     async def _read(
-        self, cached: CachedConversation, builder: IndexBuilder, pace: Pace, *, before: StoredSegment, until: int
+        self,
+        cached: CachedConversation,
+        builder: IndexBuilder,
+        pace: Pace,
+        *,
+        before: StoredSegment,
+        until: int,
     ) -> StoredSegment | None:
         """Read entries after a segment into a part while it has room; None if the segment is one of another log."""
         last = Totals()
-        async with aclosing(self._logs.entries(cached, start=max(before.until, 1), before=until + 1)) as batches:
+        async with aclosing(
+            self._logs.entries(cached, start=max(before.until, 1), before=until + 1)
+        ) as batches:
             async for batch in batches:
                 await pace.spent(COMMAND)
                 if batch[0].number == before.until and batch[0].totals.link != before.link:
@@ -278,9 +313,12 @@ class Sealer:
                 merges=1,
             )
         segment = replace(new, part=Segment(await pace.steps(sections_of(builder))))
-        kept, now = chain[: len(chain) - len(absorbed)], self._clock.now()
+        kept = chain[: len(chain) - len(absorbed)]
+        now = self._clock.now()
         await pace.spent(2 * COMMAND)
-        return await self._segments.put(cached.conversation, segment, read=documents, kept=kept, at=now)
+        return await self._segments.put(
+            cached.conversation, segment, read=documents, kept=kept, at=now
+        )
 
 
 def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value) -> None:
@@ -294,5 +332,9 @@ def _absorbed(chain: Sequence[StoredSegment], new: StoredSegment) -> list[Stored
     """Return the last segments of a chain that a new one takes in: those never merged, if they are enough."""
     run = list(takewhile(lambda segment: not segment.merges, reversed(chain)))
     sizes = accumulate((segment.characters for segment in run), initial=new.characters)
-    fitting = [segment for segment, size in zip(run, islice(sizes, 1, None), strict=True) if size <= MAX_CHARACTERS]
+    fitting = [
+        segment
+        for segment, size in zip(run, islice(sizes, 1, None), strict=True)
+        if size <= MAX_CHARACTERS
+    ]
     return fitting[::-1] if len(run) >= _MERGED_AT_ONCE - 1 else []

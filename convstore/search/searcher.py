@@ -61,7 +61,10 @@ class Searcher:
     """Searches the conversations of a store."""
 
     def __init__(self, reader: LogReader, logs: LogParts, sealer: Sealer) -> None:
-        self._reader, self._logs, self._sealer, self._codec = reader, logs, sealer, reader.codec
+        self._reader = reader
+        self._logs = logs
+        self._sealer = sealer
+        self._codec = reader.codec
 
     async def search(self, scope: Scope, request: SearchRequest) -> Matches:
         """Return the best messages of a conversation, or the best sources and messages for a model."""
@@ -99,12 +102,15 @@ class Searcher:
     ) -> list[Match]:
         """Return found messages with snippets; `texts` has those that were read already. One round trip."""
         texts = texts or _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
-        shown, turns = _shown(log, found, request), [log.turn_of(place) for place in found]
+        shown = _shown(log, found, request)
+        turns = [log.turn_of(place) for place in found]
         await texts.read(shown)
         snippets = Snippets(request.groups)
 
         def match(place: Found, window: _ShownWindow, turn: IndexedMessage) -> Match:
-            part, message, text = log.parts[place.part], place.message, texts.text(window)
+            part = log.parts[place.part]
+            message = place.message
+            text = texts.text(window)
             label = part.labels.get(place.windows[0])
             sources = (part.windows.source_of[number] for number in place.windows)
             hit = SearchHit(
@@ -116,7 +122,9 @@ class Searcher:
                 source_ids=tuple(dict.fromkeys(number for number in sources if number)),
                 snippet=snippets.of(
                     f"{label}\n{text}" if label and not request.is_for_model else text,
-                    characters=request.source_characters if window.window.source_id else request.characters,
+                    characters=request.source_characters
+                    if window.window.source_id
+                    else request.characters,
                 ),
                 score=place.score,
                 created_at=message.created_at,
@@ -127,18 +135,31 @@ class Searcher:
 
 
 async def ranked_of(
-    parts: Sequence[Part], log_of: Callable[[int], SearchedLog], request: SearchRequest, *, limit: int
+    parts: Sequence[Part],
+    log_of: Callable[[int], SearchedLog],
+    request: SearchRequest,
+    *,
+    limit: int,
 ) -> list[Found]:
     """Return the best messages of one log or of several, given the log of each part."""
 
     def is_allowed(part: int, message: IndexedMessage) -> bool:
-        log, ordinal = log_of(part), message.ordinal
-        if not request.after < ordinal < request.before or (request.is_for_model and ordinal == log.question):
+        log = log_of(part)
+        ordinal = message.ordinal
+        if not request.after < ordinal < request.before or (
+            request.is_for_model and ordinal == log.question
+        ):
             return False
         return (request.types is None or message.type in request.types) and log.is_active(message)
 
     def rank() -> list[Found]:
-        return ranked(parts, request.groups, is_allowed=is_allowed, limit=limit, by_source=request.is_for_model)
+        return ranked(
+            parts,
+            request.groups,
+            is_allowed=is_allowed,
+            limit=limit,
+            by_source=request.is_for_model,
+        )
 
     return await run_in_thread_if_long(rank, characters=_RANKING_COST * len(request.groups))
 
@@ -156,12 +177,17 @@ def _shown_window(part: Part, number: int, request: SearchRequest) -> Window:
     window = part.windows[number]
     if not request.is_for_model or not window.source_id:
         return window
-    start, end = window.start, window.end
+    start = window.start
+    end = window.end
     for step, stop in ((1, len(part.windows)), (-1, -1)):
         for other in map(part.windows.__getitem__, range(number + step, stop, step)):
-            if other[:3] != window[:3] or max(end, other.end) - min(start, other.start) > request.source_characters:
+            if (
+                other[:3] != window[:3]
+                or max(end, other.end) - min(start, other.start) > request.source_characters
+            ):
                 break
-            start, end = min(start, other.start), max(end, other.end)
+            start = min(start, other.start)
+            end = max(end, other.end)
     return window._replace(start=start, end=end)
 
 
@@ -189,7 +215,11 @@ class _ShownWindow(NamedTuple):
     def place(self) -> SourcePlace | None:
         """Return the place of the item in the payload that holds the text escaped, None if none does."""
         is_escaped = self.window.payload_start < 0
-        return self.part.places.get((self.window.message, self.window.source_id)) if is_escaped else None
+        return (
+            self.part.places.get((self.window.message, self.window.source_id))
+            if is_escaped
+            else None
+        )
 
 
 class _WindowTexts:
@@ -199,14 +229,20 @@ class _WindowTexts:
     append, or with their entries, one command for all.
     """
 
-    def __init__(self, reader: LogReader, logs: LogParts, cached: CachedConversation, *, codec: Codec) -> None:
-        self._reader, self._logs, self._cached, self._codec = reader, logs, cached, codec
+    def __init__(
+        self, reader: LogReader, logs: LogParts, cached: CachedConversation, *, codec: Codec
+    ) -> None:
+        self._reader = reader
+        self._logs = logs
+        self._cached = cached
+        self._codec = codec
         self._pieces: dict[_Range, str] = {}
         self._rows: dict[int, StoredMessageRow] = {}
 
     async def read(self, shown: Iterable[_ShownWindow]) -> None:
         """Read what the texts of some windows need."""
-        ranges, firsts = dict[_Range, None](), set[int]()
+        ranges = dict[_Range, None]()
+        firsts = set[int]()
         for window in shown:
             if window.text is None:
                 if found := _range_of(window):
@@ -222,7 +258,9 @@ class _WindowTexts:
 
     def text(self, shown: _ShownWindow) -> str:
         """Return the text of a window."""
-        text, message, window = shown.text, shown.message, shown.window
+        text = shown.text
+        message = shown.message
+        window = shown.window
         if text is None and (found := _range_of(shown)):
             text = self._pieces[found]
             if (place := shown.place) is None:
@@ -241,6 +279,10 @@ def _range_of(shown: _ShownWindow) -> _Range | None:
     """Return the range of the payload that has the text of a window; None if its entry has it."""
     _, message, window = shown
     if message.payload and window.payload_start >= 0:
-        return message.payload, window.payload_start + window.start, window.payload_start + window.end
+        return (
+            message.payload,
+            window.payload_start + window.start,
+            window.payload_start + window.end,
+        )
     place = shown.place
     return (message.payload, place.middle, place.end) if message.payload and place else None

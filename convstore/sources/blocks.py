@@ -50,7 +50,9 @@ def is_block(value: Any) -> bool:
     kind = block_type(value)
     if kind in TEXTS or kind in _MEDIA:
         return not first_text(value, ("title",))
-    return kind in HOLDERS or (kind in BLOCKS and not first_text(value, ("content", "text", "snippet", "body")))
+    return kind in HOLDERS or (
+        kind in BLOCKS and not first_text(value, ("content", "text", "snippet", "body"))
+    )
 
 
 def item_of_block(block: Any) -> _Block | None:
@@ -122,7 +124,9 @@ BLOCKS: dict[str, Callable[[_Block], _Block | None]] = {
     "resource": _resource,
     "resource_link": partial(plain_item, text="", title=["name"], url=["uri"]),
     # Of Anthropic or LangChain: ``source`` is an address or another name of the source.
-    "search_result": lambda item: plain_item(item, text_in(item.get("content")), url=["source"], without=("content",)),
+    "search_result": lambda item: plain_item(
+        item, text_in(item.get("content")), url=["source"], without=("content",)
+    ),
     "web_fetch_result": _web_fetch_result,
     "web_search_result": _web_search_result,
     **dict.fromkeys(sorted(TEXTS), _titled_text),

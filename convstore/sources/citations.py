@@ -57,7 +57,9 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
         if type(annotations) is list:
             citations = (_citation_in(annotation) for annotation in annotations[: MAX_MENTIONS + 1])
             items = (_item(citation, text) for citation in citations if citation is not None)
-            yield from (Mention(found, cited=True) for item in items if item and (found := source_in(item)))
+            yield from (
+                Mention(found, cited=True) for item in items if item and (found := source_in(item))
+            )
 
 
 def cites(text: str, number: int) -> bool:
@@ -69,7 +71,9 @@ def cites(text: str, number: int) -> bool:
     lists = set(_BRACKETS.findall(text))
     ranges = (_RANGE.fullmatch(piece) for found in lists for piece in re.split(r"[,;]", found))
     return any(
-        int(ends[1]) <= number <= min(int(ends[2] or ends[1]), int(ends[1]) + _LONGEST) for ends in ranges if ends
+        int(ends[1]) <= number <= min(int(ends[2] or ends[1]), int(ends[1]) + _LONGEST)
+        for ends in ranges
+        if ends
     )
 
 
@@ -116,9 +120,13 @@ class _CitedSource:
 def _names(source: FoundSource) -> list[tuple[str, str]]:
     """Return the keys by which citations identify a source, most reliable first; its text if it has none."""
     extras = source.fields.get("extras")
-    file_id = source.fields.get("file_id") or (extras.get("file_id") if type(extras) is dict else None)
+    file_id = source.fields.get("file_id") or (
+        extras.get("file_id") if type(extras) is dict else None
+    )
     names = (("url", source.url), ("file", file_id), ("title", source.title))
-    return [(kind, name) for kind, name in names if is_text(name) and name] or [("text", source.text)]
+    return [(kind, name) for kind, name in names if is_text(name) and name] or [
+        ("text", source.text)
+    ]
 
 
 def _citation_in(annotation: Any) -> dict[Any, Any] | None:
@@ -130,7 +138,9 @@ def _citation_in(annotation: Any) -> dict[Any, Any] | None:
     kind = annotation.get("type")
     if not is_text(kind) or kind not in CITED:
         return None
-    inner = annotation.get(kind)  # nested in OpenAI's chat completions API, flat in its responses API
+    inner = annotation.get(
+        kind
+    )  # nested in OpenAI's chat completions API, flat in its responses API
     if type(inner) is not dict:
         return annotation
     return {key: value for key, value in annotation.items() if key != kind} | inner
@@ -138,8 +148,14 @@ def _citation_in(annotation: Any) -> dict[Any, Any] | None:
 
 def _item(citation: dict[Any, Any], text: str) -> dict[Any, Any] | None:
     key = first_text(citation, ("cited_text", "quote"))
-    quoted = citation[key] if key else _span(text, citation.get("start_index"), citation.get("end_index"))
-    item = plain_item(citation, quoted, title=["document_title", "filename"], url=["source"], without=(key,))
+    quoted = (
+        citation[key]
+        if key
+        else _span(text, citation.get("start_index"), citation.get("end_index"))
+    )
+    item = plain_item(
+        citation, quoted, title=["document_title", "filename"], url=["source"], without=(key,)
+    )
     return item if quoted or first_text(item, ("title", "url", "file_id")) else None
 
 

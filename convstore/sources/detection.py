@@ -49,12 +49,16 @@ _STRUCTURED = ("structured_content", "structuredContent")
 SHAPES: dict[str, dict[str, str]] = {
     **{key: {} for key in (*_LISTS, *_STRUCTURED)},
     "data": {"needs": "file_id"},  # a page of OpenAI's vector store search
-    **{f"{key}.{name}": {} for key in ("data", "hits", *_STRUCTURED) for name in _LISTS},  # Elasticsearch, MCP
+    **{
+        f"{key}.{name}": {} for key in ("data", "hits", *_STRUCTURED) for name in _LISTS
+    },  # Elasticsearch, MCP
     **{f"{key}.result": {} for key in _STRUCTURED},
     "contexts.contexts": {"needs": "text"},  # Vertex AI RAG Engine
     "retrievalResults": {"needs": "content", "inside": "content"},  # Amazon Bedrock
     "value": {"needs": "@search.score", "text_key": "chunk"},  # Azure AI Search
-    **{key: {"needs": "content"} for key in ("citations", "context.citations")},  # Azure OpenAI on your data
+    **{
+        key: {"needs": "content"} for key in ("citations", "context.citations")
+    },  # Azure OpenAI on your data
     "webPages.value": {"needs": "url"},  # Bing
     **{key: {"needs": "link"} for key in ("organic", "organic_results")},  # Serper, SerpApi
     "items": {"needs": "snippet"},  # Google
@@ -69,8 +73,13 @@ SHAPES: dict[str, dict[str, str]] = {
 ``*`` is the first key of a list. An item without the key that it needs is other data under the same path.
 """
 
-_PATHS = [(path.split("."), partial(retrieved, **how) if how else retrieved) for path, how in SHAPES.items()]
-_BY_KEY = {keys[0]: [(path[1:], read) for path, read in _PATHS if path[0] == keys[0]] for keys, _ in _PATHS}
+_PATHS = [
+    (path.split("."), partial(retrieved, **how) if how else retrieved)
+    for path, how in SHAPES.items()
+]
+_BY_KEY = {
+    keys[0]: [(path[1:], read) for path, read in _PATHS if path[0] == keys[0]] for keys, _ in _PATHS
+}
 _COLUMNS = {"ids": "id", "documents": "content", "metadatas": "metadata", "distances": "distance"}
 _CONTENT_KEYS = ("content", "output")
 """Keys of the content blocks in results of MCP and OpenAI."""
@@ -78,9 +87,13 @@ _DEPTH = 5
 """Maximum nesting of values; no known format is deeper."""
 
 _LONG = 100_000
-_SHOWN_SOURCE = re.compile(r"^\[(\d{1,15})\] ?.*, (?:characters \d+-\d+ of \d+|in .*, m\d+, [\d-]{10})$", re.MULTILINE)
+_SHOWN_SOURCE = re.compile(
+    r"^\[(\d{1,15})\] ?.*, (?:characters \d+-\d+ of \d+|in .*, m\d+, [\d-]{10})$", re.MULTILINE
+)
 _LINE_CHARACTERS = 4_200
-_LAST_LINE = re.compile(r"^(End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}[^\"\n]*\";.*)\s*\Z", re.MULTILINE)
+_LAST_LINE = re.compile(
+    r"^(End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}[^\"\n]*\";.*)\s*\Z", re.MULTILINE
+)
 
 _NOTHING = FoundSources()
 
@@ -131,8 +144,13 @@ def given_sources(values: Any) -> FoundSources:
     """
     if type(values) not in (list, tuple) or len(values) > MAX_SOURCES:
         given = f"{len(values):,} items" if type(values) in (list, tuple) else type(values).__name__
-        raise InvalidInputError(f"sources must be a list of at most {MAX_SOURCES:,} sources, not {given}")
-    found = [_of_block(value) if is_block(value) else retrieved(value) or retrieved_text(value) for value in values]
+        raise InvalidInputError(
+            f"sources must be a list of at most {MAX_SOURCES:,} sources, not {given}"
+        )
+    found = [
+        _of_block(value) if is_block(value) else retrieved(value) or retrieved_text(value)
+        for value in values
+    ]
     for index, source in enumerate(found):
         if source is None:
             raise InvalidInputError(
@@ -155,7 +173,9 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     artifact = message.artifact
     if isinstance(artifact, SourcePage):
         return _NOTHING  # sources that were read back keep their numbers
-    if artifact is not None and ((found := _texts_of(artifact)).items or (found := _in_value(artifact)).items):
+    if artifact is not None and (
+        (found := _texts_of(artifact)).items or (found := _in_value(artifact)).items
+    ):
         return found
     texts = _texts_of(message.content if parsed_content is None else parsed_content).items
     if texts and 2 * sum(is_passage(source.text) for source in texts) >= len(texts):
@@ -178,7 +198,9 @@ def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
         numbers = (source.source_id for source in message.artifact.sources)
     elif isinstance(text, str) and _LAST_LINE.search(text[-_LINE_CHARACTERS:]):
         numbers = (int(found[1]) for found in _SHOWN_SOURCE.finditer(text))
-    return tuple(dict.fromkeys(islice((number for number in numbers if 0 < number < 2**53), MAX_SOURCES)))
+    return tuple(
+        dict.fromkeys(islice((number for number in numbers if 0 < number < 2**53), MAX_SOURCES))
+    )
 
 
 def has_failed(message: Any) -> bool:
@@ -249,7 +271,9 @@ def _at(value: Any, path: Sequence[str], read: _ItemReader) -> FoundSources:
         return _all(value, read) if type(value) is list else _NOTHING
     if type(value) is not dict:
         return _NOTHING
-    key = path[0] if path[0] != "*" else next((key for key in value if type(value[key]) is list), "")
+    key = (
+        path[0] if path[0] != "*" else next((key for key in value if type(value[key]) is list), "")
+    )
     return _under(value, key, _at(value.get(key), path[1:], read))
 
 
@@ -261,7 +285,11 @@ def _rows(value: dict[Any, Any]) -> list[dict[str, Any]]:
     if all(type(part) is list for part in columns["id"]):
         columns = {name: list(chain(*filter(None, column))) for name, column in columns.items()}
     is_table = len({len(column) for column in columns.values()}) == 1
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)] if is_table else []
+    return (
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        if is_table
+        else []
+    )
 
 
 def _texts_of(value: Any) -> FoundSources:
@@ -271,8 +299,14 @@ def _texts_of(value: Any) -> FoundSources:
     """
     if type(value) in (list, tuple):
         return _all(value, retrieved_text)
-    keys = [key for key in _TEXT_LISTS if key in value] if type(value) is dict and "ids" not in value else ()
-    return next((found for key in keys if (found := _at(value, (key,), retrieved_text)).items), _NOTHING)
+    keys = (
+        [key for key in _TEXT_LISTS if key in value]
+        if type(value) is dict and "ids" not in value
+        else ()
+    )
+    return next(
+        (found for key in keys if (found := _at(value, (key,), retrieved_text)).items), _NOTHING
+    )
 
 
 def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
@@ -284,10 +318,18 @@ def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
     found = [_of_block(value) if is_block(value) else read(value) for value in values]
     sources = tuple([source for source in found if source is not None])
     if len(sources) < len(values):
-        others = [value for value, source in zip(values, found, strict=True) if source is None] if sources else []
-        if not 0 < len(others) <= len(sources) or not all(_is_like(other, sources[0].item) for other in others):
+        others = (
+            [value for value, source in zip(values, found, strict=True) if source is None]
+            if sources
+            else []
+        )
+        if not 0 < len(others) <= len(sources) or not all(
+            _is_like(other, sources[0].item) for other in others
+        ):
             return _NOTHING
-    are_items = all(source is None or source.item is value for source, value in zip(found, values, strict=True))
+    are_items = all(
+        source is None or source.item is value for source, value in zip(found, values, strict=True)
+    )
     return FoundSources(sources, partial(_filled, values, found) if are_items else None)
 
 
@@ -301,7 +343,12 @@ def _is_like(value: Any, item: Any) -> bool:
 def _filled(values: Any, found: Sequence[Any], parts: Sequence[Any]) -> Any:
     """Return a list with its sources replaced."""
     left = iter(parts)
-    return type(values)([value if source is None else next(left) for value, source in zip(values, found, strict=True)])
+    return type(values)(
+        [
+            value if source is None else next(left)
+            for value, source in zip(values, found, strict=True)
+        ]
+    )
 
 
 def _single_document(value: dict[Any, Any]) -> FoundSources:
@@ -314,7 +361,9 @@ def _single_document(value: dict[Any, Any]) -> FoundSources:
 
 def _under(value: dict[Any, Any], key: str, found: FoundSources) -> FoundSources:
     rebuild = found.rebuild
-    return FoundSources(found.items, None if rebuild is None else lambda parts: {**value, key: rebuild(parts)})
+    return FoundSources(
+        found.items, None if rebuild is None else lambda parts: {**value, key: rebuild(parts)}
+    )
 
 
 def _of_block(block: Any) -> FoundSource | None:
@@ -348,8 +397,14 @@ def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
 
     Some MCP servers send a list as one text block with JSON per item; those are read as items.
     """
-    split = len(blocks) > 1 and all(block_type(block) in TEXTS for block in blocks[: MAX_SOURCES + 1])
-    items = _all([_parsed(block) for block in blocks[: MAX_SOURCES + 1]], retrieved).items if split else ()
+    split = len(blocks) > 1 and all(
+        block_type(block) in TEXTS for block in blocks[: MAX_SOURCES + 1]
+    )
+    items = (
+        _all([_parsed(block) for block in blocks[: MAX_SOURCES + 1]], retrieved).items
+        if split
+        else ()
+    )
     yield from map(Mention, items)
     for block in () if items else blocks:
         yield from _in_block(block, depth)

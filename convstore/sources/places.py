@@ -25,7 +25,8 @@ SOURCE_PARTS = frozenset({"content", "artifact", "copy"})
 _DECODER = json.JSONDecoder()
 _SLOW_DECODER = json.JSONDecoder(object_hook=lambda node: node)
 """For long texts: other threads can run in its Python hook."""
-_LONG, _SEARCHED = 100_000, 2
+_LONG = 100_000
+_SEARCHED = 2
 """Items are searched for by decoding at most so many times the length of the text, for objects around them."""
 
 _MAX_IN_PLACE = 1_000_000
@@ -78,7 +79,9 @@ class Located(NamedTuple):
     artifact: str | None = None
     copies: str = ""
 
-    def stored_with(self, encoded: EncodedMessage, content: Any) -> tuple[str, list[tuple[SourcePlace, str]]]:
+    def stored_with(
+        self, encoded: EncodedMessage, content: Any
+    ) -> tuple[str, list[tuple[SourcePlace, str]]]:
         """Return the payload with the copies, and each place in it; or a place in a text that the entry holds."""
         keeps_copies = encoded.payload or len(self.copies) >= RESULT_MINIMUM
         parts = {
@@ -96,17 +99,25 @@ class Located(NamedTuple):
         return encoded.payload + (self.copies if keeps_copies else ""), stored
 
 
-def place_sources(found: FoundSources, text: str, codec: Codec, omitted: list[str] | None) -> Located:
+def place_sources(
+    found: FoundSources, text: str, codec: Codec, omitted: list[str] | None
+) -> Located:
     """Return the places of the sources of a tool result; `text` is its content, if the tool wrote it as text."""
-    artifact, ranges = _in_artifact(found, codec, omitted) if found.rebuild else (None, _in_content(found, text))
+    artifact, ranges = (
+        _in_artifact(found, codec, omitted) if found.rebuild else (None, _in_content(found, text))
+    )
     part: Part = "artifact" if found.rebuild else "content"
-    places, copies, length = [], [], 0
+    places = []
+    copies = []
+    length = 0
     for item, (start, end) in zip(found.items, ranges, strict=True):
         if 0 < end - start <= _MAX_IN_PLACE:
             places.append(SourcePlace(part, start, start, end, len(item.text)))
         else:
             text = item.text
-            rest = codec.encode(item.with_text(PayloadRange(0, len(text), raw=True)), omitted=omitted)
+            rest = codec.encode(
+                item.with_text(PayloadRange(0, len(text), raw=True)), omitted=omitted
+            )
             copies += [text, rest]
             middle = length + len(text)
             places.append(SourcePlace("copy", length, middle, middle + len(rest), len(text)))
@@ -121,7 +132,8 @@ def _in_content(found: FoundSources, text: str) -> Iterator[tuple[int, int]]:
     decoder = _SLOW_DECODER if len(text) > _LONG else _DECODER
     for item in (source.item for source in found.items):
         opening = "{" if type(item) is dict else "[" if type(item) is list else '"'
-        start, end = text.find(opening, position), 0
+        start = text.find(opening, position)
+        end = 0
         while start >= 0 and budget > 0:
             try:
                 value, end = decoder.raw_decode(text, start)
@@ -130,7 +142,8 @@ def _in_content(found: FoundSources, text: str) -> Iterator[tuple[int, int]]:
             except (ValueError, RecursionError):
                 end = start + 1
             budget -= end - start
-            start, end = text.find(opening, start + 1), 0
+            start = text.find(opening, start + 1)
+            end = 0
         yield (start, end) if end else (0, 0)
         position = end or position
 
@@ -142,7 +155,9 @@ def _in_artifact(
     assert found.rebuild is not None  # noqa: S101 - the caller checked it
     marks = [PayloadRange(number, number, raw=False) for number in range(len(found.items))]
     rest = codec.encode(found.rebuild(marks))
-    pieces, ranges, length = [], [], 0
+    pieces = []
+    ranges = []
+    length = 0
     for mark, source in zip(marks, found.items, strict=True):
         before, _, rest = rest.partition(f'{{"$":["payload",[{mark.start},{mark.end},false]]}}')
         item = codec.encode(source.item, omitted=omitted)

@@ -54,4 +54,7 @@ def heading_of(source: Source) -> str:
     """Return number, title and address of a source in one line."""
     address = f"({source.url})" if source.url else ""
     same = f", already shown as [{source.earlier_id}]" if source.earlier_id else ""
-    return " ".join(filter(None, [f"[{source.source_id}]", " ".join(source.title.split()), address])) + same
+    return (
+        " ".join(filter(None, [f"[{source.source_id}]", " ".join(source.title.split()), address]))
+        + same
+    )

@@ -83,7 +83,10 @@ def without_media(message: BaseMessage, *, everywhere: bool = False) -> BaseMess
     is_kept = message.type in _WITH_MEDIA and not everywhere
     if is_kept or type(content) is not list or not any(map(is_media, content)):
         return message
-    blocks = [_text(media_description(block), message) if is_media(block) else block for block in content]  # type: ignore[arg-type]
+    blocks = list(content)
+    for index, block in enumerate(content):
+        if is_media(block):
+            blocks[index] = _text(media_description(block), message)  # type: ignore[arg-type]
     return message.model_copy(update={"content": blocks})
 
 
@@ -100,11 +103,15 @@ def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
     """
     room = tokens * CHARACTERS_PER_TOKEN
     if isinstance(text, PayloadRange):
-        length, head, tail = text.end - text.start, text.head, text.tail
+        length = text.end - text.start
+        head = text.head
+        tail = text.tail
     elif len(text) * CHARACTERS_PER_TOKEN <= room or weight(text) <= room:
         return text
     else:
-        length, head, tail = len(text), text[: room // 2], text[len(text) - room // 2 :]
+        length = len(text)
+        head = text[: room // 2]
+        tail = text[len(text) - room // 2 :]
     head = _beginning(head[: room // 2], room // 2)
     tail = _beginning(tail[::-1][: room // 2], room // 2)[::-1]
     shown = (
@@ -114,7 +121,9 @@ def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
     return shown if isinstance(text, PayloadRange) or len(shown) < length else text
 
 
-def with_short_texts(message: BaseMessage, tokens: int, *, arguments: Arguments = "kept") -> BaseMessage:
+def with_short_texts(
+    message: BaseMessage, tokens: int, *, arguments: Arguments = "kept"
+) -> BaseMessage:
     """Return a human or AI message with `shorten_text` applied; the same object if no text is too long.
 
     >>> call = {"name": "f", "args": {"texts": ["one two three"] * 20}, "id": "c", "type": "tool_call"}
@@ -135,7 +144,10 @@ def with_short_texts(message: BaseMessage, tokens: int, *, arguments: Arguments 
         content = shorten(content)
     changed: dict[str, Any] = {} if content is message.content else {"content": content}
     if arguments != "kept" and isinstance(message, AIMessage):
-        calls = [{**call, "args": _short_arguments(call["args"], shorten, arguments)} for call in message.tool_calls]
+        calls = [
+            {**call, "args": _short_arguments(call["args"], shorten, arguments)}
+            for call in message.tool_calls
+        ]
         if calls != message.tool_calls:
             changed["tool_calls"] = calls
     return message.model_copy(update=changed) if changed else message
@@ -151,10 +163,14 @@ def text_lengths(message: BaseMessage) -> tuple[list[int], int]:
     >>> text_lengths(AIMessage.model_construct(content=["So", PayloadRange(0, 9, False)]))
     ([2], 9)
     """
-    content, calls = message.content, message.tool_calls if isinstance(message, AIMessage) else []
+    content = message.content
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
     blocks = [block for block in content if type(block) is dict] if type(content) is list else []
     inputs = [block.get("input") for block in blocks if block.get("type") == "tool_use"]
-    cut = [*lengths_without_arguments(content), *(length for given in inputs for length in _lengths(given))]
+    cut = [
+        *lengths_without_arguments(content),
+        *(length for given in inputs for length in _lengths(given)),
+    ]
     unread = [part for part in _unread(content) if not (part.raw or part.is_media)]
     unread += _unread([value for key, value in message if key in _UNCUT])
     others = sum(part.end - part.start for part in unread)
@@ -177,7 +193,9 @@ def lengths_without_arguments(content: Any) -> list[int]:
     """
     blocks = content if type(content) is list else [content]
     texts = [_cut_text(block) if type(block) is dict else block for block in blocks]
-    found = [text for text in texts if isinstance(text, str) or (type(text) is PayloadRange and text.raw)]
+    found = [
+        text for text in texts if isinstance(text, str) or (type(text) is PayloadRange and text.raw)
+    ]
     return [length for text in found for length in _lengths(text)]
 
 
@@ -211,7 +229,9 @@ def _beginning(text: str, room: int) -> str:
 
 
 def _shortened(text: Any, *, tokens: int, message_id: str) -> Any:
-    if isinstance(text, str) or (type(text) is PayloadRange and text.head and needs_edges_only(tokens)):
+    if isinstance(text, str) or (
+        type(text) is PayloadRange and text.head and needs_edges_only(tokens)
+    ):
         return shorten_text(text, tokens, message_id)
     return text
 
@@ -225,7 +245,9 @@ def _block(block: Any, shorten: Callable[[Any], Any], arguments: Arguments) -> A
         return {**block, "text": text}
     if type(source) is dict and source.get("type") == "text":
         data = shorten(source.get("data"))
-        return block if data is source.get("data") else {**block, "source": {**source, "data": data}}
+        return (
+            block if data is source.get("data") else {**block, "source": {**source, "data": data}}
+        )
     if arguments != "kept" and block.get("type") == "tool_use":
         return {**block, "input": _short_arguments(block.get("input"), shorten, arguments)}
     return block
@@ -264,7 +286,9 @@ def leave_out(message: BaseMessage) -> BaseMessage:
             if type(value) is PayloadRange:
                 holder[key] = {} if key in ("additional_kwargs", "response_metadata") else None
             elif type(value) is dict and value and key != "content":
-                holder[key] = {name: part for name, part in value.items() if type(part) is not PayloadRange}
+                holder[key] = {
+                    name: part for name, part in value.items() if type(part) is not PayloadRange
+                }
     return message
 
 
@@ -282,7 +306,9 @@ def _content_without_parts(content: Any, message: BaseMessage) -> Any:
     if type(content) is not list:
         return content
     unread = {block.link for block in content if type(block) is PayloadRange} - {""}
-    return [_block_without_parts(block, message) for block in content if link_of(block) not in unread]
+    return [
+        _block_without_parts(block, message) for block in content if link_of(block) not in unread
+    ]
 
 
 def _block_without_parts(block: Any, message: BaseMessage) -> Any:

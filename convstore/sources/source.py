@@ -24,7 +24,9 @@ MAX_SOURCES = 1_000
 TEXT_DIGEST_BYTES = 8
 """Length of a source's digest; sufficient to distinguish the sources of one conversation."""
 
-_LABEL_CHARACTERS, _TITLE_CHARACTERS, _URL_CHARACTERS = 150, 200, 500
+_LABEL_CHARACTERS = 150
+_TITLE_CHARACTERS = 200
+_URL_CHARACTERS = 500
 
 TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 """Keys of the text in a dict item, in order of preference."""
@@ -38,10 +40,13 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
 _DETAILS = {"metadata": "", "_source": "", "payload": "", "node": "score"}
 """Keys under which Pinecone, Elasticsearch, Qdrant and LlamaIndex nest the text of a match; and what stands by it."""
 
-_PASSAGE_CHARACTERS, _PASSAGE_WORDS = 100, 10
+_PASSAGE_CHARACTERS = 100
+_PASSAGE_WORDS = 10
 
 
-def retrieved(value: Any, *, needs: str = "", inside: str = "", text_key: str = "") -> FoundSource | None:
+def retrieved(
+    value: Any, *, needs: str = "", inside: str = "", text_key: str = ""
+) -> FoundSource | None:
     """Return the source in an item of a list; None if nothing indicates that the item was retrieved.
 
     A ``Document`` and a ``(text, metadata)`` pair indicate it, and so does a dict with a text, a title, an address, a
@@ -55,7 +60,11 @@ def retrieved(value: Any, *, needs: str = "", inside: str = "", text_key: str = 
     """
     if needs and not (type(value) is dict and value.get(needs)):
         return None
-    if type(value) is dict and type(value.get("content")) is list and (text := text_in(value["content"])):
+    if (
+        type(value) is dict
+        and type(value.get("content")) is list
+        and (text := text_in(value["content"]))
+    ):
         return source_in(plain_item(value, text))
     found = source_in(value)
     if found is None or type(value) is not dict or found.text_key:
@@ -64,7 +73,9 @@ def retrieved(value: Any, *, needs: str = "", inside: str = "", text_key: str = 
         return source_in(match)
     if text_key and is_text(value.get(text_key)):
         return source_in(plain_item(value, value[text_key], without=(text_key,)))
-    is_named = found.url or found.kept_id is not None or first_text(found.fields, ("title", "file_id"))
+    is_named = (
+        found.url or found.kept_id is not None or first_text(found.fields, ("title", "file_id"))
+    )
     return found if is_named else None
 
 
@@ -85,7 +96,9 @@ def is_passage(text: str) -> bool:
     """
     beginning = text[: 2 * _PASSAGE_CHARACTERS]
     words = len(beginning.split())
-    has_words = words >= _PASSAGE_WORDS or len(beginning.encode(errors="replace")) > 2 * len(beginning)  # as in Chinese
+    has_words = words >= _PASSAGE_WORDS or len(beginning.encode(errors="replace")) > 2 * len(
+        beginning
+    )  # as in Chinese
     letters = sum(map(str.isalpha, beginning)) + words
     return len(beginning) >= _PASSAGE_CHARACTERS and has_words and 5 * letters >= 4 * len(beginning)
 
@@ -97,7 +110,9 @@ def _match(value: dict[Any, Any], inside: Mapping[str, str]) -> dict[Any, Any] |
         if type(details) is dict and (key := first_text(details, (*TEXT_KEYS, "document"))):
             rest = {field: detail for field, detail in details.items() if field != key}
             around = {field: detail for field, detail in value.items() if field != name}
-            return plain_item({**rest, **_address_in(value.get("location")), **around}, details[key])
+            return plain_item(
+                {**rest, **_address_in(value.get("location")), **around}, details[key]
+            )
     return None
 
 
@@ -105,7 +120,12 @@ def _address_in(location: Any) -> dict[str, str]:
     """Return the address in a location of Amazon Bedrock, under the key of its kind."""
     kinds = location.values() if type(location) is dict else ()
     return next(
-        ({"url": kind[key]} for kind in kinds if type(kind) is dict and (key := first_text(kind, _URL_KEYS))), {}
+        (
+            {"url": kind[key]}
+            for kind in kinds
+            if type(kind) is dict and (key := first_text(kind, _URL_KEYS))
+        ),
+        {},
     )
 
 
@@ -130,7 +150,11 @@ def plain_item(
         if (key := first_text(fields, keys))
     }
     item = {"content": text} | {label: fields[key] for label, key in label_keys.items()}
-    rest = {key: value for key, value in fields.items() if key not in without and key not in label_keys.values()}
+    rest = {
+        key: value
+        for key, value in fields.items()
+        if key not in without and key not in label_keys.values()
+    }
     return item | {key: value for key, value in rest.items() if key not in item}
 
 
@@ -193,13 +217,18 @@ class FoundSource(NamedTuple):
         rest = self.fields.copy()
         if "source_id" in rest and self.kept_id:
             del rest["source_id"]
-        title_key, url_key = first_text(rest, _TITLE_KEYS), _address(rest)
+        title_key = first_text(rest, _TITLE_KEYS)
+        url_key = _address(rest)
         return rest.pop(title_key) if title_key else "", rest.pop(url_key) if url_key else "", rest
 
     def shown(self) -> tuple[str, str, bool]:
         """Return the beginnings of its title and its address, and False if it holds more than these in one line."""
         title, url, metadata = self.label()
-        says_more = len(title) + len(url) > _LABEL_CHARACTERS or metadata or getattr(self.item, "id", None) is not None
+        says_more = (
+            len(title) + len(url) > _LABEL_CHARACTERS
+            or metadata
+            or getattr(self.item, "id", None) is not None
+        )
         return title[:_TITLE_CHARACTERS], url[:_URL_CHARACTERS], not says_more
 
     @property
@@ -233,7 +262,9 @@ class FoundSource(NamedTuple):
     def with_text(self, text: Any) -> Any:
         """Return the item with its text replaced."""
         if isinstance(self.item, Document):
-            return DocumentFields({"id": self.item.id, "page_content": text, "metadata": self.item.metadata})
+            return DocumentFields(
+                {"id": self.item.id, "page_content": text, "metadata": self.item.metadata}
+            )
         if isinstance(self.item, dict):
             return {**self.item, self.text_key: text} if self.text_key else self.item
         if isinstance(self.item, str):
@@ -265,7 +296,12 @@ def source_in(item: Any) -> FoundSource | None:
     if type(item) is dict:
         key = first_text(item, TEXT_KEYS)
         return FoundSource(item, item[key] if key else "", _fields(item, key), key)
-    if type(item) in (tuple, list) and len(item) == 2 and is_text(item[0]) and type(item[1]) is dict:
+    if (
+        type(item) in (tuple, list)
+        and len(item) == 2
+        and is_text(item[0])
+        and type(item[1]) is dict
+    ):
         return FoundSource(item, item[0], _named(item[1]))
     if type(item) is Document and is_text(item.page_content) and type(item.metadata) is dict:
         return FoundSource(item, item.page_content, _named(item.metadata))
@@ -316,7 +352,8 @@ def read_ids(text: str) -> list[int]:
     parts = dict.fromkeys(filter(None, (part.strip() for part in text.split(","))))
     for count, part in enumerate(parts):
         first, _, last = part.partition("-")
-        low, high = _number(first), _number(last or first)
+        low = _number(first)
+        high = _number(last or first)
         numbers |= dict.fromkeys(range(low, min(high, low + MAX_SOURCES) + 1))
         if len(numbers) > MAX_SOURCES:
             break
@@ -342,14 +379,22 @@ def _address(fields: dict[str, Any]) -> str:
 
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
     """Return the fields of a dict item without its text; a ``metadata`` dict in it is flattened."""
-    inner, own = item.get("metadata"), _named(item)
+    inner = item.get("metadata")
+    own = _named(item)
     if text_key:
         del own[text_key]
-    return own | {key: value for key, value in _named(inner).items() if key not in own} if type(inner) is dict else own
+    return (
+        own | {key: value for key, value in _named(inner).items() if key not in own}
+        if type(inner) is dict
+        else own
+    )
 
 
 def _named(fields: dict[Any, Any]) -> dict[str, Any]:
     """Return fields with every key as a str, as `Source` requires; the artifact itself is unchanged."""
     if set(map(type, fields)) <= {str}:
         return dict(fields)
-    return {key if is_text(key) else Codec().encode(key, omitted=[]): value for key, value in fields.items()}
+    return {
+        key if is_text(key) else Codec().encode(key, omitted=[]): value
+        for key, value in fields.items()
+    }

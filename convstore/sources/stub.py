@@ -70,12 +70,20 @@ def stub_of(
     """
     if not wants_stub(tokens, has_sources=bool(source_ids), min_tokens=min_tokens):
         return None
-    stub = make_stub(tool=tool, tool_message_id=tool_message_id, content=content, source_ids=source_ids, error=error)
+    stub = make_stub(
+        tool=tool,
+        tool_message_id=tool_message_id,
+        content=content,
+        source_ids=source_ids,
+        error=error,
+    )
     if len(content) > len(stub) or len(content) >= RESULT_MINIMUM or not content.strip():
         return stub
     # A page of the retrieval tool shows the numbers itself.
     has_suffix = source_ids and tool != RETRIEVAL_TOOL
-    return _SUFFIX.format(in_one_line(tool_message_id), write_ids(source_ids)) if has_suffix else None
+    return (
+        _SUFFIX.format(in_one_line(tool_message_id), write_ids(source_ids)) if has_suffix else None
+    )
 
 
 def make_stub(

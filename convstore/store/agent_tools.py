@@ -33,7 +33,9 @@ _RUNTIME = "__pregel_runtime"
 """Key under which LangGraph keeps the context of a run in its configuration; LangGraph itself is an extra."""
 
 
-def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int = PAGE_TOKENS) -> AgentTool:
+def retrieve_previous_sources_tool(
+    store: ConversationStore, *, page_tokens: int = PAGE_TOKENS
+) -> AgentTool:
     """Return the tool that reads full content again, for an agent that serves many conversations.
 
     The conversation is that of the run, under the store's scope keys: from the context of a graph's run or from
@@ -52,12 +54,16 @@ def retrieve_previous_sources_tool(store: ConversationStore, *, page_tokens: int
     from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     return make_retrieval_tool(
-        lambda config: read_back(store, _scope_of(store.scope_keys, config)), page_tokens=page_tokens
+        lambda config: read_back(store, _scope_of(store.scope_keys, config)),
+        page_tokens=page_tokens,
     )
 
 
 def search_conversations_tool(
-    store: ConversationStore | Conversation, scope: Sequence[str] = ("user_id",), *, page_tokens: int = PAGE_TOKENS
+    store: ConversationStore | Conversation,
+    scope: Sequence[str] = ("user_id",),
+    *,
+    page_tokens: int = PAGE_TOKENS,
 ) -> AgentTool:
     """Return a tool that searches the other conversations of the same user, for an agent that should have it.
 
@@ -76,37 +82,53 @@ def search_conversations_tool(
         InvalidScopeError: From the tool, if the run lacks one of the keys.
     """
     if not isinstance(store, ConversationStore | Conversation):
-        raise InvalidInputError(f"store must be a ConversationStore or a Conversation, not {type(store).__name__}")
+        raise InvalidInputError(
+            f"store must be a ConversationStore or a Conversation, not {type(store).__name__}"
+        )
     chat = store if isinstance(store, Conversation) else None
     owner: ConversationStore = store.store if isinstance(store, Conversation) else store
     keys = tuple(scope) if not isinstance(scope, str) and isinstance(scope, Sequence) else ()
     if not keys or not set(keys) <= set(owner.scope_keys):
-        raise InvalidInputError(f"scope must name some of the store's keys, {owner.scope_keys}, not {scope!r}")
+        raise InvalidInputError(
+            f"scope must name some of the store's keys, {owner.scope_keys}, not {scope!r}"
+        )
     from convstore.tools.conversation_search import make_search_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-    def with_others(config: RunnableConfig, answer: Callable[..., Coroutine[Any, Any, str]]) -> BothWays:
+    def with_others(
+        config: RunnableConfig, answer: Callable[..., Coroutine[Any, Any, str]]
+    ) -> BothWays:
         own: dict[str, str] = {} if chat is None else chat.scope
         shared = dict(_scope_of(keys, config)) if chat is None else {key: own[key] for key in keys}
         if chat is None:
             with suppress(InvalidScopeError):  # a run outside a conversation
                 own = dict(_scope_of(owner.scope_keys, config))
-        return both_ways(owner, lambda store, arguments: answer(_others(store, shared, own), arguments))
+        return both_ways(
+            owner, lambda store, arguments: answer(_others(store, shared, own), arguments)
+        )
 
     return make_search_tool(with_others, page_tokens=check_page_tokens(page_tokens))
 
 
-def _others(store: ConversationStore, shared: dict[str, str], own: dict[str, str]) -> OtherConversations:
+def _others(
+    store: ConversationStore, shared: dict[str, str], own: dict[str, str]
+) -> OtherConversations:
     """Return the functions that search and read the conversations with some scope values, except one."""
     from convstore.tools.conversation_search import MAX_HITS, OtherConversations  # noqa: PLC0415 - see above
 
     async def search(words: str) -> SearchResult:
         options: dict[str, Any] = {"limit": MAX_HITS, **shared}
         result = await store.search(words, **options)
-        return result.model_copy(update={"conversations": [hit for hit in result.conversations if hit.scope != own]})
+        return result.model_copy(
+            update={"conversations": [hit for hit in result.conversations if hit.scope != own]}
+        )
 
     async def read(conversation_id: str, ordinal: int) -> StoredMessage | None:
         chat = await store.find_conversation(conversation_id, **shared)
-        page = await chat.list_messages(around=ordinal, limit=1, full=True) if chat and chat.scope != own else []
+        page = (
+            await chat.list_messages(around=ordinal, limit=1, full=True)
+            if chat and chat.scope != own
+            else []
+        )
         return next((message for message in page if message.ordinal == ordinal), None)
 
     return OtherConversations(search, read)
@@ -134,7 +156,9 @@ def number_sources(
         InvalidScopeError: From the tool, as for `retrieve_previous_sources_tool`.
     """
     if not isinstance(chat, Conversation | ConversationStore):
-        raise InvalidInputError(f"chat must be a conversation or a store, not {type(chat).__name__}")
+        raise InvalidInputError(
+            f"chat must be a conversation or a store, not {type(chat).__name__}"
+        )
     from convstore.tools.numbering import make_numbered_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     return make_numbered_tool(tool, lambda config: _numbering(chat, config), render=render)
@@ -151,7 +175,9 @@ def _numbering(owner: Conversation | ConversationStore, config: RunnableConfig) 
     run = {} if isinstance(owner, Conversation) else dict(_scope_of(owner.scope_keys, config))
     chat = owner if isinstance(owner, Conversation) else owner.conversation(**run)
 
-    async def give(store: ConversationStore, texts: Sequence[str]) -> tuple[range, list[int | None]]:
+    async def give(
+        store: ConversationStore, texts: Sequence[str]
+    ) -> tuple[range, list[int | None]]:
         handle = store.conversation(**chat.scope)
         return await handle.reserve_source_ids(len(texts)), await handle.find_shown_sources(texts)
 

@@ -123,7 +123,8 @@ class ConversationStore:
                 f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
             )
         check_choice(search_index, True, False, name="search_index")
-        now, clock = clock.now if clock else None, clock or Clock()
+        now = clock.now if clock else None
+        clock = clock or Clock()
         driver = Driver(database, prefix=collection_prefix, now=now, monotonic=clock.monotonic)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
@@ -133,8 +134,11 @@ class ConversationStore:
                 f"compaction_seconds must be a number of seconds from 0, not {compaction_seconds!r}"
             )
         if self.policy.compact == "before_load" and summarizer is None:
-            raise InvalidInputError('compact="before_load" needs a summarizer; pass one, or leave `compact` out')
-        codec, extractors = new_codec(), dict[str, SourceExtractor]()
+            raise InvalidInputError(
+                'compact="before_load" needs a summarizer; pass one, or leave `compact` out'
+            )
+        codec = new_codec()
+        extractors = dict[str, SourceExtractor]()
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
         strategy = None
         if summarizer is not None:
@@ -155,7 +159,9 @@ class ConversationStore:
             extractors=extractors,
             search_index=search_index,
         )
-        self._host = Host(self, self._services, codec=codec, source_extractors=extractors, clock=clock)
+        self._host = Host(
+            self, self._services, codec=codec, source_extractors=extractors, clock=clock
+        )
         self._client: Any = None
 
     @classmethod
@@ -217,11 +223,16 @@ class ConversationStore:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
-    async def setup(self, *, listings: Sequence[Sequence[str]] = (), after_deployment: bool = False) -> None:
+    async def setup(
+        self, *, listings: Sequence[Sequence[str]] = (), after_deployment: bool = False
+    ) -> None:
         """Create collections and indexes by running pending migrations. Idempotent, and safe to run concurrently.
 
         Listings by one scope key, and by all but the last (by both of two), have an index. By other combinations they
@@ -252,7 +263,12 @@ class ConversationStore:
         self._host.check_open()
         pending = (await self._migrator.records()).pending
         return [
-            Migration(name=step.name, summary=step.summary, phase=step.phase, is_applied=step not in pending)
+            Migration(
+                name=step.name,
+                summary=step.summary,
+                phase=step.phase,
+                is_applied=step not in pending,
+            )
             for step in discover()
         ]
 
@@ -302,7 +318,9 @@ class ConversationStore:
         """
         return Conversation(self._host, check_scope(self.scope_keys, scope))
 
-    async def find_conversation(self, conversation_id: str, /, **partial_scope: str) -> Conversation | None:
+    async def find_conversation(
+        self, conversation_id: str, /, **partial_scope: str
+    ) -> Conversation | None:
         """Return the handle of the conversation with a random id (`ConversationInfo.conversation_id`). One command.
 
         None if it is missing, deleted or has other scope values. Without any, it finds conversations of all users.
@@ -312,8 +330,14 @@ class ConversationStore:
             partial_scope: Values of some scope keys that the conversation must have.
         """
         wanted = check_partial_scope(self.scope_keys, partial_scope)
-        scope = await (await self._host.services()).catalog.scope_of(check_id(conversation_id, name="id"), wanted)
-        return self.conversation(**scope) if scope and scope.keys() - {PATH} == set(self.scope_keys) else None
+        scope = await (await self._host.services()).catalog.scope_of(
+            check_id(conversation_id, name="id"), wanted
+        )
+        return (
+            self.conversation(**scope)
+            if scope and scope.keys() - {PATH} == set(self.scope_keys)
+            else None
+        )
 
     async def get_tool_messages(
         self, *values: Any, tool_message_ids: Sequence[str] | None = None, **scope: str
@@ -335,12 +359,20 @@ class ConversationStore:
         if values or ids is None:
             if scope or ids is not None or len(values) != len(self.scope_keys) + 1:
                 names = ", ".join((*self.scope_keys, "tool_message_ids"))
-                raise InvalidInputError(f"get_tool_messages takes {names}: all by name, or all in this order")
-            scope, ids = dict(zip(self.scope_keys, values[:-1], strict=True)), values[-1]
+                raise InvalidInputError(
+                    f"get_tool_messages takes {names}: all by name, or all in this order"
+                )
+            scope = dict(zip(self.scope_keys, values[:-1], strict=True))
+            ids = values[-1]
         return await self.conversation(**scope).get_tool_messages(ids)
 
     async def list_conversations(
-        self, *, limit: int = 50, cursor: str | None = None, everything: bool = False, **partial_scope: str
+        self,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        everything: bool = False,
+        **partial_scope: str,
     ) -> ConversationPage:
         """Return a page of the conversations with these scope values, newest first.
 
@@ -377,7 +409,9 @@ class ConversationStore:
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
-        return await (await self._host.services()).stats.read(scope, sizes=sizes, budget=self.policy.max_tokens)
+        return await (await self._host.services()).stats.read(
+            scope, sizes=sizes, budget=self.policy.max_tokens
+        )
 
     async def search(
         self,
@@ -415,7 +449,9 @@ class ConversationStore:
         searched = []
         for (head, totals, *_), _ in newest:
             keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
-            cached = self._known.outside(tuple((key, head.scope[key]) for key in keys), head.conversation)
+            cached = self._known.outside(
+                tuple((key, head.scope[key]) for key in keys), head.conversation
+            )
             searched.append((cached, totals))
         matches, incomplete = await services.across.search(searched, request)
         hits: dict[int, list[SearchHit]] = {}
@@ -479,10 +515,16 @@ class ConversationStore:
         check_choice(lost, True, False, name="lost")
         id_ = "" if conversation_id is None else check_id(conversation_id, name="conversation_id")
         if [everything, lost, bool(id_)].count(True) > 1:
-            raise InvalidInputError("pass only one of an id, everything=True, lost=True and scope values")
-        scope = check_selection(self.scope_keys, partial_scope, everything=lost or bool(id_) or everything)
+            raise InvalidInputError(
+                "pass only one of an id, everything=True, lost=True and scope values"
+            )
+        scope = check_selection(
+            self.scope_keys, partial_scope, everything=lost or bool(id_) or everything
+        )
         retention = (await self._host.services()).retention
-        return await retention.erase(scope, conversation=id_, lost=lost, dry_run=dry_run, progress=progress)
+        return await retention.erase(
+            scope, conversation=id_, lost=lost, dry_run=dry_run, progress=progress
+        )
 
     async def prune(
         self,
@@ -510,7 +552,9 @@ class ConversationStore:
         """
         scope = check_partial_scope(self.scope_keys, partial_scope)
         retention = (await self._host.services()).retention
-        return await retention.prune(scope, older_than=older_than, dry_run=dry_run, progress=progress)
+        return await retention.prune(
+            scope, older_than=older_than, dry_run=dry_run, progress=progress
+        )
 
     async def verify(
         self,
@@ -566,7 +610,9 @@ class ConversationStore:
             raise InvalidInputError("pass both dump= and load=, or neither")
         if not dump or not load:
             dump, load = functions_of(type_)
-        self._host.codec.register(type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load))
+        self._host.codec.register(
+            type_, Kind(name or f"{type_.__module__}.{type_.__qualname__}", dump, load)
+        )
 
     def register_source_extractor(self, tool: str, extractor: SourceExtractor) -> None:
         """Register a function that finds the sources in a tool's results, if the store does not detect them.
@@ -582,5 +628,7 @@ class ConversationStore:
             InvalidInputError: `tool` is not a name, or `extractor` is not a function.
         """
         if type(tool) is not str or not tool or not callable(extractor):
-            raise InvalidInputError("pass the name of a tool and a function from a ToolMessage to a list of sources")
+            raise InvalidInputError(
+                "pass the name of a tool and a function from a ToolMessage to a list of sources"
+            )
         self._host.source_extractors[tool] = extractor

@@ -32,7 +32,9 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from convstore.summarization import models, node, summarize  # noqa: PLC0415
 
-        return next(vars(module)[name] for module in (models, node, summarize) if name in vars(module))
+        return next(
+            vars(module)[name] for module in (models, node, summarize) if name in vars(module)
+        )
 
 
 __all__ = [

@@ -51,15 +51,21 @@ class Cuts:
         self.messages = messages
         self._exchanges = _exchanges(messages)
         humans = [index for index, message in enumerate(messages) if _is_human(message)]
-        results = {index for index, message in enumerate(messages) if isinstance(message, ToolMessage)}
+        results = {
+            index for index, message in enumerate(messages) if isinstance(message, ToolMessage)
+        }
         self.orphans = results - self._exchanges.keys()
         in_flight = (other.start for other in self._exchanges.values() if not other.answered)
         end = next((start for start in in_flight if start > max(humans, default=-1)), len(messages))
-        self.keeps_pairs, self.permitted, self.good = [True], [False], [False]
-        last_result, waiting = -1, ""
+        self.keeps_pairs = [True]
+        self.permitted = [False]
+        self.good = [False]
+        last_result = -1
+        waiting = ""
         for index, message in enumerate(messages):
             if exchange := self._exchanges.get(index):
-                last_result, waiting = max(last_result, exchange.end), "" if exchange.answered else "call"
+                last_result = max(last_result, exchange.end)
+                waiting = "" if exchange.answered else "call"
             elif not isinstance(message, ToolMessage) and kind_of(message) != "late_result":
                 waiting = "human" if _is_human(message) else ""
             self.keeps_pairs.append(last_result <= index)
@@ -69,7 +75,9 @@ class Cuts:
     def waits_at(self, index: int) -> bool:
         """Return True if a message is a human one, or an AI message that has a call without a result."""
         exchange = self._exchanges.get(index)
-        return _is_human(self.messages[index]) or bool(exchange and exchange.start == index and not exchange.answered)
+        return _is_human(self.messages[index]) or bool(
+            exchange and exchange.start == index and not exchange.answered
+        )
 
 
 def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> int:
@@ -78,7 +86,8 @@ def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> in
     >>> find_trigger([10, 10, 10, 10], before_summary=20, room=10), find_trigger([10, 10], before_summary=30, room=10)
     (3, 0)
     """
-    total, so_far = sum(tokens), 0
+    total = sum(tokens)
+    so_far = 0
     for cut, size in enumerate(tokens, start=1):
         so_far += size
         if so_far >= before_summary and total - so_far <= room:
@@ -86,7 +95,9 @@ def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> in
     return 0
 
 
-def choose_cut(cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: int, unfolded_room: int) -> int:
+def choose_cut(
+    cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: int, unfolded_room: int
+) -> int:
     """Return the number of messages to fold; 0 for none.
 
     The rest fits, if any permitted cut makes it fit; otherwise as much is folded as permitted. Within that, the cut is
@@ -128,7 +139,10 @@ def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> 
     A step before the last one ends before a human message if possible, because some providers reject a list that begins
     with a call. A message that does not fit, or one with calls and its results, is a step of its own.
     """
-    messages, size, end, before_human = cuts.messages, 0, start, 0
+    messages = cuts.messages
+    size = 0
+    end = start
+    before_human = 0
     for cut in filter(cuts.keeps_pairs.__getitem__, range(start + 1, len(messages) + 1)):
         size += sum(tokens[end:cut])
         if end > start and size > budget:

@@ -17,7 +17,8 @@ from convstore.exceptions import SummaryError
 from convstore.messages.encoding import digest_of
 
 _T = TypeVar("_T")
-_KEPT_ANSWERS, _KEPT_CHARACTERS = 256, 16_000
+_KEPT_ANSWERS = 256
+_KEPT_CHARACTERS = 16_000
 Answer = Any
 """The text that answers a request, the result of a nested strategy, or the exception that either raised."""
 
@@ -88,7 +89,9 @@ def ask_all(requests: Sequence[Any]) -> Steps[list[Any]]:
     answers = yield requests
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     if len(errors) > 1:
-        raise ExceptionGroup(f"{len(errors)} of {len(answers)} calls of the summarizer failed", errors)
+        raise ExceptionGroup(
+            f"{len(errors)} of {len(answers)} calls of the summarizer failed", errors
+        )
     for error in errors:
         raise error
     return answers
@@ -123,7 +126,11 @@ async def drive_async(
     free = asyncio.Semaphore(concurrency)
 
     async def advance(steps: Steps[Any], answers: list[Answer] | None) -> Sequence[Any] | _Done:
-        return await asyncio.to_thread(_advance, steps, answers) if in_threads else _advance(steps, answers)
+        return (
+            await asyncio.to_thread(_advance, steps, answers)
+            if in_threads
+            else _advance(steps, answers)
+        )
 
     async def finish(steps: Steps[Any], step: Sequence[Any] | _Done) -> Any:
         while not isinstance(step, _Done):
@@ -141,7 +148,9 @@ async def drive_async(
             try:
                 if answers is None:
                     return item.text_of(await call(item.messages))
-                return answers.texts.get(item.key) or answers.keep(item, item.text_of(await call(item.messages)))
+                return answers.texts.get(item.key) or answers.keep(
+                    item, item.text_of(await call(item.messages))
+                )
             except Exception as error:
                 item.error = error
                 raise

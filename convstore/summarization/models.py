@@ -103,9 +103,15 @@ def as_running_summary(value: Any) -> RunningSummary | None:
     if value is None or isinstance(value, RunningSummary):
         return value
     summary, ids, last = (part_of(value, name) for name in _FIELDS)
-    if isinstance(summary, str) and isinstance(ids, set | frozenset | list | tuple) and isinstance(last, str | None):
+    if (
+        isinstance(summary, str)
+        and isinstance(ids, set | frozenset | list | tuple)
+        and isinstance(last, str | None)
+    ):
         return RunningSummary(summary, set(ids), last, part_of(value, "newest_message_id"))
-    raise InvalidInputError(f"running_summary must be a RunningSummary or None, not {type(value).__name__}")
+    raise InvalidInputError(
+        f"running_summary must be a RunningSummary or None, not {type(value).__name__}"
+    )
 
 
 def part_of(value: Any, name: str) -> Any:

@@ -21,7 +21,12 @@ from convstore.summarization.models import (
     DEFAULT_INITIAL_SUMMARY_PROMPT,
     part_of,
 )
-from convstore.summarization.summarize import Options, Overflow, SummaryTokenCounter, summarization_steps
+from convstore.summarization.summarize import (
+    Options,
+    Overflow,
+    SummaryTokenCounter,
+    summarization_steps,
+)
 
 _REMOVE_ALL: Final = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
 
@@ -57,7 +62,8 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         output_messages_key: str = "summarized_messages",
         name: str = "summarization",
     ) -> None:
-        self.model, self.options = model, Options.among(locals())
+        self.model = model
+        self.options = Options.among(locals())
         self.input_messages_key = input_messages_key
         self.output_messages_key = output_messages_key
         self.name = name
@@ -100,7 +106,11 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         messages, context = self._read(state)
         options = replace(self.options, **bound)
         done = yield from summarization_steps(messages, context.get("running_summary"), options)
-        removal = [RemoveMessage(_REMOVE_ALL)] if self.input_messages_key == self.output_messages_key else []
+        removal = (
+            [RemoveMessage(_REMOVE_ALL)]
+            if self.input_messages_key == self.output_messages_key
+            else []
+        )
         update: dict[str, Any] = {self.output_messages_key: [*removal, *done.messages]}
         if done.running_summary:
             update["context"] = {**context, "running_summary": done.running_summary}
@@ -111,11 +121,16 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         if not isinstance(state, Mapping | BaseModel):
             problem = f"Invalid input type: {type(state).__name__}; a state is a dict or a pydantic model."
             raise InvalidInputError(problem)
-        messages, context = part_of(state, key), part_of(state, "context")
+        messages = part_of(state, key)
+        context = part_of(state, "context")
         if messages is None:
             raise InvalidInputError(f"Missing required field `{key}` in the input.")
-        if not isinstance(messages, list | tuple) or not all(isinstance(each, BaseMessage) for each in messages):
+        if not isinstance(messages, list | tuple) or not all(
+            isinstance(each, BaseMessage) for each in messages
+        ):
             raise InvalidInputError(f"Field `{key}` of the input must be a list of messages.")
         if not isinstance(context, Mapping | None):
-            raise InvalidInputError(f"Field `context` of the input must be a dict, not {type(context).__name__}.")
+            raise InvalidInputError(
+                f"Field `context` of the input must be a dict, not {type(context).__name__}."
+            )
         return list(messages), dict(context or {})

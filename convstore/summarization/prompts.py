@@ -43,7 +43,8 @@ _WITH_CONTEXT: Final = (
     "them. "
 )
 _WITHOUT_CONTEXT: Final = (
-    "Summarise the messages in <messages>: what the assistant did, said and found out. The summary will replace them. "
+    "Summarise the messages in <messages>: what the assistant did, said and found out. "
+    "The summary will replace them. "
 )
 _HUMANS_ONLY: Final = (
     "Summarise what the user wrote in <messages>, in the user's voice: tasks, wishes, limits and facts, in their "
@@ -54,7 +55,9 @@ _JOIN: Final = (
     "The messages in <messages> are summaries of the parts of one conversation, in order. Join them into one summary, "
     "in the same voice, with all that they contain; where they contradict each other, the later one holds. "
 )
-_MIN_PART_BYTES, _PART_SHARE, _CONTEXT_SHARE = 200, 8, 4
+_MIN_PART_BYTES = 200
+_PART_SHARE = 8
+_CONTEXT_SHARE = 4
 _MAX_ATTRIBUTE_LENGTH = 100
 _SEARCHED_SHARE = 4
 _WORD_BYTES = 7
@@ -79,7 +82,9 @@ class _Piece(NamedTuple):
 def record_steps(messages: Sequence[BaseMessage], room: int) -> Iterator[str]:
     """Yield the messages as text, in steps of about `room` tokens."""
     pieces = [piece for message in messages for piece in _record_pieces(message, room)]
-    for step in packed(pieces, limit=room, size=lambda piece: approximate_tokens([HumanMessage(piece)])):
+    for step in packed(
+        pieces, limit=room, size=lambda piece: approximate_tokens([HumanMessage(piece)])
+    ):
         yield "\n".join(step)
 
 
@@ -117,11 +122,18 @@ def make_prompts(
         return [Prompt(whole, (*context, *shown))]
     about = _shortened(about, max_bytes // _CONTEXT_SHARE)
     # The numbers of the parts are not known yet; these placeholders are longer than any.
-    parts = _parts(shown, _request(task + _PART.format(number=10**6, count=10**6), 10**9, about, []), max_bytes)
+    parts = _parts(
+        shown, _request(task + _PART.format(number=10**6, count=10**6), 10**9, about, []), max_bytes
+    )
     limit = _part_limit(room, max_bytes)
     return [
         Prompt(
-            _request(task + _PART.format(number=number, count=len(parts)), limit, about, [item.text for item in part]),
+            _request(
+                task + _PART.format(number=number, count=len(parts)),
+                limit,
+                about,
+                [item.text for item in part],
+            ),
             (*context, *{id(item.message): item.message for item in part}.values()),
         )
         for number, part in enumerate(parts, start=1)
@@ -130,7 +142,9 @@ def make_prompts(
 
 def join_prompts(texts: Sequence[str], *, room: int, max_bytes: int) -> list[Prompt]:
     """Write the request to join summaries of parts; several if they do not fit one. See `make_prompts`."""
-    made = [HumanMessage(text, name=f"summary {number}") for number, text in enumerate(texts, start=1)]
+    made = [
+        HumanMessage(text, name=f"summary {number}") for number, text in enumerate(texts, start=1)
+    ]
     parts = _parts(made, _request(_JOIN, 10**9, [], []), max_bytes)
     limit = room if len(parts) == 1 else _part_limit(room, max_bytes)
     return [Prompt(_request(_JOIN, limit, [], [item.text for item in part])) for part in parts]
@@ -140,7 +154,9 @@ def words_of(message: BaseMessage) -> str:
     """Return the text of a message and its calls; media as a line with type and size, reasoning left out."""
     calls = written_calls(message)
     text = "\n".join(_texts(message, {call.id for call in calls}))
-    return "\n".join([*([text] if text else []), *(f"calls {call.tool}({call.arguments})" for call in calls)])
+    return "\n".join(
+        [*([text] if text else []), *(f"calls {call.tool}({call.arguments})" for call in calls)]
+    )
 
 
 def _request(task: str, room: int, context: Sequence[str], messages: Sequence[str]) -> str:
@@ -170,7 +186,11 @@ def _shortened(context: Sequence[str], max_bytes: int) -> list[str]:
     size = (max_bytes - 100) // 2
     first = next(_cut(text, limit=size, size=_bytes, characters=size))
     last = text[::-1][: len(next(_cut(text[::-1], limit=size, size=_bytes, characters=size)))][::-1]
-    return [first, f"[{len(text) - len(first) - len(last)} characters of these words are not shown here]", last]
+    return [
+        first,
+        f"[{len(text) - len(first) - len(last)} characters of these words are not shown here]",
+        last,
+    ]
 
 
 def _parts(messages: Sequence[BaseMessage], frame: str, max_bytes: int) -> list[list[_Piece]]:
@@ -187,17 +207,25 @@ def _pieces(message: BaseMessage, max_bytes: int) -> Iterator[_Piece]:
         return
     tag = _tag(message, max_length=_MAX_ATTRIBUTE_LENGTH)
     number = 0
-    for opening, text, closing in [*_elements(message, max_length=_MAX_ATTRIBUTE_LENGTH)] or [("", "", "")]:
+    for opening, text, closing in [*_elements(message, max_length=_MAX_ATTRIBUTE_LENGTH)] or [
+        ("", "", "")
+    ]:
         room = max_bytes - _bytes(f'{tag} part="100000">{opening}{closing}</message>') - 1
-        for piece in [*_cut(text, limit=room, size=lambda cut: _bytes(_escaped(cut)), characters=room)] or [""]:
+        for piece in [
+            *_cut(text, limit=room, size=lambda cut: _bytes(_escaped(cut)), characters=room)
+        ] or [""]:
             number += 1
-            yield _Piece(message, f'{tag} part="{number}">{opening}{_escaped(piece)}{closing}</message>')
+            yield _Piece(
+                message, f'{tag} part="{number}">{opening}{_escaped(piece)}{closing}</message>'
+            )
 
 
 def _record_pieces(message: BaseMessage, room: int) -> Iterator[str]:
     """Yield a message as marked text, in pieces that leave half the room to others."""
     half = max(room // 2, 25)
-    pieces = _cut(words_of(message), limit=half, size=_escaped_tokens, characters=half * CHARACTERS_PER_TOKEN)
+    pieces = _cut(
+        words_of(message), limit=half, size=_escaped_tokens, characters=half * CHARACTERS_PER_TOKEN
+    )
     for piece in [*pieces] or [""]:
         yield f"<message from={message.type!r}>\n{_escaped(piece)}\n</message>"
 
@@ -211,11 +239,17 @@ def _tag(message: BaseMessage, *, max_length: int | None = None) -> str:
     attributes = {"role": message.type, "name": message.name}
     if isinstance(message, ToolMessage):
         attributes |= {"call": message.tool_call_id, "status": message.status}
-    written = (f' {name}="{escape(_clipped(value, max_length))}"' for name, value in attributes.items() if value)
+    written = (
+        f' {name}="{escape(_clipped(value, max_length))}"'
+        for name, value in attributes.items()
+        if value
+    )
     return f"<message{''.join(written)}"
 
 
-def _elements(message: BaseMessage, *, max_length: int | None = None) -> Iterator[tuple[str, str, str]]:
+def _elements(
+    message: BaseMessage, *, max_length: int | None = None
+) -> Iterator[tuple[str, str, str]]:
     """Yield the texts of a message, then its calls, each as opening tag, text and closing tag."""
     calls = written_calls(message)
     for text in _texts(message, {call.id for call in calls}):
@@ -260,7 +294,9 @@ def _cut(text: str, *, limit: int, size: Callable[[str], int], characters: int) 
             length = max(1, min(length - 1, length * limit // taken))
         end = start + length
         if end < len(text):
-            blank = max(text.rfind(mark, end - length // _SEARCHED_SHARE, end) for mark in (" ", "\n"))
+            blank = max(
+                text.rfind(mark, end - length // _SEARCHED_SHARE, end) for mark in (" ", "\n")
+            )
             end = blank + 1 if blank > start else end
         yield text[start:end]
         start = end

@@ -139,16 +139,20 @@ class Options:
         return sum(self.token_counter([message]) for message in messages)
 
 
-def summarization_steps(messages: Sequence[BaseMessage], running: Any, options: Options) -> Steps[SummarizationResult]:
+def summarization_steps(
+    messages: Sequence[BaseMessage], running: Any, options: Options
+) -> Steps[SummarizationResult]:
     """Ask for a summary of the messages up to the cut, in as many steps as they need."""
     options.check()
     given = _Input(messages, as_running_summary(running), options)
     text = given.running.summary if given.running else None
-    cuts, done = Cuts(given.new[: given.cut]), 0
+    cuts = Cuts(given.new[: given.cut])
+    done = 0
     while done < given.cut:
         budget = given.budget(text)
         if options.overflow == "trim":
-            end, shown = given.cut, given.trimmed(budget)
+            end = given.cut
+            shown = given.trimmed(budget)
         else:
             end = next_step(cuts, given.tokens, start=done, budget=budget)
             shown = given.new[done:end]
@@ -160,16 +164,27 @@ def summarization_steps(messages: Sequence[BaseMessage], running: Any, options: 
 class _Input:
     """The input of a summarization: the messages that are not summarised yet, and how many of them to fold."""
 
-    def __init__(self, messages: Sequence[BaseMessage], running: RunningSummary | None, options: Options) -> None:
-        self.messages, self.running, self.options = messages, running, options
+    def __init__(
+        self, messages: Sequence[BaseMessage], running: RunningSummary | None, options: Options
+    ) -> None:
+        self.messages = messages
+        self.running = running
+        self.options = options
         first = messages[0] if messages else None
-        is_system = isinstance(first, SystemMessage) and not _was_added(first) and not self._is_summary(first)
+        is_system = (
+            isinstance(first, SystemMessage)
+            and not _was_added(first)
+            and not self._is_summary(first)
+        )
         self.system = list(messages[:is_system])
         self.new = self._not_summarized(messages[is_system:])
         _check_ids(self.new, running)
         cuts = Cuts(self.new)
         # A result whose call was folded is shown as text.
-        shown = [without_orphans([item])[0] if at in cuts.orphans else item for at, item in enumerate(self.new)]
+        shown = [
+            without_orphans([item])[0] if at in cuts.orphans else item
+            for at, item in enumerate(self.new)
+        ]
         self.tokens = [options.token_counter([message]) for message in shown]
         self.cut = self._choose_cut(cuts) if self.new else 0
 
@@ -188,7 +203,12 @@ class _Input:
             return folded
         counter = self.options.token_counter
         kept = trim_messages(
-            folded, max_tokens=budget, token_counter=counter, strategy="last", start_on="human", allow_partial=True
+            folded,
+            max_tokens=budget,
+            token_counter=counter,
+            strategy="last",
+            start_on="human",
+            allow_partial=True,
         )
         if not kept:
             warnings.warn(
@@ -203,11 +223,14 @@ class _Input:
         shown = pair(without_orphans(messages)).messages  # a list that any provider accepts
         if text is None:
             return self.options.initial_summary_prompt.format_messages(messages=shown)
-        return self.options.existing_summary_prompt.format_messages(messages=shown, existing_summary=text)
+        return self.options.existing_summary_prompt.format_messages(
+            messages=shown, existing_summary=text
+        )
 
     def result(self, text: str | None) -> SummarizationResult:
         """Return the messages after the cut with the summary before them."""
-        running, rest = self.running, self.new[self.cut :]
+        running = self.running
+        rest = self.new[self.cut :]
         if self.cut and text is not None:
             folded = [str(message.id) for message in self.new[: self.cut]]
             before = running.summarized_message_ids if running else set[str]()
@@ -216,14 +239,18 @@ class _Input:
         shown = list(self.messages)
         if running and len(self.messages) > len(self.system):
             size += self._summary_size(running)
-            shown = _with_summary(running, rest, system=self.system, prompt=self.options.final_prompt)
+            shown = _with_summary(
+                running, rest, system=self.system, prompt=self.options.final_prompt
+            )
         return SummarizationResult(shown, running, size > self.options.max_tokens)
 
     def _is_summary(self, message: BaseMessage) -> bool:
         """Return True if a message is the running summary as left in a state by another library, without our mark."""
         if not self.running or not isinstance(message, SystemMessage):
             return False
-        return message.text in {made.text for made in _summary_messages(self.running, self.options.final_prompt)}
+        return message.text in {
+            made.text for made in _summary_messages(self.running, self.options.final_prompt)
+        }
 
     def _not_summarized(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the messages after the last summarised one; if it is unknown, those not in the running summary."""
@@ -236,13 +263,18 @@ class _Input:
         ids = [message.id for message in messages]
         start = ids.index(last) + 1 if last is not None and last in ids else 0
         known = running.summarized_message_ids if last is None else ()
-        return [message for message in messages[start:] if message.id not in known and not _was_added(message, running)]
+        return [
+            message
+            for message in messages[start:]
+            if message.id not in known and not _was_added(message, running)
+        ]
 
     def _summary_size(self, running: RunningSummary) -> int:
         return self.options.size(_summary_messages(running, self.options.final_prompt))
 
     def _choose_cut(self, cuts: Cuts) -> int:
-        options, running = self.options, self.running
+        options = self.options
+        running = self.running
         maximum = options.max_tokens - options.size(self.system)
         room = maximum - options.max_summary_tokens
         unfolded_room = maximum - (self._summary_size(running) if running else 0)
@@ -252,8 +284,11 @@ class _Input:
         before_summary = options.max_tokens if wanted is None else wanted
         if running and self._ends_with(running.newest_message_id):
             # No message was added since the summary was made: only a lower limit is a reason to make another.
-            before_summary, unfolded_room = sum(self.tokens) + 1, max(room, unfolded_room)
-        return choose_cut(cuts, self.tokens, before_summary=before_summary, room=room, unfolded_room=unfolded_room)
+            before_summary = sum(self.tokens) + 1
+            unfolded_room = max(room, unfolded_room)
+        return choose_cut(
+            cuts, self.tokens, before_summary=before_summary, room=room, unfolded_room=unfolded_room
+        )
 
     def _ends_with(self, message_id: str | None) -> bool:
         """Return True if a message is the last one; the texts that `without_orphans` moved behind it do not count."""
@@ -271,13 +306,21 @@ def _check_ids(messages: Sequence[BaseMessage], running: RunningSummary | None) 
             )
         if message.id in before:
             raise InvalidInputError(f"Message with ID {message.id} has already been summarized.")
-    twice = [name for name, times in Counter(message.id for message in messages).items() if times > 1]
+    twice = [
+        name for name, times in Counter(message.id for message in messages).items() if times > 1
+    ]
     if twice:
-        raise InvalidInputError(f"Message with ID {twice[0]} comes twice; a message is summarised once.")
+        raise InvalidInputError(
+            f"Message with ID {twice[0]} comes twice; a message is summarised once."
+        )
 
 
 def _with_summary(
-    running: RunningSummary, rest: Sequence[BaseMessage], *, system: Sequence[BaseMessage], prompt: ChatPromptTemplate
+    running: RunningSummary,
+    rest: Sequence[BaseMessage],
+    *,
+    system: Sequence[BaseMessage],
+    prompt: ChatPromptTemplate,
 ) -> list[BaseMessage]:
     """Return the messages of the final prompt: the summary, then the messages that follow it.
 
@@ -285,7 +328,9 @@ def _with_summary(
     from all their ids, so that a later call recognises it.
     """
     given = without_orphans(rest)
-    made = prompt.format_messages(system_message=list(system), summary=running.summary, messages=given)
+    made = prompt.format_messages(
+        system_message=list(system), summary=running.summary, messages=given
+    )
     theirs = {id(message) for message in (*system, *given)}
     ids = (_summary_id(running, number) for number in itertools.count())
     return [message if id(message) in theirs else _marked(message, next(ids)) for message in made]
@@ -304,7 +349,9 @@ def _was_added(message: BaseMessage, running: RunningSummary | None = None) -> b
 def _summary_id(running: RunningSummary, number: int | str) -> str:
     last = running.last_summarized_message_id
     if last is None:
-        last = hashlib.sha256(repr(sorted(running.summarized_message_ids)).encode(errors="replace")).hexdigest()[:16]
+        last = hashlib.sha256(
+            repr(sorted(running.summarized_message_ids)).encode(errors="replace")
+        ).hexdigest()[:16]
     return f"{last}:summary-{number}"
 
 

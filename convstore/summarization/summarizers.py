@@ -21,7 +21,9 @@ from convstore.values.scope import check_number
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel, LanguageModelLike
 
-_MIN_CHARACTERS, _MAX_CHARACTERS, _SMALL_TRIGGER = 10, 50_000, 4_000
+_MIN_CHARACTERS = 10
+_MAX_CHARACTERS = 50_000
+_SMALL_TRIGGER = 4_000
 
 
 class Summarizer(Protocol):
@@ -66,7 +68,9 @@ class RunningSummarizer:
         if isinstance(model, str):
             model = _chat_model(model)
         if not hasattr(model, "ainvoke"):
-            raise InvalidInputError(f"model must be a LangChain chat model, not {type(model).__name__}")
+            raise InvalidInputError(
+                f"model must be a LangChain chat model, not {type(model).__name__}"
+            )
         check_number(max_tokens, name="max_tokens", minimum=100)
         self.rule = CompactionRule(
             max_tokens_before_summary=max_tokens_before_summary,
@@ -74,7 +78,9 @@ class RunningSummarizer:
             keep_last_turns=keep_last_turns,
         )
         self._model = model
-        self._room = max(max_tokens - max_summary_tokens, max_tokens // 2)  # for messages next to the earlier summary
+        self._room = max(
+            max_tokens - max_summary_tokens, max_tokens // 2
+        )  # for messages next to the earlier summary
         self._instructions = instructions
 
     @property
@@ -118,18 +124,32 @@ class HeadTailSummarizer:
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
         """Return the lines of the earlier summary and one for each message."""
         title, *lines = [self._TITLE] if summary is None else summary.split("\n")
-        lines += [f"{message.type}: {self._ends(' '.join(words_of(message).split()))}" for message in messages]
-        room = min((self.rule.max_tokens_before_summary or _SMALL_TRIGGER) * CHARACTERS_PER_TOKEN // 2, _MAX_CHARACTERS)
+        lines += [
+            f"{message.type}: {self._ends(' '.join(words_of(message).split()))}"
+            for message in messages
+        ]
+        room = min(
+            (self.rule.max_tokens_before_summary or _SMALL_TRIGGER) * CHARACTERS_PER_TOKEN // 2,
+            _MAX_CHARACTERS,
+        )
         sizes = accumulate(len(line) + 1 for line in reversed(lines))
         kept = max(1, sum(size <= room for size in sizes))
-        return "\n".join([title, *lines] if kept >= len(lines) else [self._SHORTENED, *lines[-kept:]])
+        return "\n".join(
+            [title, *lines] if kept >= len(lines) else [self._SHORTENED, *lines[-kept:]]
+        )
 
     def _ends(self, text: str) -> str:
-        return text if len(text) <= 2 * self._half + 5 else f"{text[: self._half]} ... {text[-self._half :]}"
+        return (
+            text
+            if len(text) <= 2 * self._half + 5
+            else f"{text[: self._half]} ... {text[-self._half :]}"
+        )
 
 
 class _Function:
-    def __init__(self, function: Callable[[Sequence[BaseMessage], str | None], Awaitable[str]]) -> None:
+    def __init__(
+        self, function: Callable[[Sequence[BaseMessage], str | None], Awaitable[str]]
+    ) -> None:
         self.rule: CompactionRule = getattr(function, "rule", CompactionRule())
         self.name = getattr(function, "__name__", type(function).__name__)
         self._function = function
@@ -141,11 +161,15 @@ class _Function:
 def as_summarizer(given: SummarizerLike) -> Summarizer:
     """Return a summarizer, made of a function if one is given; raise an InvalidInputError if it is neither."""
     if not isinstance(rule := getattr(given, "rule", None), CompactionRule | None):
-        raise InvalidInputError(f"the rule of a summarizer must be a CompactionRule, not {type(rule).__name__}")
+        raise InvalidInputError(
+            f"the rule of a summarizer must be a CompactionRule, not {type(rule).__name__}"
+        )
     if hasattr(given, "summarize"):
         return cast("Summarizer", given)
     if not callable(given):
-        raise InvalidInputError(f"summarizer must be a Summarizer or an async function, not {type(given).__name__}")
+        raise InvalidInputError(
+            f"summarizer must be a Summarizer or an async function, not {type(given).__name__}"
+        )
     return _Function(given)
 
 

@@ -61,7 +61,9 @@ class AppendContract:
             await chat.append([AIMessage("new", id="n"), HumanMessage("second", id="m")])
         assert await _ids(chat) == ["m"]
 
-    async def test_messages_without_ids_get_them_on_the_callers_objects(self, chat: Conversation) -> None:
+    async def test_messages_without_ids_get_them_on_the_callers_objects(
+        self, chat: Conversation
+    ) -> None:
         """An append sets missing ids on the caller's messages, so a retry with the same objects writes nothing."""
         batch = [HumanMessage("hi"), AIMessage("ho")]
         receipt = await chat.append(batch)
@@ -86,10 +88,19 @@ class AppendContract:
 
         async def write(handle: Conversation, name: str) -> None:
             for number in range(5):
-                batch = [HumanMessage(f"{name}{number}.{part}", id=f"{name}-{number}-{part}") for part in range(3)]
+                batch = [
+                    HumanMessage(f"{name}{number}.{part}", id=f"{name}-{number}-{part}")
+                    for part in range(3)
+                ]
                 await handle.append(batch)
 
-        await asyncio.gather(*(write(handle, f"{name}{handle is other}") for handle in (chat, other) for name in "abc"))
+        await asyncio.gather(
+            *(
+                write(handle, f"{name}{handle is other}")
+                for handle in (chat, other)
+                for name in "abc"
+            )
+        )
         ids = await _ids(chat)
         batches = [ids[index : index + 3] for index in range(0, len(ids), 3)]
         assert len(ids) == len(set(ids)) == 90
@@ -107,7 +118,12 @@ class AppendContract:
 
         async def write(name: str) -> None:
             for number in range(6):
-                await chat.append([HumanMessage("x", id=f"{name}{number}a"), AIMessage("y", id=f"{name}{number}b")])
+                await chat.append(
+                    [
+                        HumanMessage("x", id=f"{name}{number}a"),
+                        AIMessage("y", id=f"{name}{number}b"),
+                    ]
+                )
 
         await asyncio.gather(read(), *(write(name) for name in "abcd"))
         final = await _ids(chat)
@@ -131,7 +147,9 @@ class AppendContract:
         """The caller never saw the id that was made from the key; messages with ids of their own are named by these."""
         batch = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         await chat.append(batch, key="request-7")
-        with pytest.raises(ContentConflictError, match=r"key 'request-7'.*message 1.*new key") as caught:
+        with pytest.raises(
+            ContentConflictError, match=r"key 'request-7'.*message 1.*new key"
+        ) as caught:
             await chat.append([batch[0], {"role": "assistant", "content": "c"}], key="request-7")
         assert (caught.value.key, caught.value.position) == ("request-7", 1)
         await chat.append(AIMessage("d", id="own"))
@@ -172,7 +190,10 @@ class AppendContract:
 
     async def test_source_ids_go_on_across_results(self, chat: Conversation) -> None:
         """Sources are numbered once, in order, unique in the conversation."""
-        receipts = [await chat.append(rag_turn(f"What about {name}?", sources=4)) for name in ("seals", "orcas")]
+        receipts = [
+            await chat.append(rag_turn(f"What about {name}?", sources=4))
+            for name in ("seals", "orcas")
+        ]
         assert [receipt.source_ids for receipt in receipts] == [(1, 4), (5, 8)]
 
     async def test_reserved_source_ids_are_nobody_elses(
@@ -180,11 +201,15 @@ class AppendContract:
     ) -> None:
         """Two stores that reserve and append at once share no number, and kept ids are kept."""
         other = new_store().conversation(**chat.scope)
-        ranges = await asyncio.gather(*(handle.reserve_source_ids(3) for handle in (chat, other) for _ in range(4)))
+        ranges = await asyncio.gather(
+            *(handle.reserve_source_ids(3) for handle in (chat, other) for _ in range(4))
+        )
         numbers = [number for ids in ranges for number in ids]
         assert sorted(numbers) == list(range(1, 25))
         items = [{"text": "kept", "source_id": number} for number in ranges[0]]
-        receipt = await chat.append([ToolMessage("r", tool_call_id="c", artifact=items), rag_turn("More?")[2]])
+        receipt = await chat.append(
+            [ToolMessage("r", tool_call_id="c", artifact=items), rag_turn("More?")[2]]
+        )
         assert receipt.source_ids == (min(ranges[0]), 27)
 
     async def test_a_taken_source_id_is_refused(self, chat: Conversation) -> None:
@@ -199,14 +224,21 @@ class AppendContract:
             await chat.append([HumanMessage("again"), result()])
         assert (await chat.info()).message_count == 1
 
-    async def test_a_database_without_setup_says_so(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_a_database_without_setup_says_so(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """Without `setup`, both `ping` and `append` raise NotSetUpError."""
         store = new_store(collection_prefix=f"fresh_{new_id()}_")
-        for call in (store.ping, lambda: store.conversation(user_id="a", thread_id="b").append(HumanMessage("hi"))):
+        for call in (
+            store.ping,
+            lambda: store.conversation(user_id="a", thread_id="b").append(HumanMessage("hi")),
+        ):
             with pytest.raises(NotSetUpError, match="setup"):
                 await call()
 
-    async def test_a_closed_store_says_so(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_a_closed_store_says_so(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """Every call after `close` is refused."""
         store = new_store()
         await store.setup()
@@ -227,14 +259,20 @@ class AppendContract:
         assert (await other.append(turn)).written == 0
         entry = await database["log"].find_one({"messages.id": turn[2].id})
         query = {"conversation": entry["conversation"], "data": {"$exists": True}}
-        assert [chunk["_id"].split("#")[1] for chunk in await database["log"].find(query).to_list(None)] == [
-            entry["messages"][2]["payload"]["token"]
-        ]
+        assert [
+            chunk["_id"].split("#")[1] for chunk in await database["log"].find(query).to_list(None)
+        ] == [entry["messages"][2]["payload"]["token"]]
 
     async def test_sources_count_in_the_size_of_an_entry(self, chat: Conversation) -> None:
         """Titles and addresses of thousands of sources are refused like anything else above 1 MB."""
-        hits = [{"title": "é" * 200, "url": "https://a.b/" + "x" * 480, "content": f"text {n}"} for n in range(999)]
-        results = [ToolMessage("x", id=new_id(), tool_call_id="c", name="t", artifact=hits) for _ in range(2)]
+        hits = [
+            {"title": "é" * 200, "url": "https://a.b/" + "x" * 480, "content": f"text {n}"}
+            for n in range(999)
+        ]
+        results = [
+            ToolMessage("x", id=new_id(), tool_call_id="c", name="t", artifact=hits)
+            for _ in range(2)
+        ]
         with pytest.raises(BatchTooLargeError, match="smaller batches"):
             await chat.append(results)
         assert await _ids(chat) == []

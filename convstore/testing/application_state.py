@@ -22,7 +22,9 @@ _NOTHING = StateSnapshot(values={}, revision=0)
 class ApplicationStateContract:
     """`Conversation.state`."""
 
-    async def test_a_conversation_without_a_state_is_at_revision_0(self, chat: Conversation) -> None:
+    async def test_a_conversation_without_a_state_is_at_revision_0(
+        self, chat: Conversation
+    ) -> None:
         """Reading it creates nothing."""
         assert await chat.state.get() == _NOTHING
         assert (await chat.info()).created_at is None
@@ -32,11 +34,23 @@ class ApplicationStateContract:
     ) -> None:
         """An update changes only the given values and removes those set to None. Views and counts stay the same."""
         await chat.append(rag_turn("What about seals?"))
-        view, before = (await chat.load_history()).messages, await chat.info()
-        odd = {"a.b": [1, {"$set": "x"}], "$ne": "", "": "\0 \ud800", "when": datetime(2026, 1, 1, tzinfo=UTC)}
-        assert await chat.state.update({"step": 1, **odd}) == StateSnapshot(values={"step": 1, **odd}, revision=1)
-        assert await elsewhere.state.update({"step": 2, "when": None, "missing": None}, revision=1) == (
-            kept := StateSnapshot(values={k: v for k, v in odd.items() if k != "when"} | {"step": 2}, revision=2)
+        view = (await chat.load_history()).messages
+        before = await chat.info()
+        odd = {
+            "a.b": [1, {"$set": "x"}],
+            "$ne": "",
+            "": "\0 \ud800",
+            "when": datetime(2026, 1, 1, tzinfo=UTC),
+        }
+        assert await chat.state.update({"step": 1, **odd}) == StateSnapshot(
+            values={"step": 1, **odd}, revision=1
+        )
+        assert await elsewhere.state.update(
+            {"step": 2, "when": None, "missing": None}, revision=1
+        ) == (
+            kept := StateSnapshot(
+                values={k: v for k, v in odd.items() if k != "when"} | {"step": 2}, revision=2
+            )
         )
         assert await chat.state.get() == kept
         assert (await chat.load_history()).messages == view
@@ -66,24 +80,34 @@ class ApplicationStateContract:
             await child.state.update({"step": 2}, revision=1)
         assert (await chat.info()).conversation_id == ""
         for number in range(2):
-            assert (await child.state.update({"step": number}, revision=number)).revision == number + 1
+            assert (
+                await child.state.update({"step": number}, revision=number)
+            ).revision == number + 1
 
     async def test_of_concurrent_updates_of_one_revision_one_is_stored(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """The others conflict, the first update of a conversation too."""
         for revision in (0, 1):
-            each = [conversation.state.update({"by": 1}, revision=revision) for conversation in (chat, elsewhere) * 4]
+            each = [
+                conversation.state.update({"by": 1}, revision=revision)
+                for conversation in (chat, elsewhere) * 4
+            ]
             done = await asyncio.gather(*each, return_exceptions=True)
             [stored] = [snapshot for snapshot in done if isinstance(snapshot, StateSnapshot)]
             assert stored == await chat.state.get()
-            assert sum(isinstance(snapshot, StateConflictError) for snapshot in done) == len(each) - 1
+            assert (
+                sum(isinstance(snapshot, StateConflictError) for snapshot in done) == len(each) - 1
+            )
 
     async def test_concurrent_updates_without_a_revision_are_all_stored(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Each is applied to what the one before stored."""
-        each = [(chat, elsewhere)[number % 2].state.update({f"by{number}": number}) for number in range(12)]
+        each = [
+            (chat, elsewhere)[number % 2].state.update({f"by{number}": number})
+            for number in range(12)
+        ]
         assert {snapshot.revision for snapshot in await asyncio.gather(*each)} == set(range(1, 13))
         assert (await chat.state.get()).values == {f"by{number}": number for number in range(12)}
 
@@ -98,7 +122,9 @@ class ApplicationStateContract:
         ],
         ids=["nothing", "a list", "a number as a name", "a value of another type", "too large"],
     )
-    async def test_a_bad_state_is_refused(self, chat: Conversation, changes: Any, error: type[Exception]) -> None:
+    async def test_a_bad_state_is_refused(
+        self, chat: Conversation, changes: Any, error: type[Exception]
+    ) -> None:
         """The error is typed, and nothing is written, not even a conversation."""
         with pytest.raises(error):
             await chat.state.update(changes)
@@ -113,7 +139,9 @@ class ApplicationStateContract:
             await chat.state.update({"b": "ü" * 100_000})
         assert await chat.state.get() == kept
 
-    async def test_a_state_ends_with_its_conversation(self, chat: Conversation, store: ConversationStore) -> None:
+    async def test_a_state_ends_with_its_conversation(
+        self, chat: Conversation, store: ConversationStore
+    ) -> None:
         """A state belongs to one scope and is deleted with its conversation. A reused scope starts without a state."""
         eve = store.conversation(**{**chat.scope, "user_id": "eve"})
         await eve.state.update({"step": 1})

@@ -76,26 +76,40 @@ class ChildContract:
         """A conversation alone with its user."""
         return store.conversation(user_id=new_id(), thread_id="t")
 
-    async def test_a_child_has_a_log_of_its_own(self, new_store: _NewStore, outer: Conversation) -> None:
+    async def test_a_child_has_a_log_of_its_own(
+        self, new_store: _NewStore, outer: Conversation
+    ) -> None:
         """Parent, child and grandchild each read their own messages, from every process."""
         chats = await _family(outer)
         other = new_store()
         for number, chat in enumerate(chats):
             for handle in (chat, other.conversation(**chat.scope)):
                 assert await _said(handle) == [f"message {number}"]
-                assert [message.text for message in (await handle.load_history()).messages] == [f"message {number}"]
+                assert [message.text for message in (await handle.load_history()).messages] == [
+                    f"message {number}"
+                ]
         assert chats[1].scope == outer.scope | {"path": "m1:call%2F1%3Aa"}
         assert chats[2].scope == outer.scope | {"path": "m1:call%2F1%3Aa/critic"}
 
-    async def test_a_child_is_found_below_its_parent_and_in_no_list(self, outer: Conversation) -> None:
+    async def test_a_child_is_found_below_its_parent_and_in_no_list(
+        self, outer: Conversation
+    ) -> None:
         """The user's list has the parent alone; `children` has those directly below."""
         chats = await _family(outer)
-        listed = (await outer.store.list_conversations(user_id=outer.scope["user_id"])).conversations
+        listed = (
+            await outer.store.list_conversations(user_id=outer.scope["user_id"])
+        ).conversations
         assert [(info.scope, info.has_children) for info in listed] == [(outer.scope, True)]
         assert [info.scope for info in await outer.children()] == [chats[1].scope, chats[3].scope]
         (nested,) = await chats[1].children()
-        assert (nested.scope, nested.message_count, nested.has_children) == (chats[2].scope, 1, False)
-        found = await outer.store.find_conversation(nested.conversation_id, user_id=outer.scope["user_id"])
+        assert (nested.scope, nested.message_count, nested.has_children) == (
+            chats[2].scope,
+            1,
+            False,
+        )
+        found = await outer.store.find_conversation(
+            nested.conversation_id, user_id=outer.scope["user_id"]
+        )
         assert found is not None
         assert found.scope == chats[2].scope
         assert await outer.store.find_conversation(nested.conversation_id, user_id="eve") is None
@@ -113,11 +127,18 @@ class ChildContract:
         for name in ("a\x00b", "$where", "a.b", "ünï", "/", ".."):
             assert await outer.child(name).get_tool_messages(["m"]) == []
 
-    async def test_a_child_of_another_scope_is_missing(self, store: ConversationStore, outer: Conversation) -> None:
+    async def test_a_child_of_another_scope_is_missing(
+        self, store: ConversationStore, outer: Conversation
+    ) -> None:
         """The same ids below another user's conversation, or below another path, reach nothing."""
         await _family(outer)
         eve = store.conversation(user_id="eve", thread_id=outer.scope["thread_id"])
-        for other in (eve.child("m1", "call/1:a"), eve.child("researcher"), outer.child("m1"), outer.child("critic")):
+        for other in (
+            eve.child("m1", "call/1:a"),
+            eve.child("researcher"),
+            outer.child("m1"),
+            outer.child("critic"),
+        ):
             assert await _said(other) == []
             assert await other.get_tool_messages(["m"]) == []
             assert (await other.info()).created_at is None
@@ -143,35 +164,51 @@ class ChildContract:
         assert (await chats[1].delete()).conversations == 2
         assert [await _said(chat) for chat in chats] == [["message 0"], [], [], ["message 3"]]
 
-    async def test_verify_restores_a_parents_knowledge_of_children(self, database: Any, outer: Conversation) -> None:
+    async def test_verify_restores_a_parents_knowledge_of_children(
+        self, database: Any, outer: Conversation
+    ) -> None:
         """A repair restores the `has_children` flag of a head, so deleting the parent deletes its children."""
         await _family(outer)
-        await database["heads"].update_one({"scope": outer.scope}, {"$unset": {"has_children": True}})
+        await database["heads"].update_one(
+            {"scope": outer.scope}, {"$unset": {"has_children": True}}
+        )
         report = await outer.store.verify(user_id=outer.scope["user_id"], repair=True)
         assert ({finding.kind for finding in report.findings}, report.left) == ({"head"}, 0)
         assert (await outer.delete()).conversations == 4
 
-    async def test_erasure_takes_children_and_counts_them(self, database: Any, outer: Conversation) -> None:
+    async def test_erasure_takes_children_and_counts_them(
+        self, database: Any, outer: Conversation
+    ) -> None:
         """The dry run counts the same."""
         await _family(outer)
-        root, user = (await outer.info()).conversation_id, outer.scope["user_id"]
+        root = (await outer.info()).conversation_id
+        user = outer.scope["user_id"]
         counted = await outer.store.erase(dry_run=True, user_id=user)
-        assert counted == await outer.store.erase(user_id=user) == ErasureReceipt(conversations=4, entries=4)
+        assert (
+            counted
+            == await outer.store.erase(user_id=user)
+            == ErasureReceipt(conversations=4, entries=4)
+        )
         assert await _left(database, root) == 0
 
     async def test_children_are_pruned_with_an_idle_parent(
         self, database: Any, new_store: _NewStore, outer: Conversation
     ) -> None:
         """`prune` removes children with an idle parent, but keeps the family while a child still appends."""
-        chats, user = await _family(outer), outer.scope["user_id"]
-        root, age = (await outer.info()).conversation_id, timedelta(minutes=10)
+        chats = await _family(outer)
+        user = outer.scope["user_id"]
+        root = (await outer.info()).conversation_id
+        age = timedelta(minutes=10)
         passed = [0.0]
         clock = Clock(
             now=lambda: datetime.now(UTC) + timedelta(seconds=passed[0]),
             monotonic=lambda: time.monotonic() + passed[0],
         )
         later = new_store(clock=clock)
-        for passed[0] in (0.0, 900.0):  # when it begins to work it is looked up, and later its head is refreshed
+        for passed[0] in (
+            0.0,
+            900.0,
+        ):  # when it begins to work it is looked up, and later its head is refreshed
             await later.conversation(**chats[2].scope).append(HumanMessage("working"))
         assert (await later.prune(older_than=age, user_id=user)).conversations == 0
         idle = new_store(clock=ahead(1_800))
@@ -180,7 +217,11 @@ class ChildContract:
         assert await _left(database, root) == 0
 
     async def test_a_child_does_not_survive_an_interrupted_deletion(
-        self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
+        self,
+        database: Any,
+        new_store: _NewStore,
+        outer: Conversation,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Killed between parent and children: no process finds them, and the next call removes them."""
         chats = await _family(outer)
@@ -209,21 +250,33 @@ class ChildContract:
 
     @pytest.mark.parametrize("way", ["erase", "sweep"])
     async def test_a_child_that_begins_during_a_deletion_is_swept(
-        self, database: Any, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch, *, way: str
+        self,
+        database: Any,
+        new_store: _NewStore,
+        outer: Conversation,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        way: str,
     ) -> None:
         """A child written during the deletion of its parent is invisible. A sweep or an erasure removes it."""
         await outer.append(HumanMessage("hello", id="m"))
         root = (await outer.info()).conversation_id
         claim = Heads.claim
 
-        async def slow_claim(heads: Heads, scope: Any, *, for_child: bool = False, **dates: Any) -> Any:
+        async def slow_claim(
+            heads: Heads, scope: Any, *, for_child: bool = False, **dates: Any
+        ) -> Any:
             claimed = await claim(heads, scope, for_child=for_child, **dates)
             if for_child:
                 await new_store().conversation(**outer.scope).delete()
             return claimed
 
         monkeypatch.setattr(Heads, "claim", slow_claim)
-        await new_store().conversation(**outer.child("late").scope).append(HumanMessage("late", id="m"))
+        await (
+            new_store()
+            .conversation(**outer.child("late").scope)
+            .append(HumanMessage("late", id="m"))
+        )
         monkeypatch.undo()
         assert await _said(new_store().conversation(**outer.child("late").scope)) == []
         past = datetime.now(UTC) - timedelta(minutes=2)
@@ -236,7 +289,8 @@ class ChildContract:
 
     async def test_children_are_exported_with_their_parent(self, outer: Conversation) -> None:
         """Children are exported directly after their parent, nested ones below theirs."""
-        chats, lines = await _family(outer), list[bytes]()
+        chats = await _family(outer)
+        lines = list[bytes]()
         scope = {"user_id": outer.scope["user_id"]}
         report = await export_conversations(outer.store, lines.append, format="openai", scope=scope)
         assert (report.conversations, report.problems) == (4, [])
@@ -264,8 +318,16 @@ class ChildContract:
         """A number means the same everywhere: the parent reads it back, the child reads its own alone."""
         call = outer.child("m1", "call_1")
         chats = [outer, call, call.child("critic"), outer, call]
-        receipts = [await chat.append(rag_turn(f"Seals {at}?", words=600)) for at, chat in enumerate(chats)]
-        assert [receipt.source_ids for receipt in receipts] == [(1, 3), (4, 6), (7, 9), (10, 12), (13, 15)]
+        receipts = [
+            await chat.append(rag_turn(f"Seals {at}?", words=600)) for at, chat in enumerate(chats)
+        ]
+        assert [receipt.source_ids for receipt in receipts] == [
+            (1, 3),
+            (4, 6),
+            (7, 9),
+            (10, 12),
+            (13, 15),
+        ]
         assert await call.reserve_source_ids(2) == range(16, 18)
         assert (await outer.append(rag_turn("Whales?"))).source_ids == (19, 21)
         for store in (outer.store, new_store()):
@@ -301,24 +363,34 @@ class ChildContract:
         assert max(numbers) < 2 * len(numbers)
         entries = {"conversation": (await outer.info()).conversation_id, "first": {"$exists": True}}
         assert await database["log"].count_documents(entries) <= 2 + len(ranges).bit_length()
-        await outer.append(_found(free := max(numbers) + 2))  # a tool of the parent uses a number of the block
-        assert free not in [number for _ in range(4) for number in await handles[0].reserve_source_ids(1)]
+        await outer.append(
+            _found(free := max(numbers) + 2)
+        )  # a tool of the parent uses a number of the block
+        assert free not in [
+            number for _ in range(4) for number in await handles[0].reserve_source_ids(1)
+        ]
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
         await database["log"].update_one(
-            {"conversation": entries["conversation"], "numbers": {"$exists": True}}, {"$inc": {"numbers.last": 10_000}}
+            {"conversation": entries["conversation"], "numbers": {"$exists": True}},
+            {"$inc": {"numbers.last": 10_000}},
         )
-        assert (await outer.store.verify(user_id=outer.scope["user_id"], repair=True)).counts == {"state": 1}
+        assert (await outer.store.verify(user_id=outer.scope["user_id"], repair=True)).counts == {
+            "state": 1
+        }
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 
     async def test_numbers_of_tools_clash_across_a_family(self, outer: Conversation) -> None:
         """A number that a tool gave in a child is taken in the parent, and the other way round."""
-        child, sibling = outer.child("a"), outer.child("b")
+        child = outer.child("a")
+        sibling = outer.child("b")
         await child.append(_found(5))
         for other in (outer, sibling):
             with pytest.raises(SourceIdClashError):
                 await other.append(_found(5))
         receipt = await sibling.append(_found(5), on_source_clash="renumber")
-        assert [number for numbers in receipt.renumbered.values() for number in numbers.items()] == [(5, 6)]
+        assert [
+            number for numbers in receipt.renumbered.values() for number in numbers.items()
+        ] == [(5, 6)]
         assert await outer.reserve_source_ids(1) == range(7, 8)
         await outer.append(_found(7))
         with pytest.raises(SourceIdClashError):
@@ -355,22 +427,39 @@ class ChildContract:
         for first in (1, 3):
             sent = [chat.append(_found(first, first + 1)) for chat in chats]
             outcomes = await asyncio.gather(*sent, return_exceptions=True)
-            assert sum(isinstance(outcome, SourceIdClashError) for outcome in outcomes) == 2, outcomes
-        await asyncio.gather(*[chat.append(_found(5, 6), on_source_clash="renumber") for chat in chats])
+            assert sum(isinstance(outcome, SourceIdClashError) for outcome in outcomes) == 2, (
+                outcomes
+            )
+        await asyncio.gather(
+            *[chat.append(_found(5, 6), on_source_clash="renumber") for chat in chats]
+        )
         assert len((await outer.get_sources("1-20")).sources) == 10
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 
-    async def test_a_child_numbers_sources_while_the_parent_is_in_a_turn(self, outer: Conversation) -> None:
+    async def test_a_child_numbers_sources_while_the_parent_is_in_a_turn(
+        self, outer: Conversation
+    ) -> None:
         """The worker that holds the parent's turn goes on after it; a turn of a child takes numbers there, too."""
         async with await outer.turn("t1", human="Ask them") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "ask", "args": {}, "id": "c1"}]))
             await outer.child("t1", "c1").append(rag_turn("Seals?"))
-            await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}, {"content": "two"}])
+            await turn.add_result(
+                turn.open_calls[0], "", sources=[{"content": "one"}, {"content": "two"}]
+            )
             async with await outer.child("critic").turn("t1", human="Is it so?") as inner:
-                await inner.append(AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}]))
+                await inner.append(
+                    AIMessage("", tool_calls=[{"name": "check", "args": {}, "id": "c1"}])
+                )
                 await inner.add_result(inner.open_calls[0], "", sources=[{"content": "three"}])
             await turn.append(AIMessage("Done"))
-        assert [source.source_id for source in (await outer.get_sources("1-9")).sources] == [1, 2, 3, 4, 5, 6]
+        assert [source.source_id for source in (await outer.get_sources("1-9")).sources] == [
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+        ]
 
     async def test_a_child_that_is_asked_twice_at_once_answers_one(
         self, new_store: _NewStore, outer: Conversation
@@ -400,9 +489,13 @@ class ChildContract:
             await new_store().conversation(**outer.scope).delete()
             with pytest.raises(TurnLostError):
                 await turn.add_result(turn.open_calls[0], "", sources=[{"content": "one"}])
-        assert (await outer.store.list_conversations(user_id=outer.scope["user_id"])).conversations == []
+        assert (
+            await outer.store.list_conversations(user_id=outer.scope["user_id"])
+        ).conversations == []
 
-    async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(self, outer: Conversation) -> None:
+    async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(
+        self, outer: Conversation
+    ) -> None:
         """A child takes no number that the parent has, whatever its tools count by."""
         await outer.append(rag_turn("Seals?"))
         receipt = await outer.child("a").append(_found(10**9, 2), on_source_clash="renumber")
@@ -413,13 +506,20 @@ class ChildContract:
         self, new_store: _NewStore, outer: Conversation
     ) -> None:
         """A policy, or a deletion that the worker slept through, lets it begin a new conversation."""
-        seconds, age = [0.0], timedelta(minutes=10)
-        clock = Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=900), monotonic=lambda: seconds[0])
+        seconds = [0.0]
+        age = timedelta(minutes=10)
+        clock = Clock(
+            now=lambda: datetime.now(UTC) + timedelta(seconds=900), monotonic=lambda: seconds[0]
+        )
         worker = new_store(clock=clock)
-        child, parent = (worker.conversation(**chat.scope) for chat in (outer.child("a").child("b"), outer))
+        child, parent = (
+            worker.conversation(**chat.scope) for chat in (outer.child("a").child("b"), outer)
+        )
         await outer.child("a").child("b").append(HumanMessage("old"))
         assert [message.text for message in (await child.load_history()).messages] == ["old"]
-        assert (await new_store(clock=clock).prune(older_than=age, user_id=outer.scope["user_id"])).conversations == 3
+        assert (
+            await new_store(clock=clock).prune(older_than=age, user_id=outer.scope["user_id"])
+        ).conversations == 3
         await child.append(HumanMessage("new"))
         assert await _said(new_store().conversation(**child.scope)) == ["new"]
         await outer.delete()
@@ -427,11 +527,17 @@ class ChildContract:
         assert (await child.load_history()).messages == []
         await child.append(HumanMessage("newest"))
         assert await _said(new_store().conversation(**child.scope)) == ["newest"]
-        assert [info.has_children for info in (await parent.info(), *await parent.children())] == [True, True]
+        assert [info.has_children for info in (await parent.info(), *await parent.children())] == [
+            True,
+            True,
+        ]
 
-    async def test_a_damaged_head_of_a_child_is_repaired(self, database: Any, outer: Conversation) -> None:
+    async def test_a_damaged_head_of_a_child_is_repaired(
+        self, database: Any, outer: Conversation
+    ) -> None:
         """A repair rebuilds the head of a child from its log. The child stays out of listings."""
-        (_, child, *_), user = await _family(outer), outer.scope["user_id"]
+        (_, child, *_) = await _family(outer)
+        user = outer.scope["user_id"]
         await database["heads"].update_one(
             {"conversation": (await child.info()).conversation_id}, {"$unset": {"entry": 1}}
         )
@@ -439,6 +545,7 @@ class ChildContract:
         report = await outer.store.verify(user_id=user)
         assert (report.conversations, report.findings) == (4, ())
         assert [
-            conversation.scope for conversation in (await outer.store.list_conversations(user_id=user)).conversations
+            conversation.scope
+            for conversation in (await outer.store.list_conversations(user_id=user)).conversations
         ] == [outer.scope]
         assert (await child.info()).message_count == 1

@@ -70,7 +70,9 @@ class CompactContract:
         assert store.policy == HistoryPolicy()  # it is set up
         return new_store(summarizer=writer).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
 
-    async def test_old_turns_become_a_summary(self, compacting: Conversation, writer: _Writer) -> None:
+    async def test_old_turns_become_a_summary(
+        self, compacting: Conversation, writer: _Writer
+    ) -> None:
         """System messages come first, then the summary, then the last turns; everybody sees the same."""
         chat = compacting
         await chat.append(SystemMessage("Be kind.", id="s"))
@@ -80,7 +82,12 @@ class CompactContract:
         done = await chat.compact()
         assert done.status == "done"
         assert done.summary is not None
-        assert (done.summary.first, done.summary.last, done.summary.version, done.summary.model) == (
+        assert (
+            done.summary.first,
+            done.summary.last,
+            done.summary.version,
+            done.summary.model,
+        ) == (
             2,
             9,
             1,
@@ -109,10 +116,25 @@ class CompactContract:
         assert second.summary is not None
         assert first.summary.reason.endswith(" tokens were not summarised")
         assert (second.summary.first, second.summary.last, second.summary.version) == (1, 18, 2)
-        assert [id_ for ids in writer.shown for id_ in ids] == [f"{k}{n}" for n in range(1, 10) for k in "qa"]
-        for conversation in (chat, new_store().conversation(**chat.scope), new_store().conversation(**chat.scope)):
-            assert await _texts(conversation) == ["[Record of", "question 10", "answer 10", "question 11", "answer 11"]
-        assert [(summary.version, summary.is_current) for summary in await chat.summaries()] == [(1, False), (2, True)]
+        assert [id_ for ids in writer.shown for id_ in ids] == [
+            f"{k}{n}" for n in range(1, 10) for k in "qa"
+        ]
+        for conversation in (
+            chat,
+            new_store().conversation(**chat.scope),
+            new_store().conversation(**chat.scope),
+        ):
+            assert await _texts(conversation) == [
+                "[Record of",
+                "question 10",
+                "answer 10",
+                "question 11",
+                "answer 11",
+            ]
+        assert [(summary.version, summary.is_current) for summary in await chat.summaries()] == [
+            (1, False),
+            (2, True),
+        ]
         assert (await chat.compact()).status == "not_needed"
 
     async def test_a_summary_leads_back_to_its_messages(self, compacting: Conversation) -> None:
@@ -176,7 +198,9 @@ class CompactContract:
             return answer  # type: ignore[no-any-return]
 
         assert store.policy == HistoryPolicy()
-        chat = new_store(summarizer=summarize).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+        chat = new_store(summarizer=summarize).conversation(
+            user_id="ada", thread_id=uuid.uuid4().hex
+        )
         await _talk(chat, *range(1, 8))
         assert (await chat.compact(force=True)).status == "failed"
         assert (await chat.load_history()).summary is None
@@ -192,7 +216,10 @@ class CompactContract:
         async def at_once() -> None:
             writer.before = None
             inside.extend(
-                [compaction.status for compaction in await asyncio.gather(*(other.compact() for other in others))]
+                [
+                    compaction.status
+                    for compaction in await asyncio.gather(*(other.compact() for other in others))
+                ]
             )
 
         writer.before = at_once
@@ -208,13 +235,18 @@ class CompactContract:
         await _talk(chat, *range(1, 7))
         writer.before = lambda: _talk(chat, 7)
         await chat.compact()
-        assert await _texts(chat) == ["[Record of", *(f"{k} {n}" for n in (5, 6, 7) for k in ("question", "answer"))]
+        assert await _texts(chat) == [
+            "[Record of",
+            *(f"{k} {n}" for n in (5, 6, 7) for k in ("question", "answer")),
+        ]
         writer.before = lambda: chat.rewind(before="q2")
         await _talk(chat, *range(8, 14))
         await chat.compact()
         assert await _texts(chat) == ["question 1", "answer 1"]
 
-    async def test_what_is_rewound_is_not_summarised(self, compacting: Conversation, writer: _Writer) -> None:
+    async def test_what_is_rewound_is_not_summarised(
+        self, compacting: Conversation, writer: _Writer
+    ) -> None:
         """Rewound messages are not summarised. A rewind into a summary makes the earlier summary current."""
         chat = compacting
         await _talk(chat, *range(1, 7))
@@ -243,7 +275,9 @@ class CompactContract:
         for number in range(12):
             call = {"name": "run", "args": {"n": number}, "id": f"c{number}"}
             await chat.append(AIMessage("", id=f"a{number}", tool_calls=[call]))
-            await chat.append(ToolMessage("log line " * 30, id=f"r{number}", tool_call_id=f"c{number}"))
+            await chat.append(
+                ToolMessage("log line " * 30, id=f"r{number}", tool_call_id=f"c{number}")
+            )
         done = await chat.compact()
         assert done.status == "done"
         assert writer.shown[0][-1].startswith("r")
@@ -253,20 +287,26 @@ class CompactContract:
         assert history.messages[-1].text.startswith("log line")
         assert history.tokens < 400
 
-    async def test_a_load_may_summarise_first(self, compacting: Conversation, writer: _Writer) -> None:
+    async def test_a_load_may_summarise_first(
+        self, compacting: Conversation, writer: _Writer
+    ) -> None:
         """A load compacts first only under a policy with ``compact="before_load"``."""
         await _talk(compacting, *range(1, 7))
         assert (await compacting.load_history()).summary is None
         policy = HistoryPolicy(compact="before_load", max_turns=1)
         assert (await compacting.load_history(policy)).summary == "So far+8"
-        assert (await compacting.load_history(HistoryPolicy(compact="before_load"))).summary == "So far+8"
+        assert (
+            await compacting.load_history(HistoryPolicy(compact="before_load"))
+        ).summary == "So far+8"
         assert len(writer.shown) == 1
 
     async def test_views_with_a_summary_are_stable_and_within_their_budget(
         self, compacting: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """Each begins with the one before until the next compaction; warm, cold and another process agree."""
-        chat, policy, last = compacting, HistoryPolicy(max_tokens=700), list[Any]()
+        chat = compacting
+        policy = HistoryPolicy(max_tokens=700)
+        last = list[Any]()
         for number in range(1, 24):
             await chat.append(HumanMessage(f"question {number} " + "why " * 60))
             history = await chat.load_history(policy)
@@ -288,7 +328,9 @@ class CompactContract:
         assert await chat.summaries() == []
         assert not await chat.undo_compaction()
 
-    async def test_summaries_end_with_the_conversation(self, compacting: Conversation, database: Any) -> None:
+    async def test_summaries_end_with_the_conversation(
+        self, compacting: Conversation, database: Any
+    ) -> None:
         """Deleting a conversation deletes its summaries."""
         await _talk(compacting, *range(1, 7))
         assert (await compacting.compact()).status == "done"

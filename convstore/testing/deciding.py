@@ -18,7 +18,9 @@ from convstore.testing.turn_sessions import calls
 __all__ = ["DecisionContract"]
 
 
-def _before_the_next_append(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Awaitable[None]]) -> None:
+def _before_the_next_append(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[], Awaitable[None]]
+) -> None:
     """Run a call of another worker after the next append has read the log, and before it writes."""
     append = Writer.append
 

@@ -81,7 +81,10 @@ class EndContract:
         self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
     ) -> None:
         """Messages of an append that did not know of the deletion go with it. The second prune only sweeps."""
-        writers = [new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**chat.scope) for _ in range(2)]
+        writers = [
+            new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**chat.scope)
+            for _ in range(2)
+        ]
         for writer in writers:
             await writer.append(HumanMessage("old"))
         await chat.delete()
@@ -89,7 +92,9 @@ class EndContract:
             lost = HumanMessage("too late", id=new_id())
             await late.append(lost)
             later = datetime.now(UTC) + passed
-            await new_store(clock=Clock(now=partial(_same, later))).prune(older_than=timedelta(days=9_000))
+            await new_store(clock=Clock(now=partial(_same, later))).prune(
+                older_than=timedelta(days=9_000)
+            )
             assert [message async for message in chat.messages()] == []
             assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
 
@@ -97,7 +102,9 @@ class EndContract:
         """Counts are exact, usage is summed by model, the last message with a text is shown."""
         usage = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
         for model in ("gpt-4.1", "gpt-4.1", "$small"):
-            answer = AIMessage("It\nis  so.", usage_metadata=usage, response_metadata={"model_name": model})
+            answer = AIMessage(
+                "It\nis  so.", usage_metadata=usage, response_metadata={"model_name": model}
+            )
             await chat.append([HumanMessage("q"), answer])
         await chat.append(AIMessage("", usage_metadata=usage))
         info = await chat.info()
@@ -120,8 +127,12 @@ class EndContract:
         await chat.update(title=None)
         assert ((await chat.info()).title, (await chat.info()).metadata) == (None, metadata)
 
-    @pytest.mark.parametrize("change", [{"title": 7}, {"metadata": "x"}, {"metadata": {"x": "y" * 200_000}}])
-    async def test_a_bad_description_is_refused(self, chat: Conversation, change: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "change", [{"title": 7}, {"metadata": "x"}, {"metadata": {"x": "y" * 200_000}}]
+    )
+    async def test_a_bad_description_is_refused(
+        self, chat: Conversation, change: dict[str, Any]
+    ) -> None:
         """`update` raises InvalidInputError for an invalid title or invalid metadata, and writes nothing."""
         with pytest.raises(InvalidInputError):
             await chat.update(**change)
@@ -137,7 +148,9 @@ class EndContract:
         await store.setup()
         user = new_id()
         for number in range(7):
-            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("hi"))
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(
+                HumanMessage("hi")
+            )
         await store.conversation(user_id=new_id(), thread_id="t").append(HumanMessage("other"))
         seen: list[str] = []
         cursor = None
@@ -162,8 +175,12 @@ class EndContract:
         with pytest.raises(InvalidScopeError):
             await store.list_conversations(user_id={"$ne": ""})  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("given", [{}, {"everything": True, "user_id": "ada"}, {"everything": 1}], ids=repr)
-    async def test_all_users_are_read_only_if_asked_for(self, store: ConversationStore, given: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "given", [{}, {"everything": True, "user_id": "ada"}, {"everything": 1}], ids=repr
+    )
+    async def test_all_users_are_read_only_if_asked_for(
+        self, store: ConversationStore, given: dict[str, Any]
+    ) -> None:
         """A scope that is empty by mistake lists and searches nothing."""
         for call in (store.list_conversations(**given), store.search("seals", **given)):
             with pytest.raises(InvalidInputError, match="everything"):
@@ -185,15 +202,20 @@ class EndContract:
         """Many callers may store the first values of a message at once, although two of them collide on the server."""
         for number in range(10):
             await chat.append(HumanMessage("Do seals sleep?", id=f"q{number}"))
-            await asyncio.gather(*(chat.annotate(f"q{number}", **{f"by{value}": value}) for value in range(20)))
+            await asyncio.gather(
+                *(chat.annotate(f"q{number}", **{f"by{value}": value}) for value in range(20))
+            )
             assert len((await chat.annotations([f"q{number}"]))[f"q{number}"]) == 20
 
     async def test_annotations_are_stored_outside_the_log(self, chat: Conversation) -> None:
         """Values are set one by one and removed by None; listings have them, the log and the view do not."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
-        answer, result = str(turn[3].id), str(turn[2].id)
-        await chat.annotate(answer, rating=1, note="a.b $set \ud800", when=datetime(2026, 1, 1, tzinfo=UTC))
+        answer = str(turn[3].id)
+        result = str(turn[2].id)
+        await chat.annotate(
+            answer, rating=1, note="a.b $set \ud800", when=datetime(2026, 1, 1, tzinfo=UTC)
+        )
         await chat.annotate(answer, rating=-1, when=None)
         await chat.annotate(result, message_id="x")
         expected = {"rating": -1, "note": "a.b $set \ud800"}
@@ -208,9 +230,20 @@ class EndContract:
         assert await chat.annotations([result]) == {}
 
     @pytest.mark.parametrize(
-        "values", [{}, {"a.b": 1}, {"$set": 1}, {"": 1}, {"x" * 200: 1}, {"x": object()}, {"x": "y" * 200_000}]
+        "values",
+        [
+            {},
+            {"a.b": 1},
+            {"$set": 1},
+            {"": 1},
+            {"x" * 200: 1},
+            {"x": object()},
+            {"x": "y" * 200_000},
+        ],
     )
-    async def test_bad_annotations_are_refused(self, chat: Conversation, values: dict[str, Any]) -> None:
+    async def test_bad_annotations_are_refused(
+        self, chat: Conversation, values: dict[str, Any]
+    ) -> None:
         """Invalid annotations, or too many, raise a typed error before anything is written."""
         await chat.append(HumanMessage("q", id="q"))
         with pytest.raises(InvalidInputError):
@@ -252,11 +285,14 @@ class EndContract:
         self, new_store: Callable[..., ConversationStore]
     ) -> None:
         """Dates are exact to a millisecond; no conversation is skipped and none is listed twice."""
-        user, moment = new_id(), datetime(2026, 1, 1, tzinfo=UTC)
+        user = new_id()
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
         store = new_store(clock=Clock(now=lambda: moment))
         await store.setup()
         for number in range(7):
-            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(
+                HumanMessage("Hello")
+            )
         found: list[str] = []
         cursor: str | None = None
         for _ in range(4):
@@ -270,7 +306,8 @@ class EndContract:
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
         """A late refresh of the head does not make the conversation older."""
-        start, scope = datetime(2026, 1, 1, tzinfo=UTC), {**chat.scope, "user_id": new_id()}
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        scope = {**chat.scope, "user_id": new_id()}
         clocks = [Clock(now=partial(start.__add__, timedelta(hours=hours))) for hours in range(2)]
         early, late = (new_store(clock=clock).conversation(**scope) for clock in clocks)
         for number in range(2):
@@ -280,7 +317,10 @@ class EndContract:
         assert listed.updated_at == start + timedelta(hours=1)
 
     async def test_a_description_of_a_conversation_that_is_deleted_meanwhile_is_of_the_next(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch
+        self,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """If the conversation is deleted during `update`, the scope's next conversation gets the title."""
         await chat.append(HumanMessage("Hello"))

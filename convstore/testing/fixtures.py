@@ -20,7 +20,8 @@ __all__ = ["ContractFixtures", "ahead", "kinds_of"]
 def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
     """Return a clock that is ahead of time, or behind it; it waits `hurry` times shorter."""
     return Clock(
-        now=lambda: datetime.now(UTC) + timedelta(seconds=seconds), sleep=lambda wait: asyncio.sleep(wait / hurry)
+        now=lambda: datetime.now(UTC) + timedelta(seconds=seconds),
+        sleep=lambda wait: asyncio.sleep(wait / hurry),
     )
 
 
@@ -54,7 +55,9 @@ class ContractFixtures:
             await store.close()
 
     @pytest.fixture
-    async def store(self, new_store: Callable[..., ConversationStore]) -> AsyncIterator[ConversationStore]:
+    async def store(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> AsyncIterator[ConversationStore]:
         """A store that is set up."""
         store = new_store()
         await store.setup()
@@ -67,7 +70,9 @@ class ContractFixtures:
         return store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
 
     @pytest.fixture
-    def elsewhere(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> Conversation:
+    def elsewhere(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> Conversation:
         """The same conversation in another worker."""
         return new_store().conversation(**chat.scope)
 

@@ -40,14 +40,19 @@ def _scope() -> dict[str, str]:
 class ForkContract:
     """`Conversation.fork`."""
 
-    async def test_a_fork_has_the_same_messages_views_sources_and_annotations(self, chat: Conversation) -> None:
+    async def test_a_fork_has_the_same_messages_views_sources_and_annotations(
+        self, chat: Conversation
+    ) -> None:
         """A fork has the messages, view, sources and annotations of its original, and outlives the original."""
         for topic in ("whales", "seals"):
             await chat.append(rag_turn(f"What about {topic}?", words=2_000))
-        shown, [first] = await chat.load_history(), await chat.list_messages(limit=1, after=0)
+        shown = await chat.load_history()
+        [first] = await chat.list_messages(limit=1, after=0)
         await chat.annotate(str(first.message.id), rating=5)
         fork = await chat.fork(key="r", new_scope=_scope())
-        assert [message async for message in fork.messages()] == [message async for message in chat.messages()]
+        assert [message async for message in fork.messages()] == [
+            message async for message in chat.messages()
+        ]
         assert (await fork.load_history()).messages == shown.messages
         assert await fork.annotations([str(first.message.id)]) == {first.message.id: {"rating": 5}}
         origin = (await fork.info()).forked_from
@@ -56,7 +61,9 @@ class ForkContract:
         await chat.delete()
         receipt = await fork.append(rag_turn("And dolphins?"))
         assert (receipt.first, receipt.source_ids) == (9, (7, 9))
-        assert [source.source_id for source in (await fork.get_sources(source_ids=[4])).sources] == [4]
+        assert [
+            source.source_id for source in (await fork.get_sources(source_ids=[4])).sources
+        ] == [4]
         assert (await fork.store.verify(**fork.scope)).findings == ()
         listed = await fork.store.list_conversations(user_id=fork.scope["user_id"])
         assert [conversation.forked_from for conversation in listed.conversations] == [origin]
@@ -66,37 +73,57 @@ class ForkContract:
     ) -> None:
         """A fork that ends inside a batch stores nothing of the message it ends before, nor of any later one."""
         turn = rag_turn("What about whales?")
-        kept, cut = (LogItem(kind="mark", data=f"{what} " * 90_000, id=what) for what in ("orcas", "walruses"))
-        last, early = HumanMessage("And walruses? " * 9_000, id="last"), LogItem(kind="mark", data="seals", id="seals")
-        await chat.append([early, *(first := rag_turn("What about seals?")), *turn[:3], kept, turn[3], cut, last])
+        kept, cut = (
+            LogItem(kind="mark", data=f"{what} " * 90_000, id=what)
+            for what in ("orcas", "walruses")
+        )
+        last = HumanMessage("And walruses? " * 9_000, id="last")
+        early = LogItem(kind="mark", data="seals", id="seals")
+        await chat.append(
+            [early, *(first := rag_turn("What about seals?")), *turn[:3], kept, turn[3], cut, last]
+        )
         await chat.annotate(str(turn[3].id), note="walruses")
         empty = await chat.fork(before=str(first[0].id), key="r", new_scope=_scope())
-        assert ([item.id async for item in empty.items()], (await empty.info()).message_count) == (["seals"], 0)
+        assert ([item.id async for item in empty.items()], (await empty.info()).message_count) == (
+            ["seals"],
+            0,
+        )
         fork = await chat.fork(before=str(turn[3].id), key="r", new_scope=_scope())
         ids = [[message.id async for message in log.messages()] for log in (fork, chat)]
         assert ids[0] == ids[1][:7]
-        assert [(item.id, item.data) async for item in fork.items()] == [("seals", "seals"), ("orcas", kept.data)]
+        assert [(item.id, item.data) async for item in fork.items()] == [
+            ("seals", "seals"),
+            ("orcas", kept.data),
+        ]
         await chat.rewind(before=str(turn[3].id))
         assert (await fork.load_history()).messages == (await chat.load_history()).messages
         id_ = (await fork.info()).conversation_id
-        chunks = [row["data"] async for row in database["log"].find({"conversation": id_, "data": {"$exists": True}})]
+        chunks = [
+            row["data"]
+            async for row in database["log"].find({"conversation": id_, "data": {"$exists": True}})
+        ]
         assert "walruses" not in str([decompress_bytes(chunk, maximum=10**7) for chunk in chunks])
         documents = [
             row
             for name in ("log", "summaries", "annotations")
             async for row in database[name].find({"conversation": id_})
         ]
-        assert "walruses" in str([row async for row in database["log"].find({"messages.id": "last"})])
+        assert "walruses" in str(
+            [row async for row in database["log"].find({"messages.id": "last"})]
+        )
         assert "walruses" not in str(documents)
         assert (await fork.append(rag_turn("And dolphins?"))).source_ids == (7, 9)
         assert (await fork.store.verify(**fork.scope)).findings == ()
 
-    async def test_a_repeated_fork_writes_nothing(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_repeated_fork_writes_nothing(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Two at once make one, also while the other is appended to; another request for its scope is refused."""
         scope = _scope()
         await chat.append(first := rag_turn("What about whales?"))
         await asyncio.gather(
-            *(log.fork(key="r", new_scope=scope) for log in (chat, elsewhere)), chat.append(rag_turn("And seals?"))
+            *(log.fork(key="r", new_scope=scope) for log in (chat, elsewhere)),
+            chat.append(rag_turn("And seals?")),
         )
         made = await chat.store.conversation(**scope).info()
         await chat.append(HumanMessage("And walruses?"))
@@ -104,7 +131,8 @@ class ForkContract:
         for other in ({"key": "other"}, {"key": "r", "before": str(first[0].id)}):
             with pytest.raises(ForkRefusedError):
                 await chat.fork(**other, new_scope=scope)
-        another, free = chat.store.conversation(**_scope()), _scope()
+        another = chat.store.conversation(**_scope())
+        free = _scope()
         await another.append(rag_turn("What about dolphins?"))
         for source, new_scope in ((chat, chat.scope), (another, scope)):
             with pytest.raises(ForkRefusedError, match="another conversation"):
@@ -113,19 +141,29 @@ class ForkContract:
         found = await asyncio.gather(*both, return_exceptions=True)
         assert sorted(type(made).__name__ for made in found) == ["Conversation", "ForkRefusedError"]
 
-    async def test_what_cannot_be_forked_is_refused(self, chat: Conversation, database: Any) -> None:
+    async def test_what_cannot_be_forked_is_refused(
+        self, chat: Conversation, database: Any
+    ) -> None:
         """In a turn in progress, of a damaged log, before unknown or rewound messages and into a partial scope."""
         scope = _scope()
         async with await chat.turn("q", human="Q") as turn:
             await turn.append(CALL.model_copy())
             with pytest.raises(ForkRefusedError):
                 await chat.fork(key="r", new_scope=scope)
-        await chat.append([HumanMessage("Q2", id="q2"), AIMessage("A2", id="a2"), HumanMessage("Q3", id="q3")])
+        await chat.append(
+            [HumanMessage("Q2", id="q2"), AIMessage("A2", id="a2"), HumanMessage("Q3", id="q3")]
+        )
         await chat.rewind(before="q3")
         for before, error in (("nobody", UnknownMessageError), ("q3", MessageRewoundError)):
             with pytest.raises(error):
                 await chat.fork(key="r", before=before, new_scope=scope)
-        wrong: list[Any] = [{"user_id": "u"}, {**scope, "more": "x"}, {**scope, "user_id": {"$ne": ""}}, None, {1: "u"}]
+        wrong: list[Any] = [
+            {"user_id": "u"},
+            {**scope, "more": "x"},
+            {**scope, "user_id": {"$ne": ""}},
+            None,
+            {1: "u"},
+        ]
         for new_scope in (*wrong, chat.child("a").scope):
             with pytest.raises(InvalidScopeError):
                 await chat.fork(key="r", new_scope=new_scope)
@@ -133,7 +171,8 @@ class ForkContract:
         assert (await made.info()).created_at is None
         listed = await (await chat.fork(key="r", new_scope=scope)).list_messages()
         assert listed[-1].message.id == "a2"
-        damaged, free = (await chat.info()).conversation_id, _scope()
+        damaged = (await chat.info()).conversation_id
+        free = _scope()
         await database["log"].delete_one({"_id": entry_id(str(damaged), 2)})
         with pytest.raises(BrokenLogError, match="missing"):
             await chat.fork(key="r", new_scope=free)
@@ -144,10 +183,13 @@ class ForkContract:
         self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch, by: str
     ) -> None:
         """One of lost conversations, or of old ones; erased by its own id, the fork fails and has nothing."""
-        scope, claim = _scope(), Heads.claim
+        scope = _scope()
+        claim = Heads.claim
 
         async def erased(*given: Any, **options: Any) -> Any:
-            copy = (await database["heads"].find_one({"copying": True}, sort=[("sweep_at", -1)]))["conversation"]
+            copy = (await database["heads"].find_one({"copying": True}, sort=[("sweep_at", -1)]))[
+                "conversation"
+            ]
             if by == "age":
                 await chat.store.prune(older_than=timedelta(days=90))
             else:
@@ -172,11 +214,19 @@ class ForkContract:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """The same request makes it later; of a scope that is erased meanwhile nothing stays either."""
-        scope, claim = _scope(), Heads.claim
+        scope = _scope()
+        claim = Heads.claim
 
         async def copies() -> int:
-            tombstones = [tombstone async for tombstone in database["heads"].find({"copying": {"$exists": True}})]
-            ids = [tombstone["conversation"] for tombstone in tombstones if tombstone["head"] == tombstones[-1]["head"]]
+            tombstones = [
+                tombstone
+                async for tombstone in database["heads"].find({"copying": {"$exists": True}})
+            ]
+            ids = [
+                tombstone["conversation"]
+                for tombstone in tombstones
+                if tombstone["head"] == tombstones[-1]["head"]
+            ]
             return int(await database["log"].count_documents({"conversation": {"$in": ids}}))
 
         async def fails(*_: Any, **__: Any) -> Any:
@@ -193,7 +243,9 @@ class ForkContract:
                 await chat.fork(key="r", new_scope=scope)
             monkeypatch.setattr(Heads, "claim", claim)
             assert (await chat.store.conversation(**scope).info()).created_at is None
-            assert (await chat.store.list_conversations(user_id=scope["user_id"])).conversations == []
+            assert (
+                await chat.store.list_conversations(user_id=scope["user_id"])
+            ).conversations == []
             assert await copies() > 0 or broken is erased
             await new_store(clock=ahead(3_600)).erase(user_id=scope["user_id"])
             assert await copies() == 0

@@ -64,7 +64,8 @@ class InterruptedWriteContract:
         """The connection breaks, with a refresh of the head or without; the entry lands at once, later or never."""
         chat = await _answered(appender, user)
         time.seconds += seconds
-        insert, late = Log.insert, list[Any]()
+        insert = Log.insert
+        late = list[Any]()
 
         async def unheard(*values: Any, **options: Any) -> None:
             late.append(insert(*values, **options))
@@ -94,7 +95,9 @@ class InterruptedWriteContract:
         """An entry whose writer was killed after the insert is counted at once in another process's listings."""
         chat = await _answered(appender, user)
         time.seconds += 11
-        insert, is_inserted, is_over = Log.insert, asyncio.Event(), asyncio.Event()
+        insert = Log.insert
+        is_inserted = asyncio.Event()
+        is_over = asyncio.Event()
 
         async def insert_and_hang(*values: Any, **options: Any) -> None:
             await insert(*values, **options)
@@ -121,7 +124,8 @@ class InterruptedWriteContract:
     ) -> None:
         """A retry finds what was inserted, and listings count it."""
         chat = await _answered(appender, user)
-        insert, is_sent = Log.insert, asyncio.Event()
+        insert = Log.insert
+        is_sent = asyncio.Event()
 
         async def insert_slowly(*values: Any, **options: Any) -> None:
             is_sent.set()

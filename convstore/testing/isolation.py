@@ -18,19 +18,27 @@ __all__ = ["IsolationContract"]
 class IsolationContract:
     """Promise 8."""
 
-    @pytest.mark.parametrize("value", [{"$ne": ""}, "", None, 7, b"x", ["x"], "\ud800", "x" * 513, True])
+    @pytest.mark.parametrize(
+        "value", [{"$ne": ""}, "", None, 7, b"x", ["x"], "\ud800", "x" * 513, True]
+    )
     async def test_bad_scope_values_are_refused(self, store: ConversationStore, value: Any) -> None:
         """An operator instead of a value never reaches a query."""
         with pytest.raises(InvalidScopeError, match="user_id"):
             store.conversation(user_id=value, thread_id="t")
 
-    @pytest.mark.parametrize("scope", [{}, {"user_id": "a"}, {"user_id": "a", "thread_id": "t", "more": "x"}])
-    async def test_a_scope_has_all_keys_and_no_others(self, store: ConversationStore, scope: dict[str, str]) -> None:
+    @pytest.mark.parametrize(
+        "scope", [{}, {"user_id": "a"}, {"user_id": "a", "thread_id": "t", "more": "x"}]
+    )
+    async def test_a_scope_has_all_keys_and_no_others(
+        self, store: ConversationStore, scope: dict[str, str]
+    ) -> None:
         """The error names what is missing or unknown."""
         with pytest.raises(InvalidScopeError):
             store.conversation(**scope)
 
-    @pytest.mark.parametrize("value", ["a\x00b", "$where", "a.b", " ", "ünï", "' or 1=1", '{"$ne": ""}'])
+    @pytest.mark.parametrize(
+        "value", ["a\x00b", "$where", "a.b", " ", "ünï", "' or 1=1", '{"$ne": ""}']
+    )
     async def test_any_other_text_is_a_scope(self, store: ConversationStore, value: str) -> None:
         """A user's id is data, whatever it looks like."""
         chat = store.conversation(user_id=value, thread_id=new_id())
@@ -38,7 +46,9 @@ class IsolationContract:
         assert (await chat.info()).scope == chat.scope
         assert [message.content async for message in chat.messages()] == ["mine"]
 
-    async def test_another_scope_sees_nothing(self, store: ConversationStore, chat: Conversation) -> None:
+    async def test_another_scope_sees_nothing(
+        self, store: ConversationStore, chat: Conversation
+    ) -> None:
         """Loads, lookups by id, listings and the tool treat another scope's conversation as missing."""
         turn = rag_turn("A secret about seals?")
         await chat.append(turn)
@@ -59,11 +69,14 @@ class IsolationContract:
         self, store: ConversationStore, chat: Conversation
     ) -> None:
         """Suggested ids are the conversation's own."""
-        secret, own = rag_turn("A secret about seals?"), rag_turn("My orcas?")
+        secret = rag_turn("A secret about seals?")
+        own = rag_turn("My orcas?")
         await chat.append(secret)
         eve = store.conversation(user_id="eve", thread_id=new_id())
         await eve.append(own)
-        answer = await eve.retrieve_previous_sources_tool().ainvoke({"tool_message_ids": [secret[2].id]})
+        answer = await eve.retrieve_previous_sources_tool().ainvoke(
+            {"tool_message_ids": [secret[2].id]}
+        )
         assert f"Not found: {secret[2].id}" in answer
         assert f"Valid ids: {own[2].id}. Source numbers here: 1-3." in answer
 
@@ -71,7 +84,9 @@ class IsolationContract:
         """An id is unique in its conversation, not beyond."""
         handles = [store.conversation(user_id=name, thread_id=new_id()) for name in ("ada", "bob")]
         for handle in handles:
-            await handle.append([HumanMessage(f"I am {handle.scope['user_id']}", id="m1"), AIMessage("hi", id="m2")])
+            await handle.append(
+                [HumanMessage(f"I am {handle.scope['user_id']}", id="m1"), AIMessage("hi", id="m2")]
+            )
         logs = [[message async for message in handle.messages()] for handle in handles]
         assert same_messages(logs[0][1:], logs[1][1:])
         assert [log[0].content for log in logs] == ["I am ada", "I am bob"]

@@ -25,7 +25,12 @@ from convstore.types import LogItem
 
 __all__ = ["ItemContract"]
 
-_ODD = {"a.b": [1, {"$set": (2, b"x")}], "": "\0 \ud800", "when": datetime(2026, 1, 1, tzinfo=UTC), "big": 2**70}
+_ODD = {
+    "a.b": [1, {"$set": (2, b"x")}],
+    "": "\0 \ud800",
+    "when": datetime(2026, 1, 1, tzinfo=UTC),
+    "big": 2**70,
+}
 
 
 def _item(id_: str, data: Any = None, *, kind: str = "mark") -> LogItem:
@@ -44,10 +49,15 @@ class ItemContract:
     """`Conversation.items`."""
 
     async def test_items_keep_their_place_and_are_no_messages(
-        self, chat: Conversation, elsewhere: Conversation, new_store: Callable[..., ConversationStore]
+        self,
+        chat: Conversation,
+        elsewhere: Conversation,
+        new_store: Callable[..., ConversationStore],
     ) -> None:
         """Items of any size and type keep their positions and do not change views, counts or messages."""
-        question, answer, large = HumanMessage("q", id="q"), AIMessage("a", id="a"), "é" * 1_200_000
+        question = HumanMessage("q", id="q")
+        answer = AIMessage("a", id="a")
+        large = "é" * 1_200_000
         unnamed = LogItem(kind="title", data="Seals")
         await chat.append([_item("first", _ODD), question, _item("second", large, kind="large")])
         await chat.append(unnamed)
@@ -66,7 +76,9 @@ class ItemContract:
         assert [message async for message in chat.messages()] == [question, answer]
         assert [message.ordinal for message in await chat.list_messages()] == [1, 2]
         assert (await chat.info()).message_count == 2
-        assert not (await new_store(clock=ahead(200_000)).verify(repair=True, **_scope(chat))).findings
+        assert not (
+            await new_store(clock=ahead(200_000)).verify(repair=True, **_scope(chat))
+        ).findings
         await chat.delete()
         assert not [item async for item in chat.items()]
 
@@ -88,20 +100,28 @@ class ItemContract:
                 said.append(f"{len(said)}")
                 await writer.append([HumanMessage("q", id=said[-1])])
                 await reader.append(_item(f"after {said[-1]}"))
-                await asyncio.gather(*(chat.append(_item(f"{said[-1]} {other}")) for other in range(number)))
+                await asyncio.gather(
+                    *(chat.append(_item(f"{said[-1]} {other}")) for other in range(number))
+                )
                 for handle in (reader, writer):
-                    assert [message.id for message in (await handle.load_history()).messages] == said
+                    assert [
+                        message.id for message in (await handle.load_history()).messages
+                    ] == said
         assert [after for _, after in await _ids(chat)] == [
             after for after in range(1, 9) for _ in range((after + 1) // 2)
         ]
         assert not (await store.verify(**_scope(chat))).findings
 
-    async def test_an_item_is_stored_once(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_an_item_is_stored_once(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Repeating an item writes nothing. Other data or another kind under its id raises ContentConflictError."""
         batch: list[Any] = [HumanMessage("q", id="x"), _item("x", 1), AIMessage("a", id="a")]
         await chat.append(batch)
         assert (await elsewhere.append(batch)).written == 0
-        receipt = await elsewhere.append([*batch, _item("y"), HumanMessage("more", id="m"), _item("z")])
+        receipt = await elsewhere.append(
+            [*batch, _item("y"), HumanMessage("more", id="m"), _item("z")]
+        )
         assert (receipt.written, await _ids(chat)) == (1, [("x", 1), ("y", 2), ("z", 3)])
         for other in (_item("x", 2), _item("x", 1, kind="other")):
             with pytest.raises(ContentConflictError, match="'x'"):
@@ -136,15 +156,22 @@ class ItemContract:
         self, chat: Conversation, store: ConversationStore
     ) -> None:
         """A rewind to an item takes it and all after it; what is appended then follows the message before."""
-        await chat.append([HumanMessage("q", id="q"), _item("1"), _item("2"), AIMessage("a", id="a"), _item("3")])
+        await chat.append(
+            [HumanMessage("q", id="q"), _item("1"), _item("2"), AIMessage("a", id="a"), _item("3")]
+        )
         await chat.append(_item("4"))
         whole = [("1", 1), ("2", 1), ("3", 2), ("4", 2)]
         for before, messages, left in (("a", 1, 2), ("4", 0, 3), ("2", 1, 1), ("q", 2, 0)):
             assert (await chat.rewind(before=before), await _ids(chat)) == (messages, whole[:left])
             assert await chat.rewind(before=before) == 0
-            assert await _ids(chat, after=1, before=2) == [item for item in whole[:left] if item[1] == 1]
+            assert await _ids(chat, after=1, before=2) == [
+                item for item in whole[:left] if item[1] == 1
+            ]
             await chat.append(_item(f"then-{before}"))
-            assert await _ids(chat) == [*whole[:left], (f"then-{before}", min(left, 1) + (left == 3))]
+            assert await _ids(chat) == [
+                *whole[:left],
+                (f"then-{before}", min(left, 1) + (left == 3)),
+            ]
             assert (await chat.undo_rewind(), await _ids(chat)) == (messages, whole)
         assert not (await store.verify(**_scope(chat))).findings
 
@@ -156,7 +183,12 @@ class ItemContract:
         await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "other"}})
         with pytest.raises(CorruptDocumentError, match="item 'i'"):
             await _ids(elsewhere)
-        assert [finding.kind for finding in (await store.verify(**_scope(chat))).findings] == ["checksum"]
+        assert [finding.kind for finding in (await store.verify(**_scope(chat))).findings] == [
+            "checksum"
+        ]
         moved = {"items.0.kind": "mark", "items.0.after": 2, "lookup.0": f"items {2:016d}"}
         await database["log"].update_many({"items.id": "i"}, {"$set": moved})
-        assert "a place that the log does not have" in (await store.verify(**_scope(chat))).findings[0].problem
+        assert (
+            "a place that the log does not have"
+            in (await store.verify(**_scope(chat))).findings[0].problem
+        )

@@ -98,13 +98,16 @@ class ListContract:
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
     ) -> None:
         """Listings in every process are exact after each append and each rewind, even if no head was written."""
-        chat, other = appender.conversation(user_id=user, thread_id="t"), new_store(clock=time.clock)
+        chat = appender.conversation(user_id=user, thread_id="t")
+        other = new_store(clock=time.clock)
         usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
         for number in range(1, 4):
             time.seconds += 1
             await chat.append(HumanMessage(f"q{number}"))
             stamp = (await chat.load_history()).stamp
-            await chat.append(AIMessage(f"a{number}", id=f"a{number}", usage_metadata=usage), stamp=stamp)
+            await chat.append(
+                AIMessage(f"a{number}", id=f"a{number}", usage_metadata=usage), stamp=stamp
+            )
             for store in (appender, other):
                 [listed] = (await store.list_conversations(user_id=user)).conversations
                 assert _shown(listed) == (2 * number, f"a{number}")
@@ -127,24 +130,38 @@ class ListContract:
         await chat.undo_rewind()
         assert await _listed(new_store(), user) == {"t": (1, "q")}
 
-    async def test_failed_results_count_until_they_are_rewound(self, appender: ConversationStore, user: str) -> None:
+    async def test_failed_results_count_until_they_are_rewound(
+        self, appender: ConversationStore, user: str
+    ) -> None:
         """A tool result counts as failed by its status or its JSON content, and only while it is active."""
         chat = appender.conversation(user_id=user, thread_id="t")
         calls: list[Any] = [{"name": "look_up", "args": {}, "id": id_} for id_ in ("a", "b", "c")]
         results = [
             ToolMessage("Timeout", tool_call_id="a", status="error"),
-            ToolMessage('{"success": false, "error": "no such order"}' + " " * 10_000, tool_call_id="b"),
+            ToolMessage(
+                '{"success": false, "error": "no such order"}' + " " * 10_000, tool_call_id="b"
+            ),
             ToolMessage('{"success": true}', tool_call_id="c"),
         ]
-        await chat.append([HumanMessage("q"), AIMessage("", id="calling", tool_calls=calls), *results])
-        for rewinds, failed in ((chat.info, 2), (lambda: chat.rewind(before="calling"), 0), (chat.undo_rewind, 2)):
+        await chat.append(
+            [HumanMessage("q"), AIMessage("", id="calling", tool_calls=calls), *results]
+        )
+        for rewinds, failed in (
+            (chat.info, 2),
+            (lambda: chat.rewind(before="calling"), 0),
+            (chat.undo_rewind, 2),
+        ):
             await rewinds()
             [listed] = (await appender.list_conversations(user_id=user)).conversations
             assert listed.failed == failed
         assert (await appender.verify(user_id=user)).findings == ()
 
     async def test_a_server_that_refuses_to_join_is_asked_for_each_entry(
-        self, appender: ConversationStore, new_store: _NewStore, user: str, monkeypatch: pytest.MonkeyPatch
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        user: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Pages, cursors, `info` and `stats` are the same."""
         chats = [appender.conversation(user_id=user, thread_id=f"t{number}") for number in range(5)]
@@ -186,7 +203,8 @@ class ListContract:
         self, appender: ConversationStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
         """The first append or rewind after ten seconds refreshes the head, which then refers to that entry."""
-        chat, written = appender.conversation(user_id=user, thread_id="t"), []
+        chat = appender.conversation(user_id=user, thread_id="t")
+        written = []
         for seconds in (0, 5, 4.5, 1, 9.5, 1):
             time.seconds += seconds
             await chat.append(HumanMessage("q", id=f"q{time.seconds}"))
@@ -201,35 +219,62 @@ class ListContract:
         await chat.rewind(before="q0.0")
         assert (await _head(database, user))["entry"][0] == 7
 
-    async def test_a_head_has_no_counts(self, appender: ConversationStore, database: Any, user: str) -> None:
+    async def test_a_head_has_no_counts(
+        self, appender: ConversationStore, database: Any, user: str
+    ) -> None:
         """Scope, id, dates, an entry, title and metadata are all that it holds."""
         chat = appender.conversation(user_id=user, thread_id="t")
         await chat.append(HumanMessage("q"))
         await chat.update(title="T", metadata={"a": 1})
-        names = {"_id", "conversation", "scope", "created_at", "updated_at", "written_at", "entry", "details"}
+        names = {
+            "_id",
+            "conversation",
+            "scope",
+            "created_at",
+            "updated_at",
+            "written_at",
+            "entry",
+            "details",
+        }
         assert set(await _head(database, user)) == names
 
     async def test_two_writers_take_nothing_back(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        database: Any,
+        time: HandMovedTime,
+        user: str,
     ) -> None:
         """Whichever refresh comes last, the dates do not go back and the counts are those of the log."""
         late = Clock(now=lambda: time.now - timedelta(seconds=30), monotonic=lambda: time.seconds)
-        chat, other = (store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=late)))
+        chat, other = (
+            store.conversation(user_id=user, thread_id="t")
+            for store in (appender, new_store(clock=late))
+        )
         for number in range(3):
             await chat.append(HumanMessage(f"q{number}"))
             before = await _head(database, user)
             await other.append(AIMessage(f"a{number}"))
             head = await _head(database, user)
-            assert [head[name] for name in ("updated_at", "written_at")] == [before["updated_at"]] * 2
+            assert [head[name] for name in ("updated_at", "written_at")] == [
+                before["updated_at"]
+            ] * 2
             assert await _listed(chat.store, user) == {"t": (2 * number + 2, f"a{number}")}
             time.seconds += 11
 
     async def test_a_batch_that_was_refused_leaves_nothing(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        database: Any,
+        time: HandMovedTime,
+        user: str,
     ) -> None:
         """The head was refreshed along with its insert; it names an entry of the log."""
         chat, other = (
-            store.conversation(user_id=user, thread_id="t") for store in (appender, new_store(clock=time.clock))
+            store.conversation(user_id=user, thread_id="t")
+            for store in (appender, new_store(clock=time.clock))
         )
         await chat.append(HumanMessage("q", id="q"))
         await other.append(AIMessage("said last"))
@@ -244,7 +289,12 @@ class ListContract:
             assert await _listed(other.store, user) == {"t": (2, "said last")}
 
     async def test_a_repeated_batch_refreshes_the_head_of_a_killed_writer(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        database: Any,
+        time: HandMovedTime,
+        user: str,
     ) -> None:
         """An entry whose writer was killed before it refreshed the head is listed in its place once it is repeated."""
         chat = appender.conversation(user_id=user, thread_id="t")
@@ -253,7 +303,11 @@ class ListContract:
         time.seconds += 100
         await chat.append(AIMessage("a", id="a"))
         await database["heads"].replace_one({"_id": before["_id"]}, before)
-        receipt = await new_store(clock=time.clock).conversation(**chat.scope).append(AIMessage("a", id="a"))
+        receipt = (
+            await new_store(clock=time.clock)
+            .conversation(**chat.scope)
+            .append(AIMessage("a", id="a"))
+        )
         assert receipt.written == 0
         head = await _head(database, user)
         assert (head["entry"][0], head["updated_at"].replace(tzinfo=UTC)) == (2, time.now)
@@ -273,7 +327,8 @@ class ListContract:
         await chat.append(HumanMessage("q", id="q"))
         time.seconds += 11
         await chat.load_history()
-        refresh, left = Heads.refresh, [StoreUnavailableError("no answer")] * failures
+        refresh = Heads.refresh
+        left = [StoreUnavailableError("no answer")] * failures
 
         async def fail_first(*values: Any, **options: Any) -> bool:
             if left:
@@ -293,7 +348,9 @@ class ListContract:
     ) -> None:
         """A conversation with a damaged log is listed with its `problem`, next to all other conversations."""
         for number in range(2):
-            await appender.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
+            await appender.conversation(user_id=user, thread_id=f"t{number}").append(
+                HumanMessage("q")
+            )
         key = f"{(await _head(database, user, 't1'))['conversation']}:{1:012d}"
         await database["log"].update_one({"_id": key}, {"$set": {"totals.turns": "x"}})
         assert await _listed(new_store(), user) == {"t0": (1, "q"), "t1": (0, "")}
@@ -311,9 +368,16 @@ class ListContract:
         await chat.append(HumanMessage("q"))
         time.seconds += 20
         await chat.append(AIMessage("a"))
-        [listed] = (await new_store(clock=time.clock).list_conversations(user_id=user)).conversations
+        [listed] = (
+            await new_store(clock=time.clock).list_conversations(user_id=user)
+        ).conversations
         [first, _] = await chat.list_messages()
-        assert listed.created_at == (await chat.info()).created_at == first.created_at == _START + timedelta(seconds=5)
+        assert (
+            listed.created_at
+            == (await chat.info()).created_at
+            == first.created_at
+            == _START + timedelta(seconds=5)
+        )
 
     async def test_a_page_is_in_the_order_of_its_dates_and_the_next_continues_after_it(
         self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
@@ -321,11 +385,15 @@ class ListContract:
         """Each conversation is listed once, in the order of the last refreshes, and each page as its dates say."""
         for number in range(6):
             time.seconds += 1
-            await appender.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("q"))
+            await appender.conversation(user_id=user, thread_id=f"t{number}").append(
+                HumanMessage("q")
+            )
         for number in (0, 4):
             time.seconds += 1
             await appender.conversation(user_id=user, thread_id=f"t{number}").append(AIMessage("a"))
-        other, pages, cursor = new_store(clock=time.clock), [], None
+        other = new_store(clock=time.clock)
+        pages = []
+        cursor = None
         for _ in range(3):
             page = await other.list_conversations(user_id=user, limit=2, cursor=cursor)
             pages.append([info.scope["thread_id"] for info in page.conversations])
@@ -352,18 +420,29 @@ class ListContract:
         assert (first.updated_at, last.updated_at) == (time.now, _LONG_AGO)
 
     async def test_an_import_with_old_dates_is_not_pruned(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        database: Any,
+        time: HandMovedTime,
+        user: str,
     ) -> None:
         """`prune` removes an import only once both its dates and its time of import are older than the limit."""
-        chat, pruning = appender.conversation(user_id=user, thread_id="t"), new_store(clock=time.clock)
+        chat = appender.conversation(user_id=user, thread_id="t")
+        pruning = new_store(clock=time.clock)
         policy: dict[str, Any] = {"older_than": timedelta(days=90), "user_id": user}
         for text in ("q", "a"):
             with as_of(_LONG_AGO):
                 await chat.append(HumanMessage(text))
             assert await pruning.prune(**policy) == ErasureReceipt()
-        assert [message.text async for message in new_store().conversation(**chat.scope).messages()] == ["q", "a"]
+        assert [
+            message.text async for message in new_store().conversation(**chat.scope).messages()
+        ] == ["q", "a"]
         head = await _head(database, user)
-        assert (head["updated_at"].replace(tzinfo=UTC), head["written_at"].replace(tzinfo=UTC)) == (_LONG_AGO, _START)
+        assert (head["updated_at"].replace(tzinfo=UTC), head["written_at"].replace(tzinfo=UTC)) == (
+            _LONG_AGO,
+            _START,
+        )
         time.seconds += 89 * 86_400
         assert await pruning.prune(**policy) == ErasureReceipt()
         time.seconds += 2 * 86_400
@@ -382,7 +461,8 @@ class ListContract:
         with as_of(_LONG_AGO):
             await chat.append(HumanMessage("q"))
         time.seconds += 100 * 86_400
-        pruning, look = new_store(clock=time.clock), Log.last_date
+        pruning = new_store(clock=time.clock)
+        look = Log.last_date
 
         async def look_and_be_late(log: Log, conversation: str) -> Any:
             found = await look(log, conversation)
@@ -393,10 +473,17 @@ class ListContract:
 
         monkeypatch.setattr(Log, "last_date", look_and_be_late)
         assert await pruning.prune(older_than=timedelta(days=90), user_id=user) == ErasureReceipt()
-        assert [message.text async for message in new_store().conversation(**chat.scope).messages()] == ["q", "a"]
+        assert [
+            message.text async for message in new_store().conversation(**chat.scope).messages()
+        ] == ["q", "a"]
 
     async def test_a_deleted_conversation_is_not_brought_back(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, time: HandMovedTime, user: str
+        self,
+        appender: ConversationStore,
+        new_store: _NewStore,
+        database: Any,
+        time: HandMovedTime,
+        user: str,
     ) -> None:
         """A late refresh is not written to a tombstone, nor to the next conversation of the scope."""
         chat = appender.conversation(user_id=user, thread_id="t")
@@ -423,7 +510,11 @@ class ListContract:
         other = new_store()
         [listed] = (await other.list_conversations(user_id=user)).conversations
         assert (listed.conversation_id, listed.turns) == (id_, 1)
-        scopes: tuple[dict[str, str], ...] = ({}, {"user_id": user}, {"user_id": user, "thread_id": "t"})
+        scopes: tuple[dict[str, str], ...] = (
+            {},
+            {"user_id": user},
+            {"user_id": user, "thread_id": "t"},
+        )
         for scope in scopes:
             found = await other.find_conversation(id_, **scope)
             assert found is not None

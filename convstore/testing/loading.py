@@ -39,9 +39,12 @@ class LoadContract:
         history = await chat.load_history()
         assert (history.messages, history.tokens, history.summary) == ([], 0, None)
 
-    async def test_old_results_are_stubs_and_the_turn_in_progress_is_whole(self, chat: Conversation) -> None:
+    async def test_old_results_are_stubs_and_the_turn_in_progress_is_whole(
+        self, chat: Conversation
+    ) -> None:
         """The stub names tool, count and how to get the rest; the model's own turn is not cut."""
-        old, current = rag_turn("What do seals eat?"), rag_turn("And orcas?")
+        old = rag_turn("What do seals eat?")
+        current = rag_turn("And orcas?")
         await chat.append(old)
         await chat.append(current[:3])
         history = await chat.load_history()
@@ -64,7 +67,11 @@ class LoadContract:
         stubbed = (await chat.load_history()).messages[2]
         assert isinstance(stubbed, ToolMessage)
         assert isinstance(turn[2], ToolMessage)
-        assert (stubbed.id, stubbed.tool_call_id, stubbed.name) == (turn[2].id, turn[2].tool_call_id, "search")
+        assert (stubbed.id, stubbed.tool_call_id, stubbed.name) == (
+            turn[2].id,
+            turn[2].tool_call_id,
+            "search",
+        )
         assert (stubbed.status, stubbed.artifact) == ("success", None)
 
     async def test_large_parts_of_finished_turns_are_placeholders(self, chat: Conversation) -> None:
@@ -87,11 +94,17 @@ class LoadContract:
         await chat.append([prompt, *rag_turn("What about seals?")])
         assert same_messages((await chat.load_history()).messages[:1], [prompt])
 
-    async def test_missing_and_stray_results_are_paired_in_the_view_only(self, chat: Conversation) -> None:
+    async def test_missing_and_stray_results_are_paired_in_the_view_only(
+        self, chat: Conversation
+    ) -> None:
         """The view is valid; the report names what was done; the log is as it was appended."""
         messages: list[BaseMessage] = [
             HumanMessage("go", id=new_id()),
-            AIMessage("", id=new_id(), tool_calls=[{"name": "f", "args": {}, "id": id_} for id_ in ("c1", "c2")]),
+            AIMessage(
+                "",
+                id=new_id(),
+                tool_calls=[{"name": "f", "args": {}, "id": id_} for id_ in ("c1", "c2")],
+            ),
             ToolMessage("two", id="late", tool_call_id="c2"),
             ToolMessage("stray", id="stray", tool_call_id="c9"),
             HumanMessage("well?", id=new_id()),
@@ -145,7 +158,10 @@ class LoadContract:
         assert f"{history.report.left_out_turns} earlier turns" in str(note.content)
         shown = {message.id for message in rest}
         left_out = [id_ for id_ in results if id_ not in shown]
-        named = [f"m{record.ordinal} (" in str(note.content) for record in await chat.get_tool_messages(left_out)]
+        named = [
+            f"m{record.ordinal} (" in str(note.content)
+            for record in await chat.get_tool_messages(left_out)
+        ]
         assert named == [False] * len(left_out[:-20]) + [True] * len(left_out[-20:])
         assert isinstance(rest[0], HumanMessage)
 
@@ -164,7 +180,9 @@ class LoadContract:
             await chat.append(rag_turn(f"What about fish {number}?"))
         await chat.append(HumanMessage("and now?"))
         history = await chat.load_history(HistoryPolicy(max_turns=2))
-        assert [str(message.content) for message in history.messages if message.type == "human"][1:] == [
+        assert [str(message.content) for message in history.messages if message.type == "human"][
+            1:
+        ] == [
             "What about fish 4?",
             "and now?",
         ]
@@ -179,9 +197,14 @@ class LoadContract:
             (HistoryPolicy(keep_last_results=2), 2),
         ],
     )
-    async def test_a_policy_keeps_results_whole(self, chat: Conversation, policy: HistoryPolicy, whole: int) -> None:
+    async def test_a_policy_keeps_results_whole(
+        self, chat: Conversation, policy: HistoryPolicy, whole: int
+    ) -> None:
         """A policy can keep all results, those of some tools, or the newest."""
-        turns = [rag_turn(f"Fish {number}?", tool="book" if number % 2 else "search") for number in range(6)]
+        turns = [
+            rag_turn(f"Fish {number}?", tool="book" if number % 2 else "search")
+            for number in range(6)
+        ]
         for turn in turns:
             await chat.append(turn)
         appended = {message.id: message for turn in turns for message in turn}
@@ -190,13 +213,27 @@ class LoadContract:
 
     async def test_the_conversation_view_is_the_talk_alone(self, chat: Conversation) -> None:
         """It has no tool messages and no AI messages with calls."""
-        await chat.append([SystemMessage("Be kind."), *rag_turn("What about seals?"), *rag_turn("And orcas?")])
+        await chat.append(
+            [SystemMessage("Be kind."), *rag_turn("What about seals?"), *rag_turn("And orcas?")]
+        )
         history = await chat.load_history(HistoryPolicy(view="conversation"))
-        assert [message.type for message in history.messages] == ["system", "human", "ai", "human", "ai"]
+        assert [message.type for message in history.messages] == [
+            "system",
+            "human",
+            "ai",
+            "human",
+            "ai",
+        ]
 
-    @settings(max_examples=min(25, settings().max_examples), deadline=None, suppress_health_check=SHARED_FIXTURES)
+    @settings(
+        max_examples=min(25, settings().max_examples),
+        deadline=None,
+        suppress_health_check=SHARED_FIXTURES,
+    )
     @given(data=st.data())
-    async def test_any_log_gives_a_valid_view(self, store: ConversationStore, data: st.DataObject) -> None:
+    async def test_any_log_gives_a_valid_view(
+        self, store: ConversationStore, data: st.DataObject
+    ) -> None:
         """Calls and results in any disorder, appended in any batches, loaded in between."""
         chat = store.conversation(user_id="any", thread_id=new_id())
         kinds = st.sampled_from(["human", "ai", "call", "calls", "result", "result"])
@@ -233,4 +270,6 @@ def _message(kind: str, call: str) -> BaseMessage:
     if kind == "result":
         return ToolMessage("r" * 1_500, id=new_id(), tool_call_id=call)
     ids = {"ai": [], "call": [call], "calls": ["c1", "c2"]}[kind]
-    return AIMessage("a", id=new_id(), tool_calls=[{"name": "f", "args": {}, "id": id_} for id_ in ids])
+    return AIMessage(
+        "a", id=new_id(), tool_calls=[{"name": "f", "args": {}, "id": id_} for id_ in ids]
+    )

@@ -42,7 +42,9 @@ class _Reader:
     """A summarizer that keeps what it was shown."""
 
     name = "reader"
-    rule = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=100, keep_last_turns=1)
+    rule = CompactionRule(
+        max_tokens_before_summary=2_000, max_summary_tokens=100, keep_last_turns=1
+    )
 
     def __init__(self) -> None:
         self.shown: list[BaseMessage] = []
@@ -83,7 +85,9 @@ class LongTextContract:
         trips = [(await other.load_history(_UNLIMITED)).report.round_trips for _ in range(3)]
         assert trips == [3, 1, 1]
 
-    async def test_a_short_message_of_the_turn_before_is_a_round_trip_less(self, chat: Conversation) -> None:
+    async def test_a_short_message_of_the_turn_before_is_a_round_trip_less(
+        self, chat: Conversation
+    ) -> None:
         """The next turn of a conversation with a long paste costs what it costs without one."""
         await chat.append([HumanMessage(_text(5_000)), AIMessage("ok")])
         await chat.load_history()
@@ -93,9 +97,13 @@ class LongTextContract:
         assert history.messages[0].text == _text(5_000)
 
     @pytest.mark.parametrize("kind", ["default", "conversation"])
-    async def test_a_view_with_a_paste_begins_with_the_view_before(self, chat: Conversation, kind: Any) -> None:
+    async def test_a_view_with_a_paste_begins_with_the_view_before(
+        self, chat: Conversation, kind: Any
+    ) -> None:
         """Long texts do not change when their turn is finished, so the prompt cache lives on."""
-        policy = HistoryPolicy(view="full" if kind == "default" else "conversation", max_tokens=100_000)
+        policy = HistoryPolicy(
+            view="full" if kind == "default" else "conversation", max_tokens=100_000
+        )
         before: list[BaseMessage] = []
         for number in range(4):
             await chat.append(HumanMessage(_text(5_000, seed=f"w{number}-"), id=new_id()))

@@ -39,10 +39,31 @@ def _deep(levels: int) -> list[Any]:
 
 _ARTIFACTS: dict[str, Any] = {
     "pairs": [("text", {"title": "T", "score": math.nan}), ("more", {})],
-    "documents": [Document(page_content="page", metadata={"at": datetime(2026, 1, 2, tzinfo=UTC)}, id="d1")],
-    "python values": {"bytes": b"\x00\xff", "set": {1, 2}, "tuple": (1, (2,)), 3: "int key", None: "no key"},
+    "documents": [
+        Document(page_content="page", metadata={"at": datetime(2026, 1, 2, tzinfo=UTC)}, id="d1")
+    ],
+    "python values": {
+        "bytes": b"\x00\xff",
+        "set": {1, 2},
+        "tuple": (1, (2,)),
+        3: "int key",
+        None: "no key",
+    },
     "hard keys": {"a.b": 1, "$where": 2, "$": {"$": ["bytes", "x"]}, "": 3, "\x00": 4},
-    "numbers of 64 bits": [-0.0, 0.0, 1, 1.0, True, 2**53 + 1, 2**63, 2**64 - 1, -(2**63), 5e-324, 1e22, 1e-7],
+    "numbers of 64 bits": [
+        -0.0,
+        0.0,
+        1,
+        1.0,
+        True,
+        2**53 + 1,
+        2**63,
+        2**64 - 1,
+        -(2**63),
+        5e-324,
+        1e22,
+        1e-7,
+    ],
     "one number beyond": [2**64],
     "not a number": [1, math.nan],
     "a lone surrogate": {"\udc00": "\ud83d"},
@@ -52,7 +73,12 @@ _ARTIFACTS: dict[str, Any] = {
 }
 
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)) | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(codec=None))
+    | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
     max_leaves=12,
 )
@@ -92,7 +118,10 @@ class LosslessContract:
         messages: list[BaseMessage] = [
             SystemMessage("Be brief."),
             HumanMessage(
-                [{"type": "text", "text": "look"}, {"type": "image", "base64": "aGk=", "mime_type": "image/png"}],
+                [
+                    {"type": "text", "text": "look"},
+                    {"type": "image", "base64": "aGk=", "mime_type": "image/png"},
+                ],
                 name="ada",
             ),
             AIMessage(
@@ -113,26 +142,42 @@ class LosslessContract:
 
     @pytest.mark.parametrize("name", sorted(_ARTIFACTS))
     @pytest.mark.parametrize("padding", [0, 5_000])
-    async def test_artifacts_come_back_equal(self, chat: Conversation, name: str, padding: int) -> None:
+    async def test_artifacts_come_back_equal(
+        self, chat: Conversation, name: str, padding: int
+    ) -> None:
         """An artifact of Python values is equal in the log and in the record, whether the result has a stub or not."""
-        result = ToolMessage("x" * padding, id=new_id(), tool_call_id="c", artifact=_ARTIFACTS[name])
+        result = ToolMessage(
+            "x" * padding, id=new_id(), tool_call_id="c", artifact=_ARTIFACTS[name]
+        )
         await chat.append([result])
         [record] = await chat.get_tool_messages([str(result.id)])
-        given_back = ToolMessage(record.content, id=result.id, tool_call_id="c", artifact=record.artifact)
+        given_back = ToolMessage(
+            record.content, id=result.id, tool_call_id="c", artifact=record.artifact
+        )
         assert same_messages([message async for message in chat.messages()], [result])
         assert same_messages([given_back], [result])
 
     @pytest.mark.parametrize("name", sorted(_LOOKALIKES))
-    async def test_a_value_that_only_equals_a_json_value_is_refused(self, chat: Conversation, name: str) -> None:
+    async def test_a_value_that_only_equals_a_json_value_is_refused(
+        self, chat: Conversation, name: str
+    ) -> None:
         """A value that would come back as another type raises UnencodableError, and nothing is written."""
         for artifact in (_LOOKALIKES[name], {"deep": [{"in": [_LOOKALIKES[name]]}]}):
             with pytest.raises(UnencodableError):
-                await chat.append([HumanMessage("hi"), ToolMessage("r", tool_call_id="c", artifact=artifact)])
+                await chat.append(
+                    [HumanMessage("hi"), ToolMessage("r", tool_call_id="c", artifact=artifact)]
+                )
         assert [message async for message in chat.messages()] == []
 
-    @settings(max_examples=min(40, settings().max_examples), deadline=None, suppress_health_check=SHARED_FIXTURES)
+    @settings(
+        max_examples=min(40, settings().max_examples),
+        deadline=None,
+        suppress_health_check=SHARED_FIXTURES,
+    )
     @given(artifact=_VALUES, text=st.text(st.characters(codec=None)))
-    async def test_any_value_comes_back_equal(self, store: ConversationStore, artifact: Any, text: str) -> None:
+    async def test_any_value_comes_back_equal(
+        self, store: ConversationStore, artifact: Any, text: str
+    ) -> None:
         """Content, artifact and metadata come back equal, whatever values they hold."""
         chat = store.conversation(user_id="any", thread_id=new_id())
         messages = [
@@ -154,16 +199,24 @@ class LosslessContract:
         image = {"type": "image", "base64": "QUJD" * 600_000, "mime_type": "image/png"}
         messages: list[BaseMessage] = [
             HumanMessage([{"type": "text", "text": "see"}, image]),
-            AIMessage("", tool_calls=[{"name": "write", "args": {"file": "x" * 3_000_000}, "id": "c"}]),
+            AIMessage(
+                "", tool_calls=[{"name": "write", "args": {"file": "x" * 3_000_000}, "id": "c"}]
+            ),
             HumanMessage("paste " * 400_000, additional_kwargs={"raw": "y" * 50_000}),
         ]
         await chat.append(messages)
         assert same_messages([message async for message in chat.messages()], messages)
 
-    async def test_many_middling_parts_of_a_message_come_back_equal(self, chat: Conversation) -> None:
+    async def test_many_middling_parts_of_a_message_come_back_equal(
+        self, chat: Conversation
+    ) -> None:
         """Many medium-sized parts, together larger than an entry, come back equal. A view shortens them."""
-        blocks: list[str | dict[str, Any]] = [{"type": "text", "text": f"{at} " + "p" * 15_000} for at in range(80)]
-        calls = [{"name": "write", "args": {"text": "鯨" * 12_000}, "id": f"c{at}"} for at in range(40)]
+        blocks: list[str | dict[str, Any]] = [
+            {"type": "text", "text": f"{at} " + "p" * 15_000} for at in range(80)
+        ]
+        calls = [
+            {"name": "write", "args": {"text": "鯨" * 12_000}, "id": f"c{at}"} for at in range(40)
+        ]
         messages: list[BaseMessage] = [
             HumanMessage(blocks),
             AIMessage("", tool_calls=calls),
@@ -183,10 +236,17 @@ class LosslessContract:
         assert type(message) is AIMessage
         assert message.content == "Hello"
 
-    async def test_an_unknown_type_is_refused_before_anything_is_written(self, chat: Conversation) -> None:
+    async def test_an_unknown_type_is_refused_before_anything_is_written(
+        self, chat: Conversation
+    ) -> None:
         """The error says where the value is, and the batch leaves no trace."""
-        batch = [HumanMessage("hi"), ToolMessage("r", tool_call_id="c", artifact={"rows": [1, _Unknown()]})]
-        with pytest.raises(UnencodableError, match=r"message 1\.artifact\.rows\[1\].*register_artifact_type"):
+        batch = [
+            HumanMessage("hi"),
+            ToolMessage("r", tool_call_id="c", artifact={"rows": [1, _Unknown()]}),
+        ]
+        with pytest.raises(
+            UnencodableError, match=r"message 1\.artifact\.rows\[1\].*register_artifact_type"
+        ):
             await chat.append(batch)
         assert (await chat.info()).created_at is None
 
@@ -200,7 +260,9 @@ class LosslessContract:
         assert message.artifact["kept"] == 1
         assert "_Unknown" in message.artifact["row"].type_name
 
-    async def test_a_path_in_a_resent_history_is_that_of_the_callers_list(self, chat: Conversation) -> None:
+    async def test_a_path_in_a_resent_history_is_that_of_the_callers_list(
+        self, chat: Conversation
+    ) -> None:
         """Errors and receipts count messages from the start of the resent history, including those already stored."""
         history: list[BaseMessage] = [HumanMessage("q0"), AIMessage("a0"), HumanMessage("q1")]
         await chat.append(history)
@@ -210,9 +272,13 @@ class LosslessContract:
         receipt = await chat.append(history, resent="skip", accept="all", unencodable="omit")
         assert (receipt.written, receipt.omitted) == (1, ("message 3.artifact.row",))
 
-    async def test_a_registered_type_comes_back_equal(self, store: ConversationStore, chat: Conversation) -> None:
+    async def test_a_registered_type_comes_back_equal(
+        self, store: ConversationStore, chat: Conversation
+    ) -> None:
         """`register_artifact_type` teaches the store a type."""
-        store.register_artifact_type(range, name="range", dump=lambda r: [r.start, r.stop, r.step], load=_load_range)
+        store.register_artifact_type(
+            range, name="range", dump=lambda r: [r.start, r.stop, r.step], load=_load_range
+        )
         await chat.append([ToolMessage("r", tool_call_id="c", artifact=[range(1, 9, 2)])])
         [message] = [message async for message in chat.messages()]
         assert isinstance(message, ToolMessage)

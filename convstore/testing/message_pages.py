@@ -24,22 +24,49 @@ class MessagePageContract:
         """Each message has the id of its question, also if that stands on another page."""
         for turn in ("q1", "q2"):
             await chat.append([HumanMessage("Why?", id=turn), AIMessage("So.")])
-        turns = [[message.turn_id for message in await chat.list_messages(limit=limit)] for limit in (9, 1)]
+        turns = [
+            [message.turn_id for message in await chat.list_messages(limit=limit)]
+            for limit in (9, 1)
+        ]
         assert turns == [["q1", "q1", "q2", "q2"], ["q2"]]
 
     async def test_a_page_deep_in_a_turn_names_its_question(self, chat: Conversation) -> None:
         """However long its turn is."""
-        await chat.append([HumanMessage("Why?", id="q1"), *(AIMessage(f"Step {number}.") for number in range(230))])
-        near, far = await chat.list_messages(after=150, limit=1), await chat.list_messages(limit=1)
+        await chat.append(
+            [
+                HumanMessage("Why?", id="q1"),
+                *(AIMessage(f"Step {number}.") for number in range(230)),
+            ]
+        )
+        near = await chat.list_messages(after=150, limit=1)
+        far = await chat.list_messages(limit=1)
         assert [page[0].turn_id for page in (near, far)] == ["q1", "q1"]
 
-    async def test_a_message_of_an_overtaken_run_names_its_own_question(self, chat: Conversation) -> None:
+    async def test_a_message_of_an_overtaken_run_names_its_own_question(
+        self, chat: Conversation
+    ) -> None:
         """A call that names an earlier question, its result, and what its tool added are of that question's turn."""
         call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}], id="call")
         result = ToolMessage("A seal.", tool_call_id="c", id=result_id("call", "c"))
-        await chat.append([HumanMessage("Why?", id="q1"), HumanMessage("How?", id="q2"), linked(call, "q1"), result])
-        await chat.append([linked(HumanMessage("its picture"), "q1", result=str(result.id)), AIMessage("So.")])
-        assert [message.turn_id for message in await chat.list_messages()] == ["q1", "q2", "q1", "q1", "q1", "q2"]
+        await chat.append(
+            [
+                HumanMessage("Why?", id="q1"),
+                HumanMessage("How?", id="q2"),
+                linked(call, "q1"),
+                result,
+            ]
+        )
+        await chat.append(
+            [linked(HumanMessage("its picture"), "q1", result=str(result.id)), AIMessage("So.")]
+        )
+        assert [message.turn_id for message in await chat.list_messages()] == [
+            "q1",
+            "q2",
+            "q1",
+            "q1",
+            "q1",
+            "q2",
+        ]
         assert [message.turn_id for message in await chat.list_messages(after=4)] == ["q1", "q2"]
 
     async def test_messages_are_listed_by_pages_both_ways(self, chat: Conversation) -> None:
@@ -49,17 +76,25 @@ class MessagePageContract:
             await chat.append(log[begin : {0: 3, 3: 10, 10: 20}[begin]])
             await chat.reserve_source_ids(1)
         back: list[StoredMessage] = []
-        while page := await chat.list_messages(before=back[0].ordinal if back else None, limit=3, full=True):
+        while page := await chat.list_messages(
+            before=back[0].ordinal if back else None, limit=3, full=True
+        ):
             back = page + back
         forth: list[StoredMessage] = []
         while page := await chat.list_messages(after=forth[-1].ordinal if forth else 0, limit=4):
             forth += page
         assert same_messages([stored.message for stored in back], log)
-        assert [stored.ordinal for stored in back] == [stored.ordinal for stored in forth] == list(range(1, 21))
+        assert (
+            [stored.ordinal for stored in back]
+            == [stored.ordinal for stored in forth]
+            == list(range(1, 21))
+        )
         assert [stored.message.id for stored in forth] == [message.id for message in log]
         assert '"source_ids": "1-3"' in str(forth[2].message.content)
 
-    @pytest.mark.parametrize("asked", [{"limit": -1}, {"before": "1"}, {"before": 1, "after": 1}, {"limit": 10**9}])
+    @pytest.mark.parametrize(
+        "asked", [{"limit": -1}, {"before": "1"}, {"before": 1, "after": 1}, {"limit": 10**9}]
+    )
     async def test_a_bad_page_is_refused(self, chat: Conversation, asked: dict[str, Any]) -> None:
         """A bad limit, and two ends of a page, are refused before anything is read."""
         with pytest.raises(InvalidInputError):

@@ -27,15 +27,22 @@ _NewStore = Callable[..., ConversationStore]
 class PastViewContract:
     """Past views."""
 
-    async def test_a_stamp_and_a_message_give_the_view_as_it_was(self, new_store: _NewStore) -> None:
+    async def test_a_stamp_and_a_message_give_the_view_as_it_was(
+        self, new_store: _NewStore
+    ) -> None:
         """`view_at` rebuilds an earlier view in another store, even after a compaction, its undo and a rewind."""
-        chat = new_store(summarizer=HeadTailSummarizer(_RULE)).conversation(user_id=new_id(), thread_id="t")
+        chat = new_store(summarizer=HeadTailSummarizer(_RULE)).conversation(
+            user_id=new_id(), thread_id="t"
+        )
         recorded: list[tuple[Any, Any, Any]] = []
         for number in range(6):
             receipt = await chat.append(rag_turn(f"Question {number}?")[: 3 + number % 2])
             for policy in _POLICIES:
                 history = await chat.load_history(policy)
-                recorded += [(history.stamp, None, history), (receipt.message_ids[0], policy, history)]
+                recorded += [
+                    (history.stamp, None, history),
+                    (receipt.message_ids[0], policy, history),
+                ]
             if number in (2, 4):
                 await chat.compact(force=True)
         await chat.undo_compaction()
@@ -49,7 +56,9 @@ class PastViewContract:
             assert (ranges[0].first, ranges[-1].last) == (1, past.ordinal)
             assert all(reason.last + 1 == two.first for reason, two in pairwise(ranges))
 
-    async def test_an_answer_keeps_the_stamp_of_its_view(self, new_store: _NewStore, chat: Conversation) -> None:
+    async def test_an_answer_keeps_the_stamp_of_its_view(
+        self, new_store: _NewStore, chat: Conversation
+    ) -> None:
         """Listings return it, and its view is exact from another store."""
         await chat.append([*rag_turn("Orcas?"), HumanMessage("And seals?")])
         history = await chat.load_history()

@@ -24,22 +24,31 @@ _NewStore = Callable[..., ConversationStore]
 class RepairContract(VerifyFixtures):
     """Promises of `ConversationStore.verify` with `repair=True`."""
 
-    async def test_heads_are_brought_back(self, full: Conversation, later: ConversationStore, database: Any) -> None:
+    async def test_heads_are_brought_back(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
         """Fields copied from the log are written again; title and metadata stay; the finding is marked as repaired."""
-        before, user = await full.info(), full.scope["user_id"]
+        before = await full.info()
+        user = full.scope["user_id"]
         head = await self.head_of(database, full)
         damage = {"entry": "x", "written_at": 7, "updated_at": 7, "created_at": None}
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": damage})
-        found = [finding for finding in (await later.verify(user_id=user)).findings if finding.kind == "head"]
-        assert [(finding.document_id, finding.repairable, finding.repaired) for finding in found] == [
-            (head["_id"], True, False)
+        found = [
+            finding
+            for finding in (await later.verify(user_id=user)).findings
+            if finding.kind == "head"
         ]
+        assert [
+            (finding.document_id, finding.repairable, finding.repaired) for finding in found
+        ] == [(head["_id"], True, False)]
         report = await later.verify(user_id=user, repair=True)
         assert [finding.repaired for finding in report.findings if finding.kind == "head"] == [True]
         assert kinds(await later.verify(user_id=user)) == []
         after = await full.info()
         first, last = [
-            (await database["log"].find_one({"_id": f"{head['conversation']}:{number:012d}"}))["at"].replace(tzinfo=UTC)
+            (await database["log"].find_one({"_id": f"{head['conversation']}:{number:012d}"}))[
+                "at"
+            ].replace(tzinfo=UTC)
             for number in (1, 14)
         ]
         assert after == before.model_copy(update={"created_at": first, "updated_at": last})
@@ -48,12 +57,15 @@ class RepairContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """Pruning trusts the date, so it is compared with that of the entry; the present is a safe date."""
-        user, head = full.scope["user_id"], await self.head_of(database, full)
+        user = full.scope["user_id"]
+        head = await self.head_of(database, full)
         early = {"written_at": head["written_at"] - timedelta(days=400)}
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
         assert kinds(await later.verify(user_id=user)) == [("head_date", head["_id"])]
         report = await later.verify(user_id=user, repair=True)
-        assert [(finding.kind, finding.repaired) for finding in report.findings] == [("head_date", True)]
+        assert [(finding.kind, finding.repaired) for finding in report.findings] == [
+            ("head_date", True)
+        ]
         assert kinds(await later.verify(user_id=user)) == []
         assert (await self.head_of(database, full))["written_at"] >= head["written_at"]
 
@@ -61,19 +73,25 @@ class RepairContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """A head left stale by a killed process is a finding, and a repair copies the date of the last entry."""
-        user, head = full.scope["user_id"], await self.head_of(database, full)
+        user = full.scope["user_id"]
+        head = await self.head_of(database, full)
         early = {"updated_at": head["updated_at"] - timedelta(hours=1)}
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
         assert kinds(await later.verify(user_id=user)) == [("head_behind", head["_id"])]
         report = await later.verify(user_id=user, repair=True)
-        assert [(finding.kind, finding.repaired) for finding in report.findings] == [("head_behind", True)]
+        assert [(finding.kind, finding.repaired) for finding in report.findings] == [
+            ("head_behind", True)
+        ]
         assert kinds(await later.verify(user_id=user)) == []
         last = await database["log"].find_one({"_id": f"{head['conversation']}:000000000014"})
         assert (await self.head_of(database, full))["updated_at"] == last["at"]
 
-    async def test_a_title_still_counts_as_use_after_a_repair(self, new_store: _NewStore, database: Any) -> None:
+    async def test_a_title_still_counts_as_use_after_a_repair(
+        self, new_store: _NewStore, database: Any
+    ) -> None:
         """A head that names a lost entry keeps its date."""
-        user, days = new_id(), timedelta(days=1)
+        user = new_id()
+        days = timedelta(days=1)
         old = new_store(clock=clock_ahead(-100 * days))
         await old.setup()
         chat = old.conversation(user_id=user, thread_id="t")
@@ -88,10 +106,16 @@ class RepairContract(VerifyFixtures):
 
     @pytest.mark.parametrize("repair", [False, True])
     async def test_a_head_that_is_refreshed_meanwhile_is_no_finding(
-        self, full: Conversation, later: ConversationStore, database: Any, monkeypatch: pytest.MonkeyPatch, repair: bool
+        self,
+        full: Conversation,
+        later: ConversationStore,
+        database: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        repair: bool,
     ) -> None:
         """A head that looks late is read again before it is reported, and a refreshed one is not overwritten."""
-        head, read = await self.head_of(database, full), Inspection.entries
+        head = await self.head_of(database, full)
+        read = Inspection.entries
         early = {"updated_at": head["updated_at"] - timedelta(hours=1)}
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": early})
 
@@ -107,11 +131,16 @@ class RepairContract(VerifyFixtures):
         self, full: Conversation, new_store: _NewStore, later: ConversationStore, database: Any
     ) -> None:
         """A repair removes orphaned chunks older than a day. Newer chunks and referenced chunks stay."""
-        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        conversation = await self.id_of(database, full)
+        user = full.scope["user_id"]
         keys = [f"{conversation}#{Clock().token()}#{number:06d}" for number in range(3)]
-        await database["log"].insert_many([{"_id": key, "conversation": conversation, "data": b"x"} for key in keys])
+        await database["log"].insert_many(
+            [{"_id": key, "conversation": conversation, "data": b"x"} for key in keys]
+        )
         assert kinds(await new_store().verify(user_id=user, repair=True)) == []
-        assert sorted(kinds(await later.verify(user_id=user))) == [("orphan_chunks", key) for key in sorted(keys)]
+        assert sorted(kinds(await later.verify(user_id=user))) == [
+            ("orphan_chunks", key) for key in sorted(keys)
+        ]
         assert (await later.verify(user_id=user, repair=True)).counts["orphan_chunks"] == 3
         report = await later.verify(user_id=user)
         assert (kinds(report), report.payload_chunks) == ([], 5)
@@ -162,16 +191,24 @@ class RepairContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """The repair that gives up the end of a log removes its annotations; no new message gets them."""
-        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        conversation = await self.id_of(database, full)
+        user = full.scope["user_id"]
         receipt = await full.append(HumanMessage("A question that is lost", id=new_id()))
         await full.annotate(receipt.message_ids[0], rating=1)
-        key, entry = f"{conversation}:{receipt.last:012d}", f"{conversation}:000000000015"
+        key = f"{conversation}:{receipt.last:012d}"
+        entry = f"{conversation}:000000000015"
         await database["log"].delete_one({"_id": entry})
-        [found] = [finding for finding in (await later.verify(user_id=user)).findings if finding.kind == "annotation"]
+        [found] = [
+            finding
+            for finding in (await later.verify(user_id=user)).findings
+            if finding.kind == "annotation"
+        ]
         assert (found.document_id, found.repairable, found.repaired) == (key, True, False)
         assert (await later.verify(user_id=user, repair=True)).ok
         assert kinds(await later.verify(user_id=user)) == []
-        again = await later.conversation(**full.scope).append(HumanMessage("Another question", id=new_id()))
+        again = await later.conversation(**full.scope).append(
+            HumanMessage("Another question", id=new_id())
+        )
         assert again.last == receipt.last
         assert await later.conversation(**full.scope).annotations(again.message_ids) == {}
 
@@ -179,13 +216,19 @@ class RepairContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """Messages of an unreadable last entry are not given up."""
-        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        conversation = await self.id_of(database, full)
+        user = full.scope["user_id"]
         receipt = await full.append(HumanMessage("A question", id=new_id()))
         await full.annotate(receipt.message_ids[0], rating=1)
         entry = f"{conversation}:000000000015"
         await database["log"].update_one({"_id": entry}, {"$set": {"totals": 7}})
         await later.verify(user_id=user, repair=True)
-        assert await database["annotations"].count_documents({"_id": f"{conversation}:{receipt.last:012d}"}) == 1
+        assert (
+            await database["annotations"].count_documents(
+                {"_id": f"{conversation}:{receipt.last:012d}"}
+            )
+            == 1
+        )
 
     async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
         self, new_store: _NewStore, later: ConversationStore, database: Any
@@ -205,7 +248,9 @@ class RepairContract(VerifyFixtures):
         assert sorted(report.counts) == ["head_entry", "orphan_chunks"]
         assert await database["log"].count_documents({"conversation": conversation}) == 4
 
-    @pytest.mark.parametrize("change", [{"$unset": {"newest": 1}}, {"newest": "first"}, {"versions": 1}])
+    @pytest.mark.parametrize(
+        "change", [{"$unset": {"newest": 1}}, {"newest": "first"}, {"versions": 1}]
+    )
     async def test_summaries_are_not_removed_while_their_state_is_damaged(
         self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
     ) -> None:
@@ -215,7 +260,9 @@ class RepairContract(VerifyFixtures):
         if change.get("newest"):
             change = {"newest": first["token"]}
         key = f"{conversation}:~"
-        await database["log"].update_one({"_id": key}, change if "$unset" in change else {"$set": change})
+        await database["log"].update_one(
+            {"_id": key}, change if "$unset" in change else {"$set": change}
+        )
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert kinds(report) == [("state" if "$unset" in change else "summary", key)]
         assert await database["summaries"].count_documents({"conversation": conversation}) == 2

@@ -7,10 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from convstore.conversation import Conversation
-from convstore.exceptions import HistoryDivergedError, InvalidInputError, ResentHistoryError, UntrustedMessageError
+from convstore.exceptions import (
+    HistoryDivergedError,
+    InvalidInputError,
+    ResentHistoryError,
+    UntrustedMessageError,
+)
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id, passages
 from convstore.values.models import Receipt
@@ -20,13 +32,21 @@ __all__ = ["ResendContract"]
 
 def _talk(*texts: str) -> list[BaseMessage]:
     """Questions and answers in turn, without ids, as a client that keeps only texts sends them."""
-    return [AIMessage(text) if index % 2 else HumanMessage(text) for index, text in enumerate(texts)]
+    return [
+        AIMessage(text) if index % 2 else HumanMessage(text) for index, text in enumerate(texts)
+    ]
 
 
 def _with_tools(question: str, answer: str = "So.") -> list[BaseMessage]:
     """A turn with a call and its result, without message ids."""
-    call = {"name": "search", "args": {"query": question, "limit": 3.0}, "id": f"call_{new_id()[:8]}"}
-    result = ToolMessage(f"On {question}: " + "much. " * 300, tool_call_id=call["id"], artifact=passages(2))
+    call = {
+        "name": "search",
+        "args": {"query": question, "limit": 3.0},
+        "id": f"call_{new_id()[:8]}",
+    }
+    result = ToolMessage(
+        f"On {question}: " + "much. " * 300, tool_call_id=call["id"], artifact=passages(2)
+    )
     return [HumanMessage(question), AIMessage("", tool_calls=[call]), result, AIMessage(answer)]
 
 
@@ -91,12 +111,16 @@ class ResendContract:
             await chat.append(history[-1])
         assert await _texts(chat) == [message["content"] for message in history]
 
-    async def test_an_empty_log_takes_all(self, chat: Conversation, store: ConversationStore) -> None:
+    async def test_an_empty_log_takes_all(
+        self, chat: Conversation, store: ConversationStore
+    ) -> None:
         """It takes system messages too; so does a log of which everything was rewound."""
         batch = [SystemMessage("Be brief."), *_talk("x", "hi", "y")]
         for how in ("skip", "raise"):
             other = store.conversation(user_id="ada", thread_id=new_id())
-            receipt = await other.append([message.model_copy() for message in batch], resent=how, accept="all")
+            receipt = await other.append(
+                [message.model_copy() for message in batch], resent=how, accept="all"
+            )
             assert receipt.written == len(receipt.message_ids) == 4
         await chat.append(HumanMessage("old", id="old"))
         await chat.rewind(before="old")
@@ -112,7 +136,9 @@ class ResendContract:
         """Leading system messages are not compared. The same prompt keeps its id, another prompt is not written."""
         receipt = await chat.append([SystemMessage("One."), *_talk("x", "hi")])
         prompt = SystemMessage("One.")
-        again = await chat.append([prompt, *_talk("x", "hi", "y", "ho")], resent="skip", accept="all")
+        again = await chat.append(
+            [prompt, *_talk("x", "hi", "y", "ho")], resent="skip", accept="all"
+        )
         assert (again.written, again.message_ids[0], prompt.id) == (2, *receipt.message_ids[:1] * 2)
         batch = [SystemMessage("Two."), *_talk("x", "hi", "y", "ho", "z")]
         other = await chat.append(batch, resent="skip", accept="all")
@@ -122,16 +148,22 @@ class ResendContract:
     async def test_a_history_without_tool_messages_is_known(self, chat: Conversation) -> None:
         """A history without tool messages is compared by questions and answers, any other history in full."""
         await chat.append(_with_tools("orcas", "They swim."))
-        receipt = await chat.append(_talk("orcas", "They swim.", "And seals?"), resent="skip", accept="all")
+        receipt = await chat.append(
+            _talk("orcas", "They swim.", "And seals?"), resent="skip", accept="all"
+        )
         assert receipt.ordinals == (1, 4, 5)
         receipt = await chat.append(
-            [*_with_tools("orcas", "They swim."), *_talk("And seals?", "Too.")], resent="skip", accept="all"
+            [*_with_tools("orcas", "They swim."), *_talk("And seals?", "Too.")],
+            resent="skip",
+            accept="all",
         )
         assert receipt.ordinals == (1, 2, 3, 4, 5, 6)
         changed = _with_tools("orcas", "They swim.")
         changed[1].tool_calls[0]["args"]["limit"] = 4  # type: ignore[attr-defined]
         with pytest.raises(HistoryDivergedError):
-            await chat.append([*changed, *_talk("And seals?", "Too.", "More.")], resent="skip", accept="all")
+            await chat.append(
+                [*changed, *_talk("And seals?", "Too.", "More.")], resent="skip", accept="all"
+            )
 
     async def test_a_truncated_history_is_known(self, chat: Conversation) -> None:
         """A client may keep the last turns only."""
@@ -154,7 +186,9 @@ class ResendContract:
             receipt = await handle.append([*whole, HumanMessage("more")], resent="skip")
             assert (receipt.written, len(receipt.ordinals)) == (written, 25)
 
-    async def test_summarised_messages_are_known(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_summarised_messages_are_known(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """The log is compared, not a view."""
         store = new_store(summarizer=_summarize)
         await store.setup()
@@ -171,7 +205,9 @@ class ResendContract:
         await chat.rewind(before=receipt.message_ids[2])
         with pytest.raises(HistoryDivergedError):
             await chat.append(_talk("a", "x", "c", "d", "e"), resent="skip", accept="all")
-        assert (await chat.append(_talk("a", "b", "c", "d"), resent="skip", accept="all")).ordinals == (1, 2, 5, 6)
+        assert (
+            await chat.append(_talk("a", "b", "c", "d"), resent="skip", accept="all")
+        ).ordinals == (1, 2, 5, 6)
         assert await _texts(chat) == ["a", "b", "c", "d"]
 
     async def test_an_edited_history_is_refused(self, chat: Conversation) -> None:
@@ -190,7 +226,11 @@ class ResendContract:
 
     async def test_an_early_edit_of_a_long_log_is_found(self, chat: Conversation) -> None:
         """The error names the messages around the first difference, which may be near the beginning of the log."""
-        ids = [id_ for turn in range(40) for id_ in (await chat.append(_talk(f"q{turn}", f"a{turn}"))).message_ids]
+        ids = [
+            id_
+            for turn in range(40)
+            for id_ in (await chat.append(_talk(f"q{turn}", f"a{turn}"))).message_ids
+        ]
         with pytest.raises(HistoryDivergedError) as caught:
             await chat.append(_talk("q0", "a0", "other"), resent="skip")
         assert (caught.value.after, caught.value.before) == (ids[1], ids[2])
@@ -215,7 +255,9 @@ class ResendContract:
             if turn > 1:
                 await chat.append(history[-1])
         assert len(await _texts(chat)) == 8
-        assert (await chat.append(_talk(*("next", "Done.") * 4), resent="skip", accept="all")).written == 0
+        assert (
+            await chat.append(_talk(*("next", "Done.") * 4), resent="skip", accept="all")
+        ).written == 0
 
     async def test_an_open_question_ends_a_history(self, chat: Conversation) -> None:
         """A run that broke off may have left calls after it; the client knows nothing of them."""
@@ -239,7 +281,11 @@ class ResendContract:
     async def test_chunks_get_the_ids_of_the_log(self, chat: Conversation) -> None:
         """Messages that the log has get their stored ids on the caller's own objects, message chunks included."""
         ids = (await chat.append(_talk("a", "b"))).message_ids
-        batch = [HumanMessage("a", id="mine"), AIMessageChunk(content="b"), HumanMessage("c", id="new")]
+        batch = [
+            HumanMessage("a", id="mine"),
+            AIMessageChunk(content="b"),
+            HumanMessage("c", id="new"),
+        ]
         await chat.append(batch, resent="skip")
         assert [message.id for message in batch] == [*ids, "new"]
 
@@ -252,11 +298,16 @@ class ResendContract:
         for turn in range(6):
             history.append(f"q{turn}")
             both = await asyncio.gather(
-                *(conversation.append(_talk(*history), resent="skip") for conversation in (chat, other, chat)),
+                *(
+                    conversation.append(_talk(*history), resent="skip")
+                    for conversation in (chat, other, chat)
+                ),
                 return_exceptions=True,
             )
             if turn:
-                assert sorted(receipt.written for receipt in both if isinstance(receipt, Receipt)) == [0, 0, 1]
+                assert sorted(
+                    receipt.written for receipt in both if isinstance(receipt, Receipt)
+                ) == [0, 0, 1]
             else:
                 ids = [str(message.message.id) for message in await chat.list_messages()]
                 await chat.rewind(before=ids[1])  # one turn is always new

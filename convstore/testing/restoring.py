@@ -18,7 +18,15 @@ from convstore.testing.samples import new_id
 from convstore.testing.verifying import clock_ahead
 from convstore.values.reports import VerifyReport
 
-__all__ = ["RestoreContract", "RestoreFixtures", "conversation_of", "restore", "saved", "talk", "texts"]
+__all__ = [
+    "RestoreContract",
+    "RestoreFixtures",
+    "conversation_of",
+    "restore",
+    "saved",
+    "talk",
+    "texts",
+]
 
 _NewStore = Callable[..., ConversationStore]
 _Backup = Mapping[str, list[dict[str, Any]]]
@@ -33,7 +41,9 @@ async def talk(chat: Conversation, numbers: range, *, answers: int = 1) -> None:
 
 async def texts(chat: Conversation) -> list[str]:
     """Return the questions in the view."""
-    return [message.text for message in (await chat.load_history()).messages if message.type == "human"]
+    return [
+        message.text for message in (await chat.load_history()).messages if message.type == "human"
+    ]
 
 
 async def saved(database: Any, chat: Conversation) -> _Backup:
@@ -41,7 +51,8 @@ async def saved(database: Any, chat: Conversation) -> _Backup:
     head = await database["heads"].find_one({"scope": chat.scope})
     of_it = {"conversation": head["conversation"]}
     return {
-        name: await database[name].find(of_it).sort("_id", 1).to_list(None) for name in ("heads", "log", "summaries")
+        name: await database[name].find(of_it).sort("_id", 1).to_list(None)
+        for name in ("heads", "log", "summaries")
     }
 
 
@@ -63,7 +74,9 @@ class RestoreFixtures:
         return [100.0]
 
     @pytest.fixture
-    async def running(self, new_store: _NewStore, seconds: list[float]) -> AsyncIterator[Conversation]:
+    async def running(
+        self, new_store: _NewStore, seconds: list[float]
+    ) -> AsyncIterator[Conversation]:
         """A conversation of a store that goes on running while a backup is restored."""
         store = new_store(clock=Clock(monotonic=lambda: seconds[0]))
         await store.setup()
@@ -123,11 +136,15 @@ class RestoreContract(RestoreFixtures):
     ) -> None:
         """A tail of 10 seconds is compared with the log before it is used."""
         seconds[0] += idle
-        receipt = await restored.append([HumanMessage("q", id=new_id()), AIMessage("a", id=new_id())])
+        receipt = await restored.append(
+            [HumanMessage("q", id=new_id()), AIMessage("a", id=new_id())]
+        )
         assert (receipt.first, receipt.last) == (11, 12)
         expected = [*(f"q{number}" for number in range(5)), "q"]
         assert await texts(restored) == expected
-        assert [message.text async for message in restored.messages() if message.type == "human"] == expected
+        assert [
+            message.text async for message in restored.messages() if message.type == "human"
+        ] == expected
         assert (await restored.info()).message_count == 12
 
     @pytest.mark.parametrize("idle", [10, 15])
@@ -150,7 +167,9 @@ class RestoreContract(RestoreFixtures):
         await restored.append(HumanMessage("q", id=new_id()))
         expected = [f"q{number}" for number in (*range(5), *range(20, 20 + further))]
         assert await texts(restored) == await texts(other) == [*expected, "q"]
-        assert [message.text async for message in restored.messages() if message.type == "human"] == [*expected, "q"]
+        assert [
+            message.text async for message in restored.messages() if message.type == "human"
+        ] == [*expected, "q"]
 
     async def test_a_young_store_loads_what_others_went_on_with(
         self, restored: Conversation, new_store: _NewStore
@@ -194,8 +213,20 @@ class RestoreContract(RestoreFixtures):
             assert await texts(chat) == expected
             assert [message.text async for message in chat.messages()][::2] == expected
             assert [turn.number async for turn in chat.turns()] == [1, 2, 3, 4, 5, 6]
-            assert [turn.number async for turn in chat.turns(newest_first=True)] == [6, 5, 4, 3, 2, 1]
-            assert [message.ordinal for message in await chat.list_messages(limit=4)] == [9, 10, 11, 12]
+            assert [turn.number async for turn in chat.turns(newest_first=True)] == [
+                6,
+                5,
+                4,
+                3,
+                2,
+                1,
+            ]
+            assert [message.ordinal for message in await chat.list_messages(limit=4)] == [
+                9,
+                10,
+                11,
+                12,
+            ]
         same = new_store().conversation(user_id=new_id(), thread_id="t")
         await same.append([message async for message in other.messages()])
         assert (await other.info()).message_count == 12
@@ -208,7 +239,12 @@ class RestoreContract(RestoreFixtures):
         assert found.scope == forked.scope
 
     async def test_a_fork_is_repaired(
-        self, forked: Conversation, backup: _Backup, database: Any, new_store: _NewStore, later: ConversationStore
+        self,
+        forked: Conversation,
+        backup: _Backup,
+        database: Any,
+        new_store: _NewStore,
+        later: ConversationStore,
     ) -> None:
         """If other writers used the numbers of lost entries, their messages and all later ones are active."""
         stale = await database["log"].find_one({"_id": f"{conversation_of(backup)}:{11:012d}"})
@@ -226,8 +262,12 @@ class RestoreContract(RestoreFixtures):
         expected = [f"q{number}" for number in (*range(5), *range(20, 25), 10)]
         for chat in (other, forked, new_store().conversation(**forked.scope)):
             assert await texts(chat) == expected
-            assert [message.text async for message in chat.messages() if message.type == "human"] == expected
-            assert [message.ordinal for message in await chat.list_messages(limit=50)] == [*range(1, 22)]
+            assert [
+                message.text async for message in chat.messages() if message.type == "human"
+            ] == expected
+            assert [message.ordinal for message in await chat.list_messages(limit=50)] == [
+                *range(1, 22)
+            ]
         assert (await other.info()).message_count == 21
         assert (await other.append(HumanMessage("q", id=new_id()))).first == 22
 
@@ -279,8 +319,13 @@ class RestoreContract(RestoreFixtures):
         self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
     ) -> None:
         """A backup may bring that entry back; nothing is written."""
-        await database["log"].update_one({"_id": f"{conversation_of(backup)}:{3:012d}"}, {"$set": {"first": "x"}})
+        await database["log"].update_one(
+            {"_id": f"{conversation_of(backup)}:{3:012d}"}, {"$set": {"first": "x"}}
+        )
         before = await database["log"].count_documents({"conversation": conversation_of(backup)})
         report = await later.verify(user_id=forked.scope["user_id"], repair=True)
         assert _log_findings(report) == [("damaged", False, False), ("hole", False, False)]
-        assert await database["log"].count_documents({"conversation": conversation_of(backup)}) == before
+        assert (
+            await database["log"].count_documents({"conversation": conversation_of(backup)})
+            == before
+        )

@@ -44,7 +44,9 @@ async def _fill(chat: Conversation) -> ErasureReceipt:
     await chat.append(turn[:1])
     await chat.append(turn[1:])
     for word in ("more ", "most "):
-        await chat.append([HumanMessage(word * 1_000, id=new_id()), AIMessage(word * 9_000, id=new_id())])
+        await chat.append(
+            [HumanMessage(word * 1_000, id=new_id()), AIMessage(word * 9_000, id=new_id())]
+        )
     await chat.annotate(str(turn[0].id), rating=1)
     await chat.annotate(str(turn[3].id), rating=1)
     assert (await chat.compact(force=True)).status == "done"
@@ -53,7 +55,10 @@ async def _fill(chat: Conversation) -> ErasureReceipt:
 
 async def _documents_of(database: Any, conversation: str) -> int:
     """Count the documents of a conversation, its tombstone excluded."""
-    found = [await database[name].find({"conversation": conversation}).to_list(None) for name in _COLLECTIONS]
+    found = [
+        await database[name].find({"conversation": conversation}).to_list(None)
+        for name in _COLLECTIONS
+    ]
     return sum(document.get("sweep_at") is None for documents in found for document in documents)
 
 
@@ -69,12 +74,16 @@ class RetentionContract:
     @pytest.fixture
     async def summing(self, new_store: _NewStore) -> ConversationStore:
         """A store that can summarise."""
-        rule = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1)
+        rule = CompactionRule(
+            max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1
+        )
         store = new_store(summarizer=HeadTailSummarizer(rule))
         await store.setup()
         return store
 
-    async def test_a_deletion_counts_what_it_removed(self, summing: ConversationStore, database: Any) -> None:
+    async def test_a_deletion_counts_what_it_removed(
+        self, summing: ConversationStore, database: Any
+    ) -> None:
         """Documents of each kind, counted as they went; a second call finds nothing."""
         chat = summing.conversation(user_id=new_id(), thread_id="t")
         expected = await _fill(chat)
@@ -87,7 +96,8 @@ class RetentionContract:
         self, summing: ConversationStore, database: Any
     ) -> None:
         """Every conversation with the value goes, with summaries and annotations; those of others stay whole."""
-        user, eve = new_id(), new_id()
+        user = new_id()
+        eve = new_id()
         chats = [summing.conversation(user_id=user, thread_id=f"t{number}") for number in range(3)]
         first, *_ = [await _fill(chat) for chat in chats]
         ids = [await _id_of(database, chat) for chat in chats]
@@ -95,7 +105,9 @@ class RetentionContract:
         kept = await _fill(other)
         before = await _documents_of(database, await _id_of(database, other))
         receipt = await summing.erase(user_id=user)
-        assert receipt == ErasureReceipt(**{name: 3 * number for name, number in dict(first).items()})
+        assert receipt == ErasureReceipt(
+            **{name: 3 * number for name, number in dict(first).items()}
+        )
         assert [await _documents_of(database, id_) for id_ in ids] == [0, 0, 0]
         assert await _documents_of(database, await _id_of(database, other)) == before
         assert [message async for message in chats[0].messages()] == []
@@ -110,7 +122,9 @@ class RetentionContract:
         assert (await chat.append(HumanMessage("new"))).first == 1
         assert [message.content async for message in chat.messages()] == ["new"]
 
-    @pytest.mark.parametrize("arguments", [{}, {"everything": True, "user_id": "ada"}, {"everything": False}])
+    @pytest.mark.parametrize(
+        "arguments", [{}, {"everything": True, "user_id": "ada"}, {"everything": False}]
+    )
     async def test_erasing_everything_is_said_in_so_many_words(
         self, chat: Conversation, arguments: dict[str, Any]
     ) -> None:
@@ -124,20 +138,31 @@ class RetentionContract:
         """All conversations of these collections, those with other scope keys too; other prefixes are not touched."""
         prefix = f"x{new_id()}_"
         stores = [
-            ConversationStore(database, collection_prefix=prefix, scope_keys=keys) for keys in (("user_id",), ("team",))
+            ConversationStore(database, collection_prefix=prefix, scope_keys=keys)
+            for keys in (("user_id",), ("team",))
         ]
-        neighbour = ConversationStore(database, collection_prefix=f"y{prefix}", scope_keys=("user_id",))
+        neighbour = ConversationStore(
+            database, collection_prefix=f"y{prefix}", scope_keys=("user_id",)
+        )
         for store in (*stores, neighbour):
             await store.setup()
         for store in (*stores, neighbour):
-            await store.conversation(**dict.fromkeys(store.scope_keys, "one")).append(HumanMessage("hi"))
+            await store.conversation(**dict.fromkeys(store.scope_keys, "one")).append(
+                HumanMessage("hi")
+            )
         assert (await stores[0].erase(everything=True)).conversations == 2
-        assert [(await store.list_conversations(everything=True)).conversations for store in stores] == [[], []]
+        assert [
+            (await store.list_conversations(everything=True)).conversations for store in stores
+        ] == [[], []]
         assert len((await neighbour.list_conversations(everything=True)).conversations) == 1
 
-    @pytest.mark.parametrize("scope", [{"tenant": "x"}, {"user_id": {"$ne": ""}}, {"user_id": ""}, {"user_id": None}])
+    @pytest.mark.parametrize(
+        "scope", [{"tenant": "x"}, {"user_id": {"$ne": ""}}, {"user_id": ""}, {"user_id": None}]
+    )
     @pytest.mark.parametrize("call", ["erase", "prune"])
-    async def test_only_scope_values_choose(self, chat: Conversation, call: str, scope: dict[str, Any]) -> None:
+    async def test_only_scope_values_choose(
+        self, chat: Conversation, call: str, scope: dict[str, Any]
+    ) -> None:
         """Anything that could match what belongs to others is refused, and nothing is removed."""
         await chat.append(HumanMessage("kept"))
         options = {"older_than": timedelta(days=1)} if call == "prune" else {}
@@ -146,12 +171,19 @@ class RetentionContract:
         assert [message.content async for message in chat.messages()] == ["kept"]
 
     async def test_an_erasure_that_broke_off_is_finished_by_the_next(
-        self, summing: ConversationStore, new_store: _NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+        self,
+        summing: ConversationStore,
+        new_store: _NewStore,
+        database: Any,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """A second `erase`, in any store, removes the rest of a killed one. It counts no other user's documents."""
-        user, eve = new_id(), new_id()
+        user = new_id()
+        eve = new_id()
         chats = [
-            summing.conversation(user_id=name, thread_id=f"t{number}") for name in (user, eve) for number in (1, 2)
+            summing.conversation(user_id=name, thread_id=f"t{number}")
+            for name in (user, eve)
+            for number in (1, 2)
         ]
         for chat in chats:
             await _fill(chat)
@@ -172,26 +204,40 @@ class RetentionContract:
         assert all([await _documents_of(database, id_) for id_ in ids[2:]])
         assert (await new_store().conversation(user_id=eve, thread_id="t1").delete()).entries == 4
 
-    async def test_a_tombstone_says_nothing_of_a_person(self, store: ConversationStore, database: Any) -> None:
+    async def test_a_tombstone_says_nothing_of_a_person(
+        self, store: ConversationStore, database: Any
+    ) -> None:
         """The tombstone holds no scope value, and is removed with the second sweep."""
         user = new_id()
         await store.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
         await store.erase(user_id=user)
-        left = [document for name in _COLLECTIONS for document in await database[name].find({}).to_list(None)]
+        left = [
+            document
+            for name in _COLLECTIONS
+            for document in await database[name].find({}).to_list(None)
+        ]
         assert [document for document in left if user in repr(document)] == []
 
-    async def test_a_damaged_head_does_not_keep_the_others(self, store: ConversationStore, database: Any) -> None:
+    async def test_a_damaged_head_does_not_keep_the_others(
+        self, store: ConversationStore, database: Any
+    ) -> None:
         """All that can be erased is; the error names the head that does not say what it is of."""
         user = new_id()
         for number in range(3):
-            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("hi"))
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(
+                HumanMessage("hi")
+            )
         heads = database["heads"]
         damaged = await heads.find_one({"scope.user_id": user, "scope.thread_id": "t1"})
         await heads.update_one({"_id": damaged["_id"]}, {"$unset": {"conversation": ""}})
         with pytest.raises(CorruptDocumentError, match=damaged["_id"]):
             await store.erase(user_id=user)
-        assert [document["_id"] async for document in heads.find({"scope.user_id": user})] == [damaged["_id"]]
-        await heads.update_one({"_id": damaged["_id"]}, {"$set": {"conversation": damaged["conversation"]}})
+        assert [document["_id"] async for document in heads.find({"scope.user_id": user})] == [
+            damaged["_id"]
+        ]
+        await heads.update_one(
+            {"_id": damaged["_id"]}, {"$set": {"conversation": damaged["conversation"]}}
+        )
         assert (await store.erase(user_id=user)).conversations == 1
 
     @pytest.mark.parametrize("by", ["id", "lost", "everything"])
@@ -206,7 +252,8 @@ class RetentionContract:
         conversation = await _id_of(database, lost)
         await database["heads"].delete_one({"conversation": conversation})
         assert await summing.erase(user_id=lost.scope["user_id"]) == _NOTHING
-        ids, chosen = [conversation] if by == "id" else [], dict[str, Any]({} if by == "id" else {by: True})
+        ids = [conversation] if by == "id" else []
+        chosen = dict[str, Any]({} if by == "id" else {by: True})
         counted = await summing.erase(*ids, dry_run=True, **chosen)
         assert await _documents_of(database, conversation) > 0
         assert await summing.erase(*ids, **chosen) == counted
@@ -217,7 +264,12 @@ class RetentionContract:
         assert await summing.erase(lost=True, dry_run=True) == _NOTHING
 
     @pytest.mark.parametrize(
-        "damage", [{"$unset": {"conversation": ""}}, {"$set": {"conversation": 7}}, {"$unset": {"scope": ""}}]
+        "damage",
+        [
+            {"$unset": {"conversation": ""}},
+            {"$set": {"conversation": 7}},
+            {"$unset": {"scope": ""}},
+        ],
     )
     async def test_a_damaged_head_and_its_log_can_be_erased(
         self, store: ConversationStore, database: Any, damage: dict[str, Any]
@@ -259,11 +311,15 @@ class RetentionContract:
 
     async def test_a_policy_removes_what_is_old(self, new_store: _NewStore) -> None:
         """Whole conversations, by their last entry; the rest of the user's, and those of others, stay."""
-        now, user, eve = datetime.now(UTC), new_id(), new_id()
+        now = datetime.now(UTC)
+        user = new_id()
+        eve = new_id()
         for name, days in ((user, 91), (user, 89), (eve, 91)):
             then = new_store(clock=_at(now - timedelta(days=days)))
             await then.setup()
-            await then.conversation(user_id=name, thread_id=f"d{days}").append(rag_turn("What about seals?"))
+            await then.conversation(user_id=name, thread_id=f"d{days}").append(
+                rag_turn("What about seals?")
+            )
         store = new_store(clock=_at(now))
         policy: dict[str, Any] = {"older_than": timedelta(days=90), "user_id": user}
         expected = ErasureReceipt(conversations=1, entries=1, payload_chunks=1)
@@ -277,9 +333,12 @@ class RetentionContract:
         ] == ["d89"]
         assert len((await store.list_conversations(user_id=eve)).conversations) == 1
 
-    async def test_the_last_entry_counts_not_the_head(self, new_store: _NewStore, database: Any) -> None:
+    async def test_the_last_entry_counts_not_the_head(
+        self, new_store: _NewStore, database: Any
+    ) -> None:
         """A stale head, left by a process that died, does not end a conversation with newer messages."""
-        now, user = datetime.now(UTC), new_id()
+        now = datetime.now(UTC)
+        user = new_id()
         store = new_store(clock=_at(now))
         await store.setup()
         chat = store.conversation(user_id=user, thread_id="t")
@@ -291,8 +350,10 @@ class RetentionContract:
 
     async def test_a_title_that_is_set_counts_as_use(self, new_store: _NewStore) -> None:
         """Setting a title counts as use, so `prune` keeps the conversation."""
-        now, user = datetime.now(UTC), new_id()
-        old, store = new_store(clock=_at(now - timedelta(days=100))), new_store(clock=_at(now))
+        now = datetime.now(UTC)
+        user = new_id()
+        old = new_store(clock=_at(now - timedelta(days=100)))
+        store = new_store(clock=_at(now))
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
         await store.conversation(user_id=user, thread_id="t").update(title="Kept")
@@ -300,11 +361,15 @@ class RetentionContract:
 
     async def test_an_annotation_does_not_count_as_use(self, new_store: _NewStore) -> None:
         """A rating of an old answer does not keep its conversation; a change of its state does."""
-        now, user = datetime.now(UTC), new_id()
-        old, later = new_store(clock=_at(now - timedelta(days=91))), new_store()
+        now = datetime.now(UTC)
+        user = new_id()
+        old = new_store(clock=_at(now - timedelta(days=91)))
+        later = new_store()
         await old.setup()
         for thread in ("rated", "used"):
-            await old.conversation(user_id=user, thread_id=thread).append(HumanMessage("hi", id="hi"))
+            await old.conversation(user_id=user, thread_id=thread).append(
+                HumanMessage("hi", id="hi")
+            )
         await later.conversation(user_id=user, thread_id="rated").annotate("hi", rating=1)
         await later.conversation(user_id=user, thread_id="used").state.update({"step": 1})
         assert (await later.prune(older_than=timedelta(days=90), user_id=user)).conversations == 1
@@ -315,8 +380,11 @@ class RetentionContract:
         self, new_store: _NewStore, database: Any
     ) -> None:
         """A writer that has just read the old conversation begins a new one with what it appends."""
-        now, user = datetime.now(UTC), new_id()
-        old, store, writer = (new_store(clock=_at(now - timedelta(days=days))) for days in (100, 0, 0))
+        now = datetime.now(UTC)
+        user = new_id()
+        old, store, writer = (
+            new_store(clock=_at(now - timedelta(days=days))) for days in (100, 0, 0)
+        )
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
         chat = writer.conversation(user_id=user, thread_id="t")
@@ -325,7 +393,9 @@ class RetentionContract:
         assert (await store.prune(older_than=timedelta(days=90), user_id=user)).conversations == 1
         receipt = await chat.append(HumanMessage("new"))
         assert (receipt.first, receipt.written) == (1, 1)
-        assert [message.content async for message in new_store().conversation(**chat.scope).messages()] == ["new"]
+        assert [
+            message.content async for message in new_store().conversation(**chat.scope).messages()
+        ] == ["new"]
         later = new_store(clock=_at(now + timedelta(seconds=90)))
         await later.prune(older_than=timedelta(days=9_000))
         assert await _documents_of(database, ended) == 0
@@ -334,11 +404,15 @@ class RetentionContract:
         self, new_store: _NewStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An append between the look at the last entry and the end of the conversation saves it."""
-        now, user = datetime.now(UTC), new_id()
-        old, store, writer = (new_store(clock=_at(now - timedelta(days=days))) for days in (100, 0, 0))
+        now = datetime.now(UTC)
+        user = new_id()
+        old, store, writer = (
+            new_store(clock=_at(now - timedelta(days=days))) for days in (100, 0, 0)
+        )
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
-        chat, look = writer.conversation(user_id=user, thread_id="t"), Log.last_date
+        chat = writer.conversation(user_id=user, thread_id="t")
+        look = Log.last_date
 
         async def look_and_be_late(log: Log, conversation: str) -> Any:
             found = await look(log, conversation)
@@ -352,20 +426,30 @@ class RetentionContract:
 
     async def test_several_at_once_remove_everything_once(self, new_store: _NewStore) -> None:
         """The receipts of concurrent calls add up to that of a single call."""
-        now, user = datetime.now(UTC), new_id()
+        now = datetime.now(UTC)
+        user = new_id()
         old = new_store(clock=_at(now - timedelta(days=100)))
         await old.setup()
         for number in range(8):
-            await old.conversation(user_id=user, thread_id=f"t{number}").append(rag_turn("What about seals?"))
+            await old.conversation(user_id=user, thread_id=f"t{number}").append(
+                rag_turn("What about seals?")
+            )
         stores = [new_store(clock=_at(now)) for _ in range(3)]
         pruning = (store.prune(older_than=timedelta(days=90), user_id=user) for store in stores)
         receipts = await asyncio.gather(*pruning, new_store(clock=_at(now)).erase(user_id=user))
-        sums = [sum(numbers) for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)]
+        sums = [
+            sum(numbers)
+            for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)
+        ]
         assert sums == [8, 8, 8, 0, 0, 0, 0]
         assert (await stores[0].list_conversations(user_id=user)).conversations == []
 
-    @pytest.mark.parametrize("age", [timedelta(0), timedelta(minutes=4), timedelta(days=-90), 90, None, "90d"])
-    async def test_a_policy_that_could_hit_what_is_in_use_is_refused(self, store: ConversationStore, age: Any) -> None:
+    @pytest.mark.parametrize(
+        "age", [timedelta(0), timedelta(minutes=4), timedelta(days=-90), 90, None, "90d"]
+    )
+    async def test_a_policy_that_could_hit_what_is_in_use_is_refused(
+        self, store: ConversationStore, age: Any
+    ) -> None:
         """Shorter than any append lasts, negative, or no length of time."""
         with pytest.raises(InvalidInputError, match="older_than"):
             await store.prune(older_than=age)
@@ -376,9 +460,13 @@ class RetentionContract:
         await store.setup()
         assert await store.prune(older_than=timedelta(minutes=5), user_id=new_id()) == _NOTHING
         with pytest.raises(InvalidInputError, match="at least"):
-            await store.prune(older_than=timedelta(minutes=5) - timedelta(microseconds=1), user_id=new_id())
+            await store.prune(
+                older_than=timedelta(minutes=5) - timedelta(microseconds=1), user_id=new_id()
+            )
 
-    async def test_a_conversation_that_has_only_a_title_ends_too(self, new_store: _NewStore) -> None:
+    async def test_a_conversation_that_has_only_a_title_ends_too(
+        self, new_store: _NewStore
+    ) -> None:
         """`prune` removes an old conversation that has a title and no messages."""
         user = new_id()
         old = new_store(clock=_at(datetime.now(UTC) - timedelta(days=100)))
@@ -405,9 +493,12 @@ class RetentionContract:
         self, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """If one conversation cannot be deleted, `erase` deletes all others before it raises the error."""
-        user, ended = new_id(), list[str]()
+        user = new_id()
+        ended = list[str]()
         for number in range(6):
-            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("Hello"))
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(
+                HumanMessage("Hello")
+            )
         write_tombstone = Tombstones.write_tombstone
 
         async def bury_or_fail(tombstones: Tombstones, head: Any, **options: Any) -> bool:

@@ -40,14 +40,22 @@ async def _talk(chat: Conversation, *numbers: int) -> None:
 class RewindContract:
     """`rewind`, `undo_rewind`, `turns`."""
 
-    async def test_what_is_rewound_leaves_views_and_listings_and_stays_in_the_log(self, chat: Conversation) -> None:
+    async def test_what_is_rewound_leaves_views_and_listings_and_stays_in_the_log(
+        self, chat: Conversation
+    ) -> None:
         """An answer is asked for again; the first one is still there by its id."""
         await _talk(chat, 1, 2)
         assert await chat.rewind(before="a2") == 1
         assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2"]
         await chat.append(AIMessage("better", id="b2"))
         assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2", "better"]
-        assert [message.text async for message in chat.messages()] == ["q1", "a1", "q2", "a2", "better"]
+        assert [message.text async for message in chat.messages()] == [
+            "q1",
+            "a1",
+            "q2",
+            "a2",
+            "better",
+        ]
         [record] = await chat.get_tool_messages(["a2"])
         assert (record.content, record.ordinal) == ("a2", 4)
         info = await chat.info()
@@ -62,7 +70,16 @@ class RewindContract:
         await _talk(chat, 4)
         await chat.rewind(before="a4")
         listed = await chat.list_messages(rewound=True)
-        assert [message.message.text for message in listed] == ["q1", "a1", "q2", "a2", "q3", "a3", "q4", "a4"]
+        assert [message.message.text for message in listed] == [
+            "q1",
+            "a1",
+            "q2",
+            "a2",
+            "q3",
+            "a3",
+            "q4",
+            "a4",
+        ]
         assert [message.ordinal for message in listed if message.is_rewound] == [3, 4, 5, 6, 8]
         assert all(message.tokens > 0 for message in listed)
         assert await chat.list_messages(rewound=True, after=2, limit=3) == listed[2:5]
@@ -100,7 +117,9 @@ class RewindContract:
         assert await _view(chat) == ["q1", "a1", "q2", "a2", "q3", "a3", "q6", "a6"]
         assert len([message async for message in chat.messages()]) == 12
 
-    async def test_the_message_that_left_names_the_rewind_to_take_back(self, chat: Conversation) -> None:
+    async def test_the_message_that_left_names_the_rewind_to_take_back(
+        self, chat: Conversation
+    ) -> None:
         """`undo_rewind(before=id)` can be repeated. It refuses an id that the last rewind did not remove."""
         await _talk(chat, 1, 2, 3)
         await chat.rewind(before="q3")
@@ -157,7 +176,9 @@ class RewindContract:
         await chat.rewind(before="q2")
         for conversation in (chat, new_store().conversation(**chat.scope)):
             with pytest.raises(MessageRewoundError, match="undo_rewind"):
-                await conversation.append([HumanMessage("new", id="new"), HumanMessage("q2", id="q2")])
+                await conversation.append(
+                    [HumanMessage("new", id="new"), HumanMessage("q2", id="q2")]
+                )
         assert await _view(chat) == ["q1", "a1"]
         assert (await chat.append(HumanMessage("q1", id="q1"))).ordinals == (1,)
 
@@ -180,7 +201,9 @@ class RewindContract:
         await _talk(chat, 3)
         assert await _view(chat, HistoryPolicy(max_turns=1)) == await _view(chat) == ["q3", "a3"]
 
-    async def test_every_process_sees_it(self, chat: Conversation, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_every_process_sees_it(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """Stores that have the conversation cached and stores that do not; later appends follow the rewind."""
         other = new_store().conversation(**chat.scope)
         await _talk(chat, 1, 2, 3)
@@ -193,9 +216,12 @@ class RewindContract:
         for conversation in (chat, cold, new_store().conversation(**chat.scope)):
             assert await _view(conversation) == ["q1", "a1", "q4", "a4"]
 
-    async def test_sources_that_were_rewound_are_read_but_not_listed(self, chat: Conversation) -> None:
+    async def test_sources_that_were_rewound_are_read_but_not_listed(
+        self, chat: Conversation
+    ) -> None:
         """Rewound sources are readable by number, but notes and lists omit them. Their numbers are not reused."""
-        first, second = rag_turn("What about seals?"), rag_turn("What about orcas?")
+        first = rag_turn("What about seals?")
+        second = rag_turn("What about orcas?")
         await chat.append(first)
         await chat.append(second)
         await chat.rewind(before=str(second[0].id))
@@ -221,20 +247,25 @@ class RewindContract:
             back: list[str] = []
             before = None
             while page := await chat.list_messages(before=before, limit=limit):
-                back, before = _said([message.message for message in page]) + back, page[0].ordinal
+                back = _said([message.message for message in page]) + back
+                before = page[0].ordinal
             forth: list[str] = []
             after = 0
             while page := await chat.list_messages(after=after, limit=limit):
-                forth, after = forth + _said([message.message for message in page]), page[-1].ordinal
+                forth = forth + _said([message.message for message in page])
+                after = page[-1].ordinal
             assert back == forth == active
 
     async def test_turns_are_whole_and_live(self, chat: Conversation) -> None:
         """A human message and all that follows; the id of the first message is the turn's."""
-        first, second = rag_turn("What about seals?"), rag_turn("What about orcas?")
+        first = rag_turn("What about seals?")
+        second = rag_turn("What about orcas?")
         await chat.append([AIMessage("Hello", id="hello"), *first, *second])
         await chat.rewind(before=str(second[1].id))
         turns = [turn async for turn in chat.turns()]
-        assert [(turn.turn_id, turn.number, turn.first, turn.last, turn.is_finished) for turn in turns] == [
+        assert [
+            (turn.turn_id, turn.number, turn.first, turn.last, turn.is_finished) for turn in turns
+        ] == [
             ("hello", 0, 1, 1, True),
             (first[0].id, 1, 2, 5, True),
             (second[0].id, 2, 6, 6, False),
@@ -257,7 +288,10 @@ class RewindContract:
             chat.rewind(before="a1"),
         )
         assert len([message async for message in chat.messages()]) == 19
-        views = [await _view(conversation) for conversation in (chat, *chats, new_store().conversation(**chat.scope))]
+        views = [
+            await _view(conversation)
+            for conversation in (chat, *chats, new_store().conversation(**chat.scope))
+        ]
         assert views[0][0] == "q1"
         assert not {"a1", "q2", "a2"} & set(views[0])
         assert all(view == views[0] for view in views)
@@ -269,7 +303,9 @@ class RewindContract:
         with pytest.raises(InvalidInputError):
             await chat.rewind(before=wrong)
 
-    async def test_an_unknown_message_is_named(self, chat: Conversation, store: ConversationStore) -> None:
+    async def test_an_unknown_message_is_named(
+        self, chat: Conversation, store: ConversationStore
+    ) -> None:
         """Rewinding before an id that is not in the conversation raises UnknownMessageError with that id."""
         with pytest.raises(UnknownMessageError):
             await chat.rewind(before="q1")

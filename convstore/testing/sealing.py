@@ -20,7 +20,15 @@ from convstore.testing.samples import new_id, rag_turn
 
 __all__ = ["SealContract"]
 
-_QUERIES = ("orcas", "what about seals", "passage 2 on fish", "whales1w7", "example.org whales", "number 12", "found")
+_QUERIES = (
+    "orcas",
+    "what about seals",
+    "passage 2 on fish",
+    "whales1w7",
+    "example.org whales",
+    "number 12",
+    "found",
+)
 
 
 async def _seal(store: ConversationStore, chat: Conversation) -> None:
@@ -30,13 +38,17 @@ async def _seal(store: ConversationStore, chat: Conversation) -> None:
 
 
 async def _segments(database: Any, chat: Conversation) -> list[dict[str, Any]]:
-    head = await database["heads"].find_one({f"scope.{key}": value for key, value in chat.scope.items()})
+    head = await database["heads"].find_one(
+        {f"scope.{key}": value for key, value in chat.scope.items()}
+    )
     found = database["search"].find({"conversation": head["conversation"]})
     return sorted(await found.to_list(None), key=lambda document: str(document["_id"]))
 
 
 async def _same_as_a_scan(
-    new_store: Callable[..., ConversationStore], chat: Conversation, queries: Iterable[str] = _QUERIES
+    new_store: Callable[..., ConversationStore],
+    chat: Conversation,
+    queries: Iterable[str] = _QUERIES,
 ) -> None:
     """Assert that searches with and without segments give equal hits."""
     handles = [new_store(search_index=given).conversation(**chat.scope) for given in (True, False)]
@@ -51,7 +63,8 @@ class SealContract:
     @pytest.fixture
     def ticking(self) -> tuple[Clock, list[float]]:
         """A clock that a test moves, and its seconds."""
-        seconds, began = [100.0], datetime.now(UTC)
+        seconds = [100.0]
+        began = datetime.now(UTC)
         clock = Clock(
             now=lambda: began + timedelta(seconds=seconds[0]),
             monotonic=lambda: seconds[0],
@@ -60,13 +73,19 @@ class SealContract:
         return clock, seconds
 
     async def test_segments_give_the_hits_of_a_scan(
-        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self,
+        store: ConversationStore,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
     ) -> None:
         """Searches with segments return the same hits as a scan of the log, at every stage and after rewinds."""
         dice = random.Random(7)  # noqa: S311 - a test
         topics = ("seals?", "orcas?", "fish?", "whales?")
         for number in range(14):
-            turn = rag_turn(f"Number {number}: what about {dice.choice(topics)}", words=dice.choice([5, 200]))
+            turn = rag_turn(
+                f"Number {number}: what about {dice.choice(topics)}", words=dice.choice([5, 200])
+            )
             await chat.append(turn)
             if dice.random() < 0.3:
                 await chat.rewind(before=str(turn[dice.randrange(4)].id))
@@ -81,30 +100,47 @@ class SealContract:
         assert sum(segment["characters"] for segment in segments) > 10_000
 
     async def test_very_large_texts_are_searched_up_to_a_size(
-        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self,
+        store: ConversationStore,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
     ) -> None:
         """The longest text of an append is cut, shorter ones beside it are found whole; with segments and without."""
         words = [f"{number}{'x' * 500}" for number in range(5_000)]
         call = {"name": "read", "args": {}, "id": "call"}
-        result = ToolMessage(" ".join(["begin", *words, "end"]), id=new_id(), tool_call_id="call", name="read")
-        await chat.append([HumanMessage("orcas", id=new_id()), AIMessage("", id=new_id(), tool_calls=[call])])
+        result = ToolMessage(
+            " ".join(["begin", *words, "end"]), id=new_id(), tool_call_id="call", name="read"
+        )
+        await chat.append(
+            [HumanMessage("orcas", id=new_id()), AIMessage("", id=new_id(), tool_calls=[call])]
+        )
         await chat.append([result, AIMessage("narwhals", id=new_id())])
         await chat.append([HumanMessage("seals", id=new_id()), AIMessage("seals", id=new_id())])
         await _seal(store, chat)
         assert [segment["until"] for segment in await _segments(database, chat)] == [1, 2, 3]
         await _same_as_a_scan(new_store, chat, ["begin", f"orcas narwhals {words[3_000]}"])
-        found = {text: [hit.ordinal for hit in await chat.search(text)] for text in ("begin", "end", "narwhals")}
+        found = {
+            text: [hit.ordinal for hit in await chat.search(text)]
+            for text in ("begin", "end", "narwhals")
+        }
         assert found == {"begin": [3], "end": [], "narwhals": [4]}
 
     async def test_what_rests_is_sealed(
-        self, new_store: Callable[..., ConversationStore], database: Any, ticking: tuple[Clock, list[float]]
+        self,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
+        ticking: tuple[Clock, list[float]],
     ) -> None:
         """A conversation of any length is sealed once no process has appended to it for a minute."""
         clock, seconds = ticking
-        store, other = new_store(clock=clock), new_store(clock=clock)
+        store = new_store(clock=clock)
+        other = new_store(clock=clock)
         chat, short = (store.conversation(user_id="ada", thread_id=new_id()) for _ in range(2))
         for number in range(70):
-            await chat.append([HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())])
+            await chat.append(
+                [HumanMessage(f"number {number}", id=new_id()), AIMessage("so", id=new_id())]
+            )
         await short.append(HumanMessage("hi", id=new_id()))
         sealers = [(await host_of(each_store).services()).sealer for each_store in (store, other)]
 
@@ -116,7 +152,11 @@ class SealContract:
             return [segment["until"] for segment in await _segments(database, of)]
 
         assert [await sealed(59), await sealed(2), await sealed(0, short)] == [[], [70], [1]]
-        await new_store(search_index=False).conversation(**short.scope).append(HumanMessage("ho", id=new_id()))
+        await (
+            new_store(search_index=False)
+            .conversation(**short.scope)
+            .append(HumanMessage("ho", id=new_id()))
+        )
         seconds[0] += 90
         for later, until in ((0, [1]), (61, [1, 2])):
             assert await sealed(later, short) == until
@@ -144,10 +184,14 @@ class SealContract:
             await store.close()
             assert [segment["until"] for segment in await _segments(database, chat)] == sealed
 
-    async def test_a_search_owes_a_seal(self, new_store: Callable[..., ConversationStore], database: Any) -> None:
+    async def test_a_search_owes_a_seal(
+        self, new_store: Callable[..., ConversationStore], database: Any
+    ) -> None:
         """A log whose writer was killed before it sealed is sealed by who searches it."""
         chat = new_store(search_index=False).conversation(user_id="ada", thread_id=new_id())
-        await chat.append([HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)])
+        await chat.append(
+            [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
+        )
         store = new_store()
         assert len(await store.conversation(**chat.scope).search("number 7")) == 10
         sealer = (await host_of(store).services()).sealer
@@ -155,13 +199,19 @@ class SealContract:
         assert [segment["until"] for segment in await _segments(database, chat)] == [1]
         await store.close()
 
-    async def test_another_search_index_is_refused(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_another_search_index_is_refused(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """`search_index` takes True and False only."""
         with pytest.raises(InvalidInputError, match="search_index"):
             new_store(search_index="across")
 
     async def test_two_processes_seal_at_once(
-        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self,
+        store: ConversationStore,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
     ) -> None:
         """A search has every hit once, whoever was first; what one segment covers is in no other that readers use."""
         others = [new_store() for _ in range(3)]
@@ -175,7 +225,11 @@ class SealContract:
         assert (await _segments(database, chat))[-1]["until"] == 6
 
     async def test_a_conversation_that_is_erased_leaves_no_segment(
-        self, store: ConversationStore, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self,
+        store: ConversationStore,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
     ) -> None:
         """Deleting a conversation removes its segments. Searches in the reused scope ignore a late segment."""
         await chat.append(rag_turn("What about orcas?"))

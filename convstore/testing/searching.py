@@ -23,17 +23,29 @@ _FILLER = "The weather on the island stayed calm for the whole week. "
 def _turn_with_sources() -> list[BaseMessage]:
     found = [
         Document(
-            _FILLER * 40 + "Narwhals dive deepest.", metadata={"title": "Arctic", "url": "https://example.org/tusk"}
+            _FILLER * 40 + "Narwhals dive deepest.",
+            metadata={"title": "Arctic", "url": "https://example.org/tusk"},
         ),
-        Document(_FILLER * 40 + "Belugas whistle.", metadata={"title": "Canaries of the sea", "author": "Okonkwo"}),
+        Document(
+            _FILLER * 40 + "Belugas whistle.",
+            metadata={"title": "Canaries of the sea", "author": "Okonkwo"},
+        ),
     ]
     call = {"name": "lookup", "args": {"region": "Svalbard", "order": 47_110_815}, "id": "call-1"}
     return [
         SystemMessage("You are a zoologist.", id=new_id()),
         HumanMessage("Who dives deepest?", id=new_id()),
         AIMessage("Let me look.", id=new_id(), tool_calls=[call]),
-        ToolMessage("2 hits; licence Zweibrücken", id=new_id(), name="lookup", tool_call_id="call-1", artifact=found),
-        AIMessage([{"type": "text", "text": "Narwhals [1]; see getUserName in src/app.py."}], id=new_id()),
+        ToolMessage(
+            "2 hits; licence Zweibrücken",
+            id=new_id(),
+            name="lookup",
+            tool_call_id="call-1",
+            artifact=found,
+        ),
+        AIMessage(
+            [{"type": "text", "text": "Narwhals [1]; see getUserName in src/app.py."}], id=new_id()
+        ),
         HumanMessage("東京の水族館はどこですか", id=new_id()),
         AIMessage("x" * 40_000 + " the rare word quokka " + "y" * 40_000, id=new_id()),
     ]
@@ -67,25 +79,39 @@ class SearchContract:
         turn = _turn_with_sources()
         await chat.append(turn)
         hit = (await chat.search(text))[0]
-        assert (hit.ordinal, hit.message_id, hit.type) == (ordinal, turn[ordinal - 1].id, turn[ordinal - 1].type)
+        assert (hit.ordinal, hit.message_id, hit.type) == (
+            ordinal,
+            turn[ordinal - 1].id,
+            turn[ordinal - 1].type,
+        )
         assert hit.source_ids[:1] == sources
-        assert hit.turn_id == (turn[0].id if ordinal == 1 else turn[5].id if ordinal > 5 else turn[1].id)
+        assert hit.turn_id == (
+            turn[0].id if ordinal == 1 else turn[5].id if ordinal > 5 else turn[1].id
+        )
         assert hit.tool == ("lookup" if ordinal == 4 else "")
         page = await chat.list_messages(around=ordinal, limit=3)
         assert ordinal in [message.ordinal for message in page]
-        assert hit.created_at == next(message.created_at for message in page if message.ordinal == ordinal)
+        assert hit.created_at == next(
+            message.created_at for message in page if message.ordinal == ordinal
+        )
 
     async def test_snippets_show_the_words(self, chat: Conversation) -> None:
         """Snippets show the matching words, cut from the message's text, in at most 400 characters."""
         turn = _turn_with_sources()
         await chat.append(turn)
-        for text, shown in (("narwhals deepest", "Narwhals dive deepest."), ("quokka", " the rare word quokka ")):
+        for text, shown in (
+            ("narwhals deepest", "Narwhals dive deepest."),
+            ("quokka", " the rare word quokka "),
+        ):
             assert any(shown.strip() in hit.snippet for hit in await chat.search(text))
-        assert all(len(hit.snippet) <= 400 for hit in await chat.search("narwhals deepest quokka weather"))
+        assert all(
+            len(hit.snippet) <= 400 for hit in await chat.search("narwhals deepest quokka weather")
+        )
 
     async def test_hits_are_active_messages(self, chat: Conversation) -> None:
         """A rewound message is not found; after an undo it is."""
-        first, second = rag_turn("What about seals?"), rag_turn("What about orcas?")
+        first = rag_turn("What about seals?")
+        second = rag_turn("What about orcas?")
         await chat.append(first)
         await chat.append(second)
         assert {hit.ordinal for hit in await chat.search("orcas")} == {5, 6, 7, 8}
@@ -105,17 +131,27 @@ class SearchContract:
         assert {hit.ordinal for hit in await chat.search("orcas", after=4)} <= {5, 6, 7, 8}
         assert await chat.search("orcas", types=[]) == []
         every = await chat.search("orcas")
-        assert [hit.ordinal for hit in await chat.search("orcas", limit=2)] == [hit.ordinal for hit in every[:2]]
+        assert [hit.ordinal for hit in await chat.search("orcas", limit=2)] == [
+            hit.ordinal for hit in every[:2]
+        ]
         assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
 
     async def test_a_model_gets_a_found_source_whole_and_once(self, chat: Conversation) -> None:
         """Up to 2,000 characters, as it was found, with sentences that lack the words; a repetition is left out."""
-        article = 'Arctic\n"Narwhals" dive deepest. ' + "The ice closes in November. " * 60 + "It was 1,800 metres."
+        article = (
+            'Arctic\n"Narwhals" dive deepest. '
+            + "The ice closes in November. " * 60
+            + "It was 1,800 metres."
+        )
         for number in range(3):
             call = {"name": "lookup", "args": {}, "id": f"c{number}"}
             found = [(article, {"title": "Arctic"})]
-            result = ToolMessage(article, id=f"r{number}", tool_call_id=f"c{number}", name="lookup", artifact=found)
-            await chat.append([HumanMessage(f"Chapter {number}?"), AIMessage("", tool_calls=[call]), result])
+            result = ToolMessage(
+                article, id=f"r{number}", tool_call_id=f"c{number}", name="lookup", artifact=found
+            )
+            await chat.append(
+                [HumanMessage(f"Chapter {number}?"), AIMessage("", tool_calls=[call]), result]
+            )
         tool = chat.retrieve_previous_sources_tool(page_tokens=1_000)
         page = await tool.ainvoke({"find": "narwhals dive"})
         assert page.startswith("[1] Arctic, in result r0 of lookup")
@@ -124,7 +160,9 @@ class SearchContract:
             page = await tool.ainvoke({"find": "narwhals dive", "cursor": more[1]})
             assert "1,800 metres" not in page
 
-    @pytest.mark.parametrize("text", ["", " \n", "?!", "\x00", "\ud800", '{"$ne": ""}', ".*", "$where: 1", "(" * 100])
+    @pytest.mark.parametrize(
+        "text", ["", " \n", "?!", "\x00", "\ud800", '{"$ne": ""}', ".*", "$where: 1", "(" * 100]
+    )
     async def test_a_query_is_only_words(self, chat: Conversation, text: str) -> None:
         """Operators, patterns and control characters find nothing and break nothing."""
         await chat.append(HumanMessage("orcas", id=new_id()))
@@ -149,12 +187,16 @@ class SearchContract:
             ("x", {"after": "1"}),
         ],
     )
-    async def test_bad_arguments_of_a_search_are_refused(self, chat: Conversation, text: Any, options: Any) -> None:
+    async def test_bad_arguments_of_a_search_are_refused(
+        self, chat: Conversation, text: Any, options: Any
+    ) -> None:
         """The error names the argument."""
         with pytest.raises(InvalidInputError):
             await chat.search(text, **options)
 
-    async def test_other_scopes_find_nothing(self, store: ConversationStore, chat: Conversation) -> None:
+    async def test_other_scopes_find_nothing(
+        self, store: ConversationStore, chat: Conversation
+    ) -> None:
         """Searching another user's conversation finds nothing, as if it did not exist."""
         await chat.append(rag_turn("What about orcas?"))
         for user in ("eve", "nobody"):
@@ -169,7 +211,9 @@ class SearchContract:
             [
                 HumanMessage("Again?", id=new_id()),
                 AIMessage("", id=new_id(), tool_calls=[call]),
-                ToolMessage("orcas", id=new_id(), name="retrieve_previous_sources", tool_call_id="c2"),
+                ToolMessage(
+                    "orcas", id=new_id(), name="retrieve_previous_sources", tool_call_id="c2"
+                ),
             ]
         )
         assert {hit.ordinal for hit in await chat.search("orcas")} <= {1, 2, 3, 4}
@@ -179,7 +223,9 @@ class SearchContract:
     ) -> None:
         """Another store finds messages at the beginning, in the middle and at the end of a long log."""
         for number in range(150):
-            await chat.append(HumanMessage(f"message number {number} of the log, word{number}", id=new_id()))
+            await chat.append(
+                HumanMessage(f"message number {number} of the log, word{number}", id=new_id())
+            )
         other = new_store().conversation(**chat.scope)
         for number in (0, 60, 149):
             assert [hit.ordinal for hit in await other.search(f"word{number}")] == [number + 1]
@@ -187,8 +233,18 @@ class SearchContract:
     async def test_a_page_around_an_ordinal(self, chat: Conversation) -> None:
         """Half of the page comes before the ordinal, half after it."""
         await chat.append([HumanMessage(f"m{number}", id=new_id()) for number in range(1, 21)])
-        assert [message.ordinal for message in await chat.list_messages(around=10, limit=5)] == [8, 9, 10, 11, 12]
-        assert [message.ordinal for message in await chat.list_messages(around=1, limit=3)] == [1, 2, 3]
+        assert [message.ordinal for message in await chat.list_messages(around=10, limit=5)] == [
+            8,
+            9,
+            10,
+            11,
+            12,
+        ]
+        assert [message.ordinal for message in await chat.list_messages(around=1, limit=3)] == [
+            1,
+            2,
+            3,
+        ]
         assert [message.ordinal for message in await chat.list_messages(around=20, limit=1)] == [20]
         with pytest.raises(InvalidInputError):
             await chat.list_messages(around=3, before=9)

@@ -36,7 +36,9 @@ class SearchAcrossContract:
         self, new_store: Callable[..., ConversationStore], sealed: bool
     ) -> None:
         """Hits are grouped with title and scope; another user's, rewound and deleted messages are not among them."""
-        store, ada, eve = new_store(), new_id(), new_id()
+        store = new_store()
+        ada = new_id()
+        eve = new_id()
         await store.setup()
         await _said(store, ada, "whales", "Narwhals dive deep.", "Do orcas?")
         await _said(store, ada, "food", "A recipe with narwhals?")
@@ -53,7 +55,10 @@ class SearchAcrossContract:
             result = await searching.search("narwhals", user_id=ada)
             assert (result.searched, result.incomplete) == (2, [])
             found = {
-                conversation.scope["thread_id"]: (conversation.title, [hit.ordinal for hit in conversation.hits])
+                conversation.scope["thread_id"]: (
+                    conversation.title,
+                    [hit.ordinal for hit in conversation.hits],
+                )
                 for conversation in result.conversations
             }
             assert found == {"whales": ("On whales", [1]), "food": (None, [1])}
@@ -61,12 +66,17 @@ class SearchAcrossContract:
         assert (await store.search("narwhals", user_id=new_id())).conversations == []
         await store.close()
 
-    async def test_a_hit_across_is_one_of_its_conversation(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_a_hit_across_is_one_of_its_conversation(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """The same message, snippet, turn and sources; statistics are those of all conversations together."""
-        store, ada = new_store(), new_id()
+        store = new_store()
+        ada = new_id()
         await store.setup()
         for thread in ("a", "b"):
-            await store.conversation(user_id=ada, thread_id=thread).append(rag_turn(f"What about {thread}seals?"))
+            await store.conversation(user_id=ada, thread_id=thread).append(
+                rag_turn(f"What about {thread}seals?")
+            )
         result = await store.search("aseals2w7", user_id=ada)
         [group] = result.conversations
         [hit] = await store.conversation(user_id=ada, thread_id="a").search("aseals2w7")
@@ -79,7 +89,8 @@ class SearchAcrossContract:
         self, new_store: Callable[..., ConversationStore], sealed: bool
     ) -> None:
         """A search finds an active message even if hundreds of rewound messages match better."""
-        store, ada = new_store(), new_id()
+        store = new_store()
+        ada = new_id()
         await store.setup()
         await _said(store, ada, "old", f"Somebody saw an orca. {'The rest is about bees. ' * 20}")
         chat = store.conversation(user_id=ada, thread_id="new")
@@ -91,13 +102,18 @@ class SearchAcrossContract:
             await _seal_all(store, ada)
         for searching in (store, new_store()):
             result = await searching.search("orca", user_id=ada)
-            assert [conversation.scope["thread_id"] for conversation in result.conversations] == ["old"]
+            assert [conversation.scope["thread_id"] for conversation in result.conversations] == [
+                "old"
+            ]
             assert [hit.ordinal for hit in result.conversations[0].hits] == [1]
         await store.close()
 
-    async def test_unsealed_conversations_are_read(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_unsealed_conversations_are_read(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """A search reads all short unsealed conversations, unless `conversations` limits their number."""
-        store, ada = new_store(search_index=False), new_id()
+        store = new_store(search_index=False)
+        ada = new_id()
         await store.setup()
         for number in range(23):
             await _said(store, ada, f"t{number}", "orcas")
@@ -109,10 +125,15 @@ class SearchAcrossContract:
 
     @pytest.mark.parametrize(("limit", "value"), [("_MAX_CHARACTERS", 40), ("_MAX_SECONDS", -1.0)])
     async def test_a_search_across_seals_what_it_had_to_name(
-        self, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+        self,
+        new_store: Callable[..., ConversationStore],
+        monkeypatch: pytest.MonkeyPatch,
+        limit: str,
+        value: float,
     ) -> None:
         """A search reports conversations it could not read in full and seals them, so the next search is complete."""
-        store, ada = new_store(), new_id()
+        store = new_store()
+        ada = new_id()
         await store.setup()
         sealer = (await host_of(store).services()).sealer
         for number in range(4):
@@ -142,8 +163,12 @@ class SearchAcrossContract:
             ({"user_id": "ada", "conversations": 0}, InvalidInputError),
         ],
     )
-    async def test_a_search_across_names_its_scope(self, store: ConversationStore, options: Any, error: Any) -> None:
+    async def test_a_search_across_names_its_scope(
+        self, store: ConversationStore, options: Any, error: Any
+    ) -> None:
         """All of the database is searched by a call of its own."""
         with pytest.raises(error):
             await store.search("orcas", **options)
-        assert (await store.search("a word that nobody says", everything=True, limit=1, conversations=1)).searched <= 1
+        assert (
+            await store.search("a word that nobody says", everything=True, limit=1, conversations=1)
+        ).searched <= 1

@@ -19,9 +19,13 @@ from convstore.testing.samples import new_id, passages
 __all__ = ["SourcesContract"]
 
 
-def _result(*sources: Any, id_: str = "", call: str = "c", tool: str = "search", content: str = "found") -> ToolMessage:
+def _result(
+    *sources: Any, id_: str = "", call: str = "c", tool: str = "search", content: str = "found"
+) -> ToolMessage:
     """A tool result with these sources."""
-    return ToolMessage(content, id=id_ or new_id(), tool_call_id=call, name=tool, artifact=list(sources))
+    return ToolMessage(
+        content, id=id_ or new_id(), tool_call_id=call, name=tool, artifact=list(sources)
+    )
 
 
 def _numbered(number: int, text: str) -> dict[str, Any]:
@@ -36,7 +40,10 @@ def _cursor(page: str) -> str:
 
 def _texts(number: int) -> list[tuple[str, str]]:
     """Topics, and a long line on each."""
-    found = [(topic, passages(1, topic=topic, words=90)) for topic in ("whales", "seals", "orcas")[:number]]
+    found = [
+        (topic, passages(1, topic=topic, words=90))
+        for topic in ("whales", "seals", "orcas")[:number]
+    ]
     return [(topic, text) for topic, [(text, _)] in found]
 
 
@@ -44,11 +51,17 @@ _LONG = "Seals sleep. " * 150
 
 _JSON = {
     "a list said twice": f'{{"results":[{{"text":"old {_LONG}"}}],"results":[{{"text":"{_LONG}","title":"T"}}]}}',
-    "a key like a tag": json.dumps({"results": [{"text": _LONG, "title": "T", "m": {"$": ["bytes", "eA=="]}}]}),
+    "a key like a tag": json.dumps(
+        {"results": [{"text": _LONG, "title": "T", "m": {"$": ["bytes", "eA=="]}}]}
+    ),
     "numbers beyond 64 bits": json.dumps([{"text": _LONG, "title": "T", "n": 2**70}]),
-    "escapes, in lines of their own": json.dumps([{"text": f'é\n\t"{_LONG}', "title": "T"}], indent=3),
+    "escapes, in lines of their own": json.dumps(
+        [{"text": f'é\n\t"{_LONG}', "title": "T"}], indent=3
+    ),
     "a lone surrogate": json.dumps([{"text": f"\ud83d{_LONG}", "title": "T"}]),
-    "a megabyte and a half": json.dumps({"data": {"hits": [{"text": "\n" * 800_000, "title": "T"}]}}),
+    "a megabyte and a half": json.dumps(
+        {"data": {"hits": [{"text": "\n" * 800_000, "title": "T"}]}}
+    ),
 }
 """Results that a reader may take for others, or whose source cannot be read in place."""
 
@@ -67,7 +80,11 @@ class SourcesContract:
         """The message is unchanged; receipt and sources have old and new numbers; a repeated append changes nothing."""
         await chat.append(_result(_numbered(1, "one"), _numbered(2, "two")))
         again = _result(
-            _numbered(1, "eins"), _numbered(3, "drei"), _numbered(1, "uno"), {"content": "vier"}, id_="again"
+            _numbered(1, "eins"),
+            _numbered(3, "drei"),
+            _numbered(1, "uno"),
+            {"content": "vier"},
+            id_="again",
         )
         receipt = await chat.append([again], on_source_clash="renumber")
         assert receipt.renumbered == {"again": {1: 5}}
@@ -89,14 +106,22 @@ class SourcesContract:
     ) -> None:
         """Several stores append at once; every source has a number of its own."""
         chats = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
-        found = [_result(*(_numbered(n, f"{index} {n}") for n in (1, 2, 3)), id_=f"r{index}") for index in range(12)]
+        found = [
+            _result(*(_numbered(n, f"{index} {n}") for n in (1, 2, 3)), id_=f"r{index}")
+            for index in range(12)
+        ]
         await asyncio.gather(
-            *(chats[index % 4].append([result], on_source_clash="renumber") for index, result in enumerate(found))
+            *(
+                chats[index % 4].append([result], on_source_clash="renumber")
+                for index, result in enumerate(found)
+            )
         )
         records = await chat.get_tool_messages([f"r{index}" for index in range(12)])
         sources = [source for record in records for source in record.sources]
         assert len({source.source_id for source in sources}) == len(sources) == 36
-        assert [source.content for source in sources] == [f"{index} {n}" for index in range(12) for n in (1, 2, 3)]
+        assert [source.content for source in sources] == [
+            f"{index} {n}" for index in range(12) for n in (1, 2, 3)
+        ]
 
     async def test_a_document_that_comes_again_remembers_its_first_number(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
@@ -114,14 +139,23 @@ class SourcesContract:
 
     async def test_a_number_from_the_future_is_metadata(self, chat: Conversation) -> None:
         """A tool cannot use up the numbers of a conversation."""
-        await chat.append(_result({"source_id": 2**60, "content": "x"}, {"source_id": "7", "content": "y"}))
+        await chat.append(
+            _result({"source_id": 2**60, "content": "x"}, {"source_id": "7", "content": "y"})
+        )
         await chat.append(_result(_numbered(10**9, "z")))
         page = await chat.get_sources([1, 2, 3])
-        assert [source.metadata for source in page.sources] == [{"source_id": 2**60}, {"source_id": "7"}, {}]
+        assert [source.metadata for source in page.sources] == [
+            {"source_id": 2**60},
+            {"source_id": "7"},
+            {},
+        ]
         assert [source.given_id for source in page.sources] == [None, None, 10**9]
 
     async def test_an_extractor_says_where_the_sources_are(
-        self, chat: Conversation, store: ConversationStore, new_store: Callable[..., ConversationStore]
+        self,
+        chat: Conversation,
+        store: ConversationStore,
+        new_store: Callable[..., ConversationStore],
     ) -> None:
         """It works for its tool alone, at append; what is stored is read without it."""
 
@@ -132,8 +166,14 @@ class SourcesContract:
         store.register_source_extractor("grep", lines)
         hits = "\n".join(f"file {number}: line {'x' * 300} {number}" for number in range(1, 4))
         small = _result(id_="small", tool="grep", content="a: b")
-        await chat.append([_result(id_="hits", tool="grep", content=hits), small, _result(id_="o", content=hits)])
-        page = await new_store().conversation(**chat.scope).get_sources(tool_message_ids=["hits", "small", "o"])
+        await chat.append(
+            [_result(id_="hits", tool="grep", content=hits), small, _result(id_="o", content=hits)]
+        )
+        page = (
+            await new_store()
+            .conversation(**chat.scope)
+            .get_sources(tool_message_ids=["hits", "small", "o"])
+        )
         assert [(source.source_id, source.title) for source in page.sources] == [
             (1, "file 1"),
             (2, "file 2"),
@@ -144,7 +184,9 @@ class SourcesContract:
         [record] = await chat.get_tool_messages(["hits"])
         assert (record.content, record.sources) == (hits, page.sources[:3])
 
-    @pytest.mark.parametrize("wrong", [lambda _: 1 / 0, lambda _: [7], lambda _: None, lambda _: [("x", {})] * 1_001])
+    @pytest.mark.parametrize(
+        "wrong", [lambda _: 1 / 0, lambda _: [7], lambda _: None, lambda _: [("x", {})] * 1_001]
+    )
     async def test_an_extractor_that_fails_is_named(
         self, chat: Conversation, store: ConversationStore, wrong: Any
     ) -> None:
@@ -157,13 +199,23 @@ class SourcesContract:
 
     async def test_a_tool_call_id_reads_its_results(self, chat: Conversation) -> None:
         """It returns all results of that call, in order; a message id goes before a call id."""
-        first, second = _result(("one", {}), call="call-1"), _result(("two", {}), call="call-1")
-        await chat.append([first, second, _result(("three", {}), id_="call-2"), _result(("four", {}), call="call-2")])
+        first = _result(("one", {}), call="call-1")
+        second = _result(("two", {}), call="call-1")
+        await chat.append(
+            [
+                first,
+                second,
+                _result(("three", {}), id_="call-2"),
+                _result(("four", {}), call="call-2"),
+            ]
+        )
         page = await chat.get_sources(tool_message_ids=["call-1", "call-2", "call-3"])
         assert [source.content for source in page.sources] == ["one", "two", "three"]
         assert page.not_found == ["call-3"]
 
-    async def test_a_cursor_alone_goes_on_through_all_that_was_asked_for(self, chat: Conversation) -> None:
+    async def test_a_cursor_alone_goes_on_through_all_that_was_asked_for(
+        self, chat: Conversation
+    ) -> None:
         """This holds for sources and for results without sources; other arguments next to it change nothing."""
         log = ToolMessage("*" * 4_000, id="log", tool_call_id="c")
         await chat.append([_result(("#" * 3_000, {}), ("%" * 3_000, {})), log])
@@ -185,14 +237,21 @@ class SourcesContract:
         assert _cursor(lines[0]).startswith("m2@")
         assert await pages(_cursor(lines[0])) == lines[1:]
 
-    @pytest.mark.parametrize("form", ["texts", "numbered", "indented", "json", "json, and an artifact", "blocks"])
+    @pytest.mark.parametrize(
+        "form", ["texts", "numbered", "indented", "json", "json, and an artifact", "blocks"]
+    )
     async def test_a_result_is_not_read_back_twice(self, chat: Conversation, form: str) -> None:
         """Content and artifact hold the same texts; each is shown once, and what only one of them has as well."""
         texts = [f"{text}\nA «second» line of {topic}, long enough." for topic, text in _texts(3)]
-        items = [{"title": f"T{index}", "content": text, "score": 0.5} for index, text in enumerate(texts)]
+        items = [
+            {"title": f"T{index}", "content": text, "score": 0.5}
+            for index, text in enumerate(texts)
+        ]
         content: Any = {
             "texts": "\n\n".join(texts),
-            "numbered": "\n".join(f"[{index}] ONLY CONTENT {index}: {text}" for index, text in enumerate(texts)),
+            "numbered": "\n".join(
+                f"[{index}] ONLY CONTENT {index}: {text}" for index, text in enumerate(texts)
+            ),
             "indented": "ONLY CONTENT\n" + "\n".join(texts).replace("\n", "\n    "),
             "json": json.dumps({"success": True, "sources": items, "note": "ONLY CONTENT"}),
             "json, and an artifact": json.dumps({"sources": items}, indent=2),
@@ -200,29 +259,44 @@ class SourcesContract:
         }[form]
         more = {} if form == "json, and an artifact" else {"more": "ONLY ARTIFACT"}
         artifact = None if form == "json" else {"sources": items, **more}
-        await chat.append(ToolMessage(content, artifact=artifact, id="r", tool_call_id="c", name="search"))
+        await chat.append(
+            ToolMessage(content, artifact=artifact, id="r", tool_call_id="c", name="search")
+        )
         for page_tokens in (4_000, 300):
-            tool, pages, cursor = chat.retrieve_previous_sources_tool(page_tokens=page_tokens), list[str](), ""
+            tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+            pages = list[str]()
+            cursor = ""
             while cursor != "End.":
                 pages.append(str(await tool.ainvoke({"tool_message_ids": ["r"], "cursor": cursor})))
                 cursor = _cursor(pages[-1])
             read = "".join(page.split("\n", 1)[1].rsplit("\n", 1)[0] for page in pages)
             lines = [line for text in texts for line in text.splitlines()]
             if page_tokens == 4_000:
-                counts = [sum(read.count(said) for said in {line, json.dumps(line)[1:-1]}) for line in lines]
+                counts = [
+                    sum(read.count(said) for said in {line, json.dumps(line)[1:-1]})
+                    for line in lines
+                ]
                 assert counts == [1] * len(lines)
             assert len(read) < sum(map(len, texts)) * 1.35 + 800
             assert (form in ("texts", "json, and an artifact")) == ("ONLY CONTENT" not in read)
             assert ("ONLY ARTIFACT" in read) == (form not in ("json", "json, and an artifact"))
 
-    async def test_an_artifact_that_repeats_the_content_is_not_read_back_twice(self, chat: Conversation) -> None:
+    async def test_an_artifact_that_repeats_the_content_is_not_read_back_twice(
+        self, chat: Conversation
+    ) -> None:
         """Results without sources: the same text, a text inside of it, and a value that the content is the JSON of."""
         log = "\n".join(f"line {number} of the listing, which is long" for number in range(300))
         value = {"rows": [{"line": line, "n": 1} for line in log.splitlines()], "exit": 0}
-        kinds: list[tuple[str, Any]] = [(log, log), (log, {"out": log, "ONLY": "HERE"}), (json.dumps(value), value)]
+        kinds: list[tuple[str, Any]] = [
+            (log, log),
+            (log, {"out": log, "ONLY": "HERE"}),
+            (json.dumps(value), value),
+        ]
         tool = chat.retrieve_previous_sources_tool(page_tokens=16_000)
         for index, (content, artifact) in enumerate(kinds):
-            result = ToolMessage(content, artifact=artifact, id=f"r{index}", tool_call_id="c", name="run")
+            result = ToolMessage(
+                content, artifact=artifact, id=f"r{index}", tool_call_id="c", name="run"
+            )
             await chat.append(result)
             read = str(await tool.ainvoke({"tool_message_ids": [f"r{index}"]}))
             assert (read.count("line 7 of the listing"), _cursor(read)) == (1, "End.")
@@ -236,30 +310,59 @@ class SourcesContract:
         """The stub of a read-back page lists the page's source numbers. The page itself takes no new numbers."""
         await chat.append(_result(*passages(12, words=60), id_="r"))
         tool = chat.retrieve_previous_sources_tool(page_tokens=1_500)
-        asked = {"name": tool.name, "args": {"source_ids": [7, 3, 4]}, "id": "call-again", "type": "tool_call"}
+        asked = {
+            "name": tool.name,
+            "args": {"source_ids": [7, 3, 4]},
+            "id": "call-again",
+            "type": "tool_call",
+        }
         page: Any = await tool.ainvoke(asked)
         page.id = "again"
         if form != "message":
             page.artifact = None
         if form == "a dict":
-            page = {"role": "tool", "id": "again", "tool_call_id": "call-again", "content": page.content}
-        call = AIMessage("", tool_calls=[{name: asked[name] for name in ("name", "args", "id", "type")}])
+            page = {
+                "role": "tool",
+                "id": "again",
+                "tool_call_id": "call-again",
+                "content": page.content,
+            }
+        call = AIMessage(
+            "", tool_calls=[{name: asked[name] for name in ("name", "args", "id", "type")}]
+        )
         await chat.append([HumanMessage("And seals?"), call, page, AIMessage("So.")])
         other = new_store().conversation(**chat.scope)
-        [shown] = [message for message in (await other.load_history()).messages if message.id == "again"]
+        [shown] = [
+            message for message in (await other.load_history()).messages if message.id == "again"
+        ]
         stub = json.loads(str(shown.content))
-        assert (stub["result_count"], stub["source_ids"], stub["tool_message_id"]) == (3, "3-4, 7", "again")
-        assert list(stub) == ["success", "tool", "result_count", "message", "tool_message_id", "source_ids"]
+        assert (stub["result_count"], stub["source_ids"], stub["tool_message_id"]) == (
+            3,
+            "3-4, 7",
+            "again",
+        )
+        assert list(stub) == [
+            "success",
+            "tool",
+            "result_count",
+            "message",
+            "tool_message_id",
+            "source_ids",
+        ]
         listed = await other.retrieve_previous_sources_tool().ainvoke({})
         assert "again: retrieve_previous_sources" in listed
         assert (await other.append(_result(("new", {})))).source_ids == (13, 13)
         assert (await other.get_tool_messages(["again"]))[0].sources == []
-        report = await new_store().verify(user_id=chat.scope["user_id"], thread_id=chat.scope["thread_id"])
+        report = await new_store().verify(
+            user_id=chat.scope["user_id"], thread_id=chat.scope["thread_id"]
+        )
         found = {finding.kind for finding in report.findings}
         assert not found & {"source", "stub", "message", "damaged", "totals"}
 
     @pytest.mark.parametrize("how", ["first", 1, None, True])
-    async def test_an_unknown_way_with_clashes_is_refused(self, chat: Conversation, how: Any) -> None:
+    async def test_an_unknown_way_with_clashes_is_refused(
+        self, chat: Conversation, how: Any
+    ) -> None:
         """The error is typed and comes before anything is written."""
         with pytest.raises(InvalidInputError, match="on_source_clash"):
             await chat.append(HumanMessage("x"), on_source_clash=how)
@@ -271,7 +374,9 @@ class SourcesContract:
             await chat.append(result)
         page = await chat.get_sources("20, 1, 7-9", page_tokens=16_000)
         texts = [text for message in found for text, _ in message.artifact]
-        assert [source.content for source in page.sources] == [texts[n - 1] for n in (20, 1, 7, 8, 9)]
+        assert [source.content for source in page.sources] == [
+            texts[n - 1] for n in (20, 1, 7, 8, 9)
+        ]
 
     async def test_a_batch_with_numbers_may_be_repeated_by_another_process(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
@@ -287,7 +392,9 @@ class SourcesContract:
     async def test_the_newest_number_is_taken_too(self, chat: Conversation) -> None:
         """A source that comes with it is given the next one on request."""
         await chat.append(_result(_numbered(7, "one")))
-        receipt = await chat.append(_result(_numbered(7, "two"), id_="again"), on_source_clash="renumber")
+        receipt = await chat.append(
+            _result(_numbered(7, "two"), id_="again"), on_source_clash="renumber"
+        )
         assert receipt.renumbered == {"again": {7: 8}}
 
     async def test_a_process_that_appends_something_else_first_remembers_the_first_number(
@@ -304,17 +411,23 @@ class SourcesContract:
         assert source.earlier_id == 1
 
     @pytest.mark.parametrize("name", sorted(_JSON))
-    async def test_a_source_in_json_is_read_as_it_was_found(self, chat: Conversation, name: str) -> None:
+    async def test_a_source_in_json_is_read_as_it_was_found(
+        self, chat: Conversation, name: str
+    ) -> None:
         """A source comes back equal from any form of JSON, both in the record and page by page."""
         found: Any = json.loads(_JSON[name])
         while isinstance(found, dict):
             [found] = found.values()
         [item] = found
-        receipt = await chat.append(ToolMessage(_JSON[name], id=new_id(), tool_call_id="c", name="search"))
+        receipt = await chat.append(
+            ToolMessage(_JSON[name], id=new_id(), tool_call_id="c", name="search")
+        )
         [record] = await chat.get_tool_messages(receipt.message_ids)
         [source] = record.sources
         assert (source.title, source.content) == ("T", item["text"])
-        assert source.metadata == {key: value for key, value in item.items() if key not in ("text", "title")}
+        assert source.metadata == {
+            key: value for key, value in item.items() if key not in ("text", "title")
+        }
         text = ""
         cursor: str | None = ""
         while cursor is not None:
@@ -333,7 +446,9 @@ class SourcesContract:
         other = chat if is_warm else new_store().conversation(**chat.scope)
         with pytest.raises(SourceIdClashError):
             await other.append(_result(_numbered(2, "two")))
-        receipt = await other.append(_result(_numbered(2, "two"), id_="again"), on_source_clash="renumber")
+        receipt = await other.append(
+            _result(_numbered(2, "two"), id_="again"), on_source_clash="renumber"
+        )
         assert receipt.renumbered == {"again": {2: 3}}
         assert (await other.append(_result(_numbered(reserved[0], "one")))).source_ids == (1, 1)
         with pytest.raises(SourceIdClashError):

@@ -30,10 +30,12 @@ _NewStore = Callable[..., ConversationStore]
 class _Writer:
     """A summarizer that does something else first."""
 
-    rule, name = _RULE, "scripted"
+    rule = _RULE
+    name = "scripted"
 
     def __init__(self, before: Callable[[], Any] | None = None, text: str = "words") -> None:
-        self.before, self.text = before, text
+        self.before = before
+        self.text = text
 
     async def summarize(self, _messages: Sequence[BaseMessage], **_: Any) -> str:
         if self.before:
@@ -65,7 +67,9 @@ class StateContract(VerifyFixtures):
         found: dict[str, Any] | None = await database["log"].find_one({"_id": f"{conversation}:~"})
         return found
 
-    async def test_an_append_does_not_change_the_state(self, chat: Conversation, database: Any) -> None:
+    async def test_an_append_does_not_change_the_state(
+        self, chat: Conversation, database: Any
+    ) -> None:
         """The first entry creates the state at revision 0. Later appends and loads do not change it."""
         await chat.append([SystemMessage("Be kind.", id="s"), HumanMessage("hi", id="q0")])
         conversation = await self.id_of(database, chat)
@@ -84,21 +88,34 @@ class StateContract(VerifyFixtures):
         await chat.append(SystemMessage("Be kind. \ud800", id="s"))
         await _talk(chat, *range(1, 40))
         others = [new_store().conversation(**chat.scope) for _ in range(2)]
-        assert same_messages(*[(await other.load_history(_POLICIES[0])).messages for other in others])
+        assert same_messages(
+            *[(await other.load_history(_POLICIES[0])).messages for other in others]
+        )
         state = await self.state_of(database, await self.id_of(database, chat))
         assert [message["id"] for message in (state or {})["system"]["messages"]] == ["s"]
 
-    async def test_a_first_append_accepts_a_restored_state(self, chat: Conversation, database: Any) -> None:
+    async def test_a_first_append_accepts_a_restored_state(
+        self, chat: Conversation, database: Any
+    ) -> None:
         """A reader that saw the first entry before the state has inserted it; the append succeeds all the same."""
         await chat.update(title="Seals")
         conversation = await self.id_of(database, chat)
-        state = {"_id": f"{conversation}:~", "conversation": conversation, "at": datetime.now(UTC), "revision": 7}
+        state = {
+            "_id": f"{conversation}:~",
+            "conversation": conversation,
+            "at": datetime.now(UTC),
+            "revision": 7,
+        }
         await database["log"].insert_one(state)
-        assert (await chat.append([HumanMessage("hi", id="q0"), AIMessage("a", id="a0")])).written == 2
+        assert (
+            await chat.append([HumanMessage("hi", id="q0"), AIMessage("a", id="a0")])
+        ).written == 2
         assert (await self.state_of(database, conversation) or {})["revision"] == 7
         assert [message.id for message in (await chat.load_history()).messages] == ["q0", "a0"]
 
-    async def test_a_deletion_during_a_compaction_wins(self, new_store: _NewStore, database: Any) -> None:
+    async def test_a_deletion_during_a_compaction_wins(
+        self, new_store: _NewStore, database: Any
+    ) -> None:
         """If a conversation is deleted during its compaction, neither the summary nor the state is written."""
         other = new_store().conversation(user_id=new_id(), thread_id="t")
         chat = new_store(summarizer=_Writer(other.delete)).conversation(**other.scope)
@@ -109,9 +126,13 @@ class StateContract(VerifyFixtures):
             assert await database[name].count_documents({"conversation": conversation}) == 0
         assert await _view(chat) == await _view(other) == []
 
-    async def test_a_summary_of_another_process_is_never_replaced_unseen(self, new_store: _NewStore) -> None:
+    async def test_a_summary_of_another_process_is_never_replaced_unseen(
+        self, new_store: _NewStore
+    ) -> None:
         """An undo changes the state that it has read; if another process compacts in between, nothing is undone."""
-        chat = new_store(summarizer=_Writer(text="first")).conversation(user_id=new_id(), thread_id="t")
+        chat = new_store(summarizer=_Writer(text="first")).conversation(
+            user_id=new_id(), thread_id="t"
+        )
         other = new_store(summarizer=_Writer(text="second")).conversation(**chat.scope)
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
@@ -134,9 +155,12 @@ class StateContract(VerifyFixtures):
         assert await chat.undo_compaction()
         assert [summary.is_current for summary in await other.summaries()] == [True, False]
 
-    async def test_a_deletion_that_was_killed_after_its_tombstone(self, new_store: _NewStore, database: Any) -> None:
+    async def test_a_deletion_that_was_killed_after_its_tombstone(
+        self, new_store: _NewStore, database: Any
+    ) -> None:
         """A store that has the id cached notices within ten seconds, another one at once; the next call removes all."""
-        seconds, scope = [0.0], {"user_id": new_id(), "thread_id": "t"}
+        seconds = [0.0]
+        scope = {"user_id": new_id(), "thread_id": "t"}
         chat = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**scope)
         await _talk(chat, 1)
         conversation = await self.id_of(database, chat)
@@ -150,7 +174,9 @@ class StateContract(VerifyFixtures):
         await chat.delete()
         assert await database["log"].count_documents({"conversation": conversation}) == 0
 
-    async def test_a_deletion_that_was_killed_after_the_state(self, new_store: _NewStore, database: Any) -> None:
+    async def test_a_deletion_that_was_killed_after_the_state(
+        self, new_store: _NewStore, database: Any
+    ) -> None:
         """A store with a cached id shows an empty view at once after head and state were deleted."""
         scope = {"user_id": new_id(), "thread_id": "t"}
         chat = new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**scope)
@@ -194,12 +220,21 @@ class StateContract(VerifyFixtures):
             await _talk(chat if number % 2 else other, number)
             for policy in _POLICIES:
                 cold = new_store().conversation(**chat.scope)
-                assert await _view(chat, policy) == await _view(other, policy) == await _view(cold, policy)
+                assert (
+                    await _view(chat, policy)
+                    == await _view(other, policy)
+                    == await _view(cold, policy)
+                )
         for turns in range(2, 20):
             policy = HistoryPolicy(max_turns=turns)
-            histories = [await new_store().conversation(**chat.scope).load_history(policy) for _ in range(2)]
+            histories = [
+                await new_store().conversation(**chat.scope).load_history(policy) for _ in range(2)
+            ]
             assert histories[0].messages == histories[1].messages
-        assert len((await self.state_of(database, await self.id_of(database, chat)) or {})["views"]) == 16
+        assert (
+            len((await self.state_of(database, await self.id_of(database, chat)) or {})["views"])
+            == 16
+        )
 
     async def test_a_lost_state_is_restored(self, new_store: _NewStore, database: Any) -> None:
         """The next load brings it back from the summaries, past views too, and compactions go on from there."""
@@ -207,7 +242,8 @@ class StateContract(VerifyFixtures):
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
         await _talk(chat, 5)
-        conversation, before = await self.id_of(database, chat), await _view(chat)
+        conversation = await self.id_of(database, chat)
+        before = await _view(chat)
         past = [(await chat.view_at(ordinal)).messages for ordinal in range(1, 11)]
         for reader in (chat, new_store().conversation(**chat.scope)):
             await database["log"].delete_one({"_id": f"{conversation}:~"})
@@ -221,10 +257,14 @@ class StateContract(VerifyFixtures):
         assert await chat.undo_compaction()
         assert (await chat.load_history()).summary == "words"
 
-    async def test_a_large_summary_is_read_from_its_own_document(self, new_store: _NewStore, database: Any) -> None:
+    async def test_a_large_summary_is_read_from_its_own_document(
+        self, new_store: _NewStore, database: Any
+    ) -> None:
         """Above 32 KB the state has its digest; a store reads the text once."""
         text = "words " * 8_000
-        chat = new_store(summarizer=_Writer(text=text)).conversation(user_id=new_id(), thread_id="t")
+        chat = new_store(summarizer=_Writer(text=text)).conversation(
+            user_id=new_id(), thread_id="t"
+        )
         await _talk(chat, *range(6), words=9_000)
         assert (await chat.compact(force=True)).status == "done"
         state = await self.state_of(database, await self.id_of(database, chat))
@@ -234,14 +274,26 @@ class StateContract(VerifyFixtures):
         assert (await other.load_history()).summary == text
         assert trips == [3, 1]
 
-    @pytest.mark.parametrize("change", [None, {"$set": {"summary.text": "x"}}, {"$set": {"revision": "x"}}])
+    @pytest.mark.parametrize(
+        "change", [None, {"$set": {"summary.text": "x"}}, {"$set": {"revision": "x"}}]
+    )
     async def test_a_damaged_state_is_found_and_restored(
-        self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any] | None
+        self,
+        full: Conversation,
+        later: ConversationStore,
+        database: Any,
+        change: dict[str, Any] | None,
     ) -> None:
         """`verify` finds a damaged or missing state, and a repair restores it."""
-        conversation, before = await self.id_of(database, full), await _view(full)
-        key, user = f"{conversation}:~", full.scope["user_id"]
-        await (database["log"].update_one({"_id": key}, change) if change else database["log"].delete_one({"_id": key}))
+        conversation = await self.id_of(database, full)
+        before = await _view(full)
+        key = f"{conversation}:~"
+        user = full.scope["user_id"]
+        await (
+            database["log"].update_one({"_id": key}, change)
+            if change
+            else database["log"].delete_one({"_id": key})
+        )
         assert _found(await later.verify(user_id=user)) == [("state", key)]
         report = await later.verify(user_id=user, repair=True)
         assert _found(report) == [("state", key)]
@@ -253,9 +305,12 @@ class StateContract(VerifyFixtures):
     ) -> None:
         """A wrong view record in the state is a finding, and a repair removes it."""
         conversation = await self.id_of(database, full)
-        key, user = f"{conversation}:~", full.scope["user_id"]
+        key = f"{conversation}:~"
+        user = full.scope["user_id"]
         state = await self.state_of(database, conversation)
         assert state is not None
-        await database["log"].update_one({"_id": key}, {"$set": {"views.x": {"start": 99, "entry": 3}}})
+        await database["log"].update_one(
+            {"_id": key}, {"$set": {"views.x": {"start": 99, "entry": 3}}}
+        )
         assert _found(await later.verify(user_id=user, repair=True)) == [("state", key)]
         assert _found(await later.verify(user_id=user)) == []

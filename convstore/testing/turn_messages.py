@@ -36,7 +36,9 @@ async def _turns(chat: Conversation, **asked: Any) -> list[Turn]:
 class TurnMessageContract:
     """Messages of runs that work at once, late results, and messages of no turn."""
 
-    async def test_an_answer_is_filed_under_the_question_that_it_names(self, chat: Conversation) -> None:
+    async def test_an_answer_is_filed_under_the_question_that_it_names(
+        self, chat: Conversation
+    ) -> None:
         """Two agents work at once: turns, outlines and sessions have each message where it belongs, not by its place.
 
         A call id repeats, a late result comes first, a tool adds an image, and a name of no question is not heeded.
@@ -50,14 +52,23 @@ class TurnMessageContract:
         ]
         for batch in log:
             await chat.append(batch)
-        first, second = ["q1", "x1", "i1", _result("x1").id, "a1"], ["q2", "n2", "x2", _result("x2").id]
+        first = ["q1", "x1", "i1", _result("x1").id, "a1"]
+        second = ["q2", "n2", "x2", _result("x2").id]
         for newest_first in (False, True):
             read = await _turns(chat, newest_first=newest_first)
-            assert {turn.turn_id: _ids(turn.messages) for turn in read} == {"q1": first, "q2": second}
-        assert [(outlined.turn_id, outlined.answer) for outlined in await chat.outline()] == [("q1", 9), ("q2", 7)]
+            assert {turn.turn_id: _ids(turn.messages) for turn in read} == {
+                "q1": first,
+                "q2": second,
+            }
+        assert [(outlined.turn_id, outlined.answer) for outlined in await chat.outline()] == [
+            ("q1", 9),
+            ("q2", 7),
+        ]
         assert [turn.is_finished for turn in await _turns(chat)] == [True, False]
         assert [_ids(turn.messages) for turn in await _turns(chat, before=3)] == [first]
-        assert [_ids(turn.messages) for turn in await _turns(chat, before=3, newest_first=True)] == [first]
+        assert [
+            _ids(turn.messages) for turn in await _turns(chat, before=3, newest_first=True)
+        ] == [first]
         assert (turn := await chat.get_turn("q1"))
         assert _ids(turn.messages) == first
         assert await chat.get_turn("i1") is None
@@ -75,11 +86,17 @@ class TurnMessageContract:
             assert (update.turn.turn_id, update.turn.status) == ("q2", "finished")
             break
 
-    async def test_a_message_of_no_turn_is_listed_and_changes_nothing(self, chat: Conversation) -> None:
+    async def test_a_message_of_no_turn_is_listed_and_changes_nothing(
+        self, chat: Conversation
+    ) -> None:
         """A greeting is turn 0; a note and a reminder after the answer are listed with the turn before them."""
         await chat.append(AIMessage("Hello.", id="hello"))
         await chat.append(
-            [HumanMessage("One?", id="q1"), SystemMessage("Be brief.", id="s"), AIMessage("So.", id="a1")]
+            [
+                HumanMessage("One?", id="q1"),
+                SystemMessage("Be brief.", id="s"),
+                AIMessage("So.", id="a1"),
+            ]
         )
         await chat.append(SystemMessage("The user uploaded a file.", id="note"))
         await chat.append(AIMessage("Are you still there?", id="reminder"))
@@ -96,30 +113,55 @@ class TurnMessageContract:
                 ("q2", 2, ""),
             ]
             assert read["q1"].messages == turn.messages
-        assert [(turn.number, turn.answer) for turn in await chat.outline()] == [(0, 1), (1, 4), (2, None)]
+        assert [(turn.number, turn.answer) for turn in await chat.outline()] == [
+            (0, 1),
+            (1, 4),
+            (2, None),
+        ]
         ids = [(stored.message.id, stored.turn_id) for stored in await chat.list_messages()]
         assert ids == [
-            *[("hello", ""), ("q1", "q1"), ("s", "q1"), ("a1", "q1"), ("note", ""), ("reminder", ""), ("q2", "q2")]
+            *[
+                ("hello", ""),
+                ("q1", "q1"),
+                ("s", "q1"),
+                ("a1", "q1"),
+                ("note", ""),
+                ("reminder", ""),
+                ("q2", "q2"),
+            ]
         ]
 
     async def test_a_late_result_belongs_to_its_turn(self, chat: Conversation) -> None:
         """However late it comes, and however the turn ended; it changes nothing about that."""
         for name in ("q1", "q2"):
             async with await chat.turn(name, human="?") as turn:
-                await turn.append(AIMessage("", id=f"ai-{name}", tool_calls=[{"name": "look", "args": {}, "id": name}]))
+                await turn.append(
+                    AIMessage(
+                        "", id=f"ai-{name}", tool_calls=[{"name": "look", "args": {}, "id": name}]
+                    )
+                )
                 await turn.finish()
         await chat.append(HumanMessage("Three?", id="q3"))
         for name in ("q1", "q2"):
             await chat.append(ToolMessage("Five orcas.", tool_call_id=name, id=f"late-{name}"))
-        expected = {name: [name, f"ai-{name}", f"late-{name}"] for name in ("q1", "q2")} | {"q3": ["q3"]}
+        expected = {name: [name, f"ai-{name}", f"late-{name}"] for name in ("q1", "q2")} | {
+            "q3": ["q3"]
+        }
         for newest_first in (False, True):
             read = await _turns(chat, newest_first=newest_first)
             assert {turn.turn_id: _ids(turn.messages) for turn in read} == expected
-            assert {turn.turn_id: turn.over for turn in read} == {"q1": "finished", "q2": "finished", "q3": ""}
+            assert {turn.turn_id: turn.over for turn in read} == {
+                "q1": "finished",
+                "q2": "finished",
+                "q3": "",
+            }
         assert _ids((await _turns(chat, before=2))[0].messages) == expected["q1"]
         assert [stored.turn_id for stored in await chat.list_messages(limit=2)] == ["q1", "q2"]
         hits = await chat.search("orcas")
-        assert sorted((hit.message_id, hit.turn_id) for hit in hits) == [("late-q1", "q1"), ("late-q2", "q2")]
+        assert sorted((hit.message_id, hit.turn_id) for hit in hits) == [
+            ("late-q1", "q1"),
+            ("late-q2", "q2"),
+        ]
         async for update in chat.watch(limit=2):
             assert [stored.turn_id for stored in update.messages] == ["q1", "q2"]
             break

@@ -17,7 +17,11 @@ from convstore.testing.turn_sessions import calls
 
 __all__ = ["TurnResultContract"]
 
-_FOUND = [Document("Seals sleep.", metadata={"title": "Seals"}), "Orcas hunt.", ("Whales sing.", {"url": "https://w"})]
+_FOUND = [
+    Document("Seals sleep.", metadata={"title": "Seals"}),
+    "Orcas hunt.",
+    ("Whales sing.", {"url": "https://w"}),
+]
 
 
 class TurnResultContract:
@@ -28,7 +32,9 @@ class TurnResultContract:
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             asked = [{"name": "search", "args": {"n": number}, "id": "call"} for number in range(3)]
             await turn.append(AIMessage("", tool_calls=asked))
-            await asyncio.gather(*(turn.add_result(call, str(call.args["n"])) for call in reversed(turn.open_calls)))
+            await asyncio.gather(
+                *(turn.add_result(call, str(call.args["n"])) for call in reversed(turn.open_calls))
+            )
             assert turn.open_calls == []
             shown = (await turn.load_history()).messages
         assert [message.text for message in shown[2:]] == ["0", "1", "2"]
@@ -38,7 +44,9 @@ class TurnResultContract:
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("a", "b"))
             for call in turn.open_calls:
-                await turn.add_result(call, sources=[Document(f"from {call.name}"), Document(f"more of {call.name}")])
+                await turn.add_result(
+                    call, sources=[Document(f"from {call.name}"), Document(f"more of {call.name}")]
+                )
             texts = [message.text for message in turn.messages[2:]]
         assert texts == ["[1]\nfrom a\n\n[2]\nmore of a", "[3]\nfrom b\n\n[4]\nmore of b"]
         page = await chat.get_sources("3")
@@ -59,21 +67,41 @@ class TurnResultContract:
         """The sources get numbers and are shown, and the artifact is stored beside them."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("search"))
-            receipt = await turn.add_result(turn.open_calls[0], "Three.", sources=_FOUND, artifact={"took_ms": 12})
+            receipt = await turn.add_result(
+                turn.open_calls[0], "Three.", sources=_FOUND, artifact={"took_ms": 12}
+            )
             shown = (await turn.load_history()).messages[-1].text
         assert receipt.source_ids == (1, 3)
-        assert shown == "Three.\n\n[1] Seals\nSeals sleep.\n\n[2]\nOrcas hunt.\n\n[3] (https://w)\nWhales sing."
+        assert (
+            shown
+            == "Three.\n\n[1] Seals\nSeals sleep.\n\n[2]\nOrcas hunt.\n\n[3] (https://w)\nWhales sing."
+        )
         page = await chat.get_sources("1-3")
-        assert [source.content for source in page.sources] == ["Seals sleep.", "Orcas hunt.", "Whales sing."]
+        assert [source.content for source in page.sources] == [
+            "Seals sleep.",
+            "Orcas hunt.",
+            "Whales sing.",
+        ]
         [record] = await chat.get_tool_messages(receipt.message_ids)
         assert record.artifact["artifact"] == {"took_ms": 12}
 
     @pytest.mark.parametrize(
         "sources",
-        ["a text", _FOUND[0], {"a": 1}, [_FOUND[0], {"a": 1}], [5], [None], [" "], [_FOUND[0]] * 1_001],
+        [
+            "a text",
+            _FOUND[0],
+            {"a": 1},
+            [_FOUND[0], {"a": 1}],
+            [5],
+            [None],
+            [" "],
+            [_FOUND[0]] * 1_001,
+        ],
         ids=lambda value: type(value).__name__,
     )
-    async def test_a_value_that_is_no_source_is_refused(self, chat: Conversation, sources: Any) -> None:
+    async def test_a_value_that_is_no_source_is_refused(
+        self, chat: Conversation, sources: Any
+    ) -> None:
         """An invalid source raises InvalidInputError. Nothing is written, and the call stays open."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("search"))
@@ -89,15 +117,26 @@ class TurnResultContract:
             with pytest.raises(InvalidInputError, match="error"):
                 await turn.add_result(turn.open_calls[0], "broken", sources=_FOUND, error=True)
 
-    async def test_the_same_result_again_writes_nothing(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_the_same_result_again_writes_nothing(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """A repeated result, also in another worker, has the receipt of the first; another one is a conflict."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("read", "search"))
             plain, found = turn.open_calls
-            first = [await turn.add_result(plain, "yes"), await turn.add_result(found, sources=_FOUND)]
-            again = [await turn.add_result(plain, "yes"), await turn.add_result(found, sources=_FOUND)]
+            first = [
+                await turn.add_result(plain, "yes"),
+                await turn.add_result(found, sources=_FOUND),
+            ]
+            again = [
+                await turn.add_result(plain, "yes"),
+                await turn.add_result(found, sources=_FOUND),
+            ]
         async with await elsewhere.turn("r1") as turn:
-            again += [await turn.add_result(plain, "yes"), await turn.add_result(found, sources=_FOUND)]
+            again += [
+                await turn.add_result(plain, "yes"),
+                await turn.add_result(found, sources=_FOUND),
+            ]
             renamed = [Document("Seals sleep.", metadata={"title": "Other"}), *_FOUND[1:]]
             others: list[dict[str, Any]] = [
                 {"sources": _FOUND[:1]},
@@ -110,22 +149,33 @@ class TurnResultContract:
             for other in others:
                 with pytest.raises(ContentConflictError):
                     await turn.add_result(found, **other)
-        assert [receipt.ordinals for receipt in again] == 2 * [receipt.ordinals for receipt in first]
+        assert [receipt.ordinals for receipt in again] == 2 * [
+            receipt.ordinals for receipt in first
+        ]
         assert [receipt.written for receipt in again] == [0, 0, 0, 0]
         assert await kinds_of(chat) == ["human", "ai", "tool", "tool"]
 
-    async def test_copies_in_a_result_are_numbered_apart_and_repeated(self, chat: Conversation) -> None:
+    async def test_copies_in_a_result_are_numbered_apart_and_repeated(
+        self, chat: Conversation
+    ) -> None:
         """A result with a passage twice, after it was shown, is stored once by equal calls at once and later."""
         sources = [_FOUND[0], "New.", "New."]
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("first", "second"))
             first, second = turn.open_calls
             await turn.add_result(first, sources=sources[:1])
-            both = await asyncio.gather(*[turn.add_result(second, sources=sources) for _ in range(2)])
+            both = await asyncio.gather(
+                *[turn.add_result(second, sources=sources) for _ in range(2)]
+            )
             again = await turn.add_result(second, sources=sources)
         assert sorted(receipt.written for receipt in (*both, again)) == [0, 0, 1]
         assert await kinds_of(chat) == ["human", "ai", "tool", "tool"]
-        assert [source.source_id for source in (await chat.get_sources("1-9")).sources] == [1, 2, 3, 4]
+        assert [source.source_id for source in (await chat.get_sources("1-9")).sources] == [
+            1,
+            2,
+            3,
+            4,
+        ]
 
     async def test_a_result_of_unknown_outcome_is_repeated(
         self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
@@ -148,7 +198,9 @@ class TurnResultContract:
             receipt = await turn.add_result(call, sources=_FOUND)
             assert (receipt.written, turn.open_calls) == (0, [])
         assert await kinds_of(chat) == ["human", "ai", "tool"]
-        assert [source.content for source in (await chat.get_sources("1-3")).sources][1] == "Orcas hunt."
+        assert [source.content for source in (await chat.get_sources("1-3")).sources][
+            1
+        ] == "Orcas hunt."
 
     @pytest.mark.parametrize(
         ("content", "shown"),
@@ -162,7 +214,9 @@ class TurnResultContract:
         ],
         ids=repr,
     )
-    async def test_a_value_is_shown_as_json(self, chat: Conversation, content: Any, shown: str) -> None:
+    async def test_a_value_is_shown_as_json(
+        self, chat: Conversation, content: Any, shown: str
+    ) -> None:
         """A model reads JSON, not the repr of Python; content blocks stay blocks."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("look", "see"))

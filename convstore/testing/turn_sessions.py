@@ -36,7 +36,9 @@ __all__ = ["TurnSessionContract", "calls"]
 
 def calls(*names: str) -> AIMessage:
     """Return a message that calls some tools."""
-    return AIMessage("", tool_calls=[{"name": name, "args": {"n": 1}, "id": f"call_{name}"} for name in names])
+    return AIMessage(
+        "", tool_calls=[{"name": name, "args": {"n": 1}, "id": f"call_{name}"} for name in names]
+    )
 
 
 async def _waiting(chat: Conversation, turn_id: str = "r1") -> None:
@@ -49,7 +51,9 @@ async def _waiting(chat: Conversation, turn_id: str = "r1") -> None:
 class TurnSessionContract:
     """`turn`, `stop`, `decide`, and `append` with `after`."""
 
-    async def test_a_turn_is_asked_and_answered(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_turn_is_asked_and_answered(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Each message of a turn is stored before the call returns. The answer has the stamp of its view."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             assert (turn.is_running, turn.is_finished, turn.open_calls) == (True, False, [])
@@ -72,12 +76,15 @@ class TurnSessionContract:
                 await turn.append(message)
                 assert (turn.is_finished, turn.is_running) == (is_over, not is_over)
                 for reader in (chat, elsewhere):
-                    history, read = await reader.load_history(), await reader.get_turn("q1")
+                    history = await reader.load_history()
+                    read = await reader.get_turn("q1")
                     assert history.report.stubbed == ((result.id,) if is_over else ())
                     assert read
                     assert read.is_finished == is_over
 
-    async def test_a_repeated_request_finds_its_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_repeated_request_finds_its_answer(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The same request again, in any worker, has the messages of the log and nothing left to run."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append([calls("search")])
@@ -97,7 +104,9 @@ class TurnSessionContract:
             await chat.append_turn("r1", human=text, messages=[])
         assert await kinds_of(chat) == []
 
-    async def test_only_one_worker_works_on_a_conversation(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_only_one_worker_works_on_a_conversation(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The same request and another question are refused while a turn is held; the question is not stored."""
         async with await chat.turn("r1", human="Do seals sleep?"):
             for request, text in (("r1", "Do seals sleep?"), ("r2", "And orcas?")):
@@ -113,7 +122,10 @@ class TurnSessionContract:
     ) -> None:
         """Ten workers ask at once in a conversation that does not exist: one works, nine are told to come again."""
         chats = [new_store().conversation(**chat.scope) for _ in range(10)]
-        asked = [conversation.turn(f"r{number}", human="Who is first?") for number, conversation in enumerate(chats)]
+        asked = [
+            conversation.turn(f"r{number}", human="Who is first?")
+            for number, conversation in enumerate(chats)
+        ]
         found = await asyncio.gather(*asked, return_exceptions=True)
         kinds = [type(session) for session in found]
         assert (kinds.count(TurnSession), kinds.count(TurnBusyError)) == (1, 9), found
@@ -128,7 +140,9 @@ class TurnSessionContract:
             await turn.append(AIMessage("They do."))
         assert await kinds_of(chat) == ["human", "ai"]
 
-    async def test_a_second_question_waits(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_second_question_waits(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """With ``busy="wait"`` a second question is stored after the first answer, once the first turn is left."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             waiting = asyncio.ensure_future(elsewhere.turn("r2", human="And orcas?", busy="wait"))
@@ -137,10 +151,14 @@ class TurnSessionContract:
             assert await kinds_of(chat) == ["human", "ai", "human"]
             assert second.turn_id == "r2"
 
-    async def test_another_question_interrupts(self, hurried: Conversation, elsewhere: Conversation) -> None:
+    async def test_another_question_interrupts(
+        self, hurried: Conversation, elsewhere: Conversation
+    ) -> None:
         """The turn that runs is asked to stop, and marked as finished when its worker leaves it."""
         async with await hurried.turn("r1", human="Do seals sleep?") as turn:
-            interrupting = asyncio.ensure_future(elsewhere.turn("r2", human="And orcas?", busy="interrupt"))
+            interrupting = asyncio.ensure_future(
+                elsewhere.turn("r2", human="And orcas?", busy="interrupt")
+            )
             while turn.is_running:
                 await turn.load_history()
                 await asyncio.sleep(0.01)  # in memory a load does not let others run
@@ -149,7 +167,9 @@ class TurnSessionContract:
         async with await hurried.turn("r1", human="Do seals sleep?") as again:
             assert (again.is_finished, again.is_stopped, again.answer) == (True, True, None)
 
-    async def test_a_stopped_turn_is_finished(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_stopped_turn_is_finished(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """`stop` finishes a turn that no worker holds, and returns False for a finished or unknown turn."""
         async with await chat.turn("r1", human="Do seals sleep?"):
             pass
@@ -159,7 +179,9 @@ class TurnSessionContract:
         assert not await elsewhere.stop("r1")
         assert not await elsewhere.stop("r2")
 
-    async def test_a_person_decides_later(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_person_decides_later(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """A waiting turn holds no lease; after the decision any worker runs the call as it was decided."""
         async with await chat.turn("r1", human="Pay the bill") as turn:
             await turn.append(calls("pay"))
@@ -175,7 +197,9 @@ class TurnSessionContract:
             await again.append(AIMessage("Done."))
 
     @pytest.mark.parametrize(("verdict", "status"), [("reject", "error"), ("respond", "success")])
-    async def test_a_decision_may_be_the_result(self, chat: Conversation, verdict: Any, status: str) -> None:
+    async def test_a_decision_may_be_the_result(
+        self, chat: Conversation, verdict: Any, status: str
+    ) -> None:
         """A rejected call has an error as its result, one that a person answered the person's text."""
         await _waiting(chat)
         await chat.decide("r1", "call_pay", verdict, message="too much")
@@ -184,7 +208,9 @@ class TurnSessionContract:
             assert (turn.is_running, turn.open_calls, result.status) == (True, [], status)
             assert "too much" in result.text
 
-    async def test_the_first_decision_stands(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_the_first_decision_stands(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The same again does nothing; another one is refused, also of two at once."""
         await _waiting(chat)
         both = (
@@ -198,7 +224,9 @@ class TurnSessionContract:
         with pytest.raises(DecisionConflictError, match=by):
             await elsewhere.decide("r1", "call_pay", "reject")
 
-    async def test_a_new_question_closes_a_waiting_turn(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_new_question_closes_a_waiting_turn(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """A new question adds results to the open calls of a waiting turn. Later decisions are refused."""
         await _waiting(chat)
         async with await elsewhere.turn("r2", human="Never mind") as turn:
@@ -217,7 +245,9 @@ class TurnSessionContract:
             ("call_pay", "edit", 1),
         ],
     )
-    async def test_a_decision_is_checked(self, chat: Conversation, call: str, verdict: Any, args: Any) -> None:
+    async def test_a_decision_is_checked(
+        self, chat: Conversation, call: str, verdict: Any, args: Any
+    ) -> None:
         """An unknown call, an unknown verdict, missing or wrong arguments are refused."""
         await _waiting(chat)
         with pytest.raises(InvalidInputError):
@@ -225,7 +255,9 @@ class TurnSessionContract:
         async with await chat.turn("r1") as turn:
             assert turn.is_waiting
 
-    async def test_a_turn_is_finished_without_an_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_turn_is_finished_without_an_answer(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Views of others then show its results as those of any finished turn."""
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.append(calls("book"))
@@ -247,7 +279,8 @@ class TurnSessionContract:
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
         async with await later.turn("r1", human="Do seals sleep?") as turn:
             assert [call.name for call in turn.open_calls] == ["search"]
-            [call], query = old.open_calls, {"conversation": (await chat.info()).conversation_id}
+            [call] = old.open_calls
+            query = {"conversation": (await chat.info()).conversation_id}
             entries = await database["log"].count_documents(query)
             for late in (old.reserve(1), old.add_result(call, "stale"), old.finish()):
                 with pytest.raises(TurnLostError):
@@ -279,12 +312,18 @@ class TurnSessionContract:
         )
         assert '"fence"' in last["event"][0]
 
-    async def test_a_changed_event_is_damage(self, chat: Conversation, elsewhere: Conversation, database: Any) -> None:
+    async def test_a_changed_event_is_damage(
+        self, chat: Conversation, elsewhere: Conversation, database: Any
+    ) -> None:
         """An altered turn event fails its checksum: `turn` raises CorruptDocumentError and `verify` reports it."""
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.finish()
         query = {"conversation": (await chat.info()).conversation_id}
-        [entry] = [document async for document in database["log"].find(query) if "finish" in str(document.get("event"))]
+        [entry] = [
+            document
+            async for document in database["log"].find(query)
+            if "finish" in str(document.get("event"))
+        ]
         event = [entry["event"][0].replace("finish", "stop"), entry["event"][1]]
         await database["log"].update_one(query | {"_id": entry["_id"]}, {"$set": {"event": event}})
         with pytest.raises(CorruptDocumentError, match=entry["_id"]):
@@ -292,13 +331,17 @@ class TurnSessionContract:
         assert not (await chat.store.verify(**chat.scope)).ok
         await chat.delete()
 
-    async def test_a_held_lease_is_renewed(self, chat: Conversation, hurried: Conversation, database: Any) -> None:
+    async def test_a_held_lease_is_renewed(
+        self, chat: Conversation, hurried: Conversation, database: Any
+    ) -> None:
         """A worker's lease is renewed in the background, so long calls do not lose the turn."""
         async with await hurried.turn("r1", human="Do seals sleep?"), asyncio.timeout(60):
             query = {"conversation": (await chat.info()).conversation_id, "turn": {"$exists": True}}
             until = (await database["log"].find_one(query))["turn"]["until"]
             while (await database["log"].find_one(query))["turn"]["until"] <= until:  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0.01)  # a call in memory may be over without leaving the event loop to others
+                await asyncio.sleep(
+                    0.01
+                )  # a call in memory may be over without leaving the event loop to others
 
     async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
@@ -311,7 +354,9 @@ class TurnSessionContract:
         await turn.append(AIMessage("They do."))
         assert [message.text async for message in chat.messages()][-1] == "They do."
 
-    async def test_an_answer_of_a_session_has_its_question(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_an_answer_of_a_session_has_its_question(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """If a question was appended without a lease meanwhile, the answer is refused."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.append_turn("r2", human="And orcas?")
@@ -319,7 +364,9 @@ class TurnSessionContract:
                 await turn.append(AIMessage("They do."))
         assert await kinds_of(chat) == ["human", "human"]
 
-    async def test_a_deleted_conversation_gets_no_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_deleted_conversation_gets_no_answer(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The answer to a turn of a deleted conversation is not written to the scope's next conversation."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.delete()
@@ -328,7 +375,9 @@ class TurnSessionContract:
                 await turn.append(AIMessage("They do."))
         assert await kinds_of(elsewhere) == ["human"]
 
-    async def test_a_session_is_used_until_it_is_left(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_session_is_used_until_it_is_left(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """A turn session can be entered only once. Appending after it was left raises TurnLostError."""
         turn = await chat.turn("r1", human="Do seals sleep?")
         async with turn:
@@ -354,7 +403,8 @@ class TurnSessionContract:
         self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A client that goes away while the lease is taken may ask again at once."""
-        take, asked = TurnLeases.take, list[asyncio.Task[TurnSession]]()
+        take = TurnLeases.take
+        asked = list[asyncio.Task[TurnSession]]()
 
         async def cancelled(*args: Any, **options: Any) -> Any:
             taken = await take(*args, **options)
@@ -372,7 +422,9 @@ class TurnSessionContract:
         async with await elsewhere.turn("r1", human="Do seals sleep?") as turn:
             assert turn.is_running
 
-    async def test_a_rewound_turn_is_left(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_rewound_turn_is_left(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """A session whose question was rewound writes nothing, and leaving it is no error, though it was stopped."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
@@ -385,7 +437,11 @@ class TurnSessionContract:
     async def test_calls_with_one_id_are_decided_apart(self, chat: Conversation) -> None:
         """Models repeat ids of calls, so a decision may name the id of the call's result."""
         async with await chat.turn("r1", human="Pay both") as turn:
-            await turn.append(AIMessage("", tool_calls=[{"name": name, "args": {}, "id": "call"} for name in "ab"]))
+            await turn.append(
+                AIMessage(
+                    "", tool_calls=[{"name": name, "args": {}, "id": "call"} for name in "ab"]
+                )
+            )
             for call in turn.open_calls:
                 await turn.wait_for(call)
             waiting = turn.waiting_calls
@@ -407,7 +463,9 @@ class TurnSessionContract:
         async with await chat.turn("r1"):  # the refused call gave the lease back
             pass
 
-    @pytest.mark.parametrize("reply", ["text", AIMessage("x", id="r1"), HumanMessage("x", id="r1"), None])
+    @pytest.mark.parametrize(
+        "reply", ["text", AIMessage("x", id="r1"), HumanMessage("x", id="r1"), None]
+    )
     async def test_a_reply_is_checked(self, chat: Conversation, reply: Any) -> None:
         """A message with the id of the question and anything that is no message are refused, and the turn goes on."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
@@ -415,7 +473,9 @@ class TurnSessionContract:
                 await turn.append(reply)
             await turn.append(AIMessage("They do."))
 
-    async def test_an_append_may_depend_on_the_end(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_an_append_may_depend_on_the_end(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """With `after`, an append succeeds only at that end of the log or if its messages are already stored."""
         said: list[BaseMessage] = [AIMessage("Hello", id="a")]
         await chat.append(said, after=0)
@@ -426,7 +486,9 @@ class TurnSessionContract:
         assert (caught.value.after, caught.value.last) == (1, 2)
         assert len(await kinds_of(chat)) == 2
 
-    async def test_a_rewind_restores_how_a_turn_ended(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_rewind_restores_how_a_turn_ended(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Rewinding the next question leaves a turn finished. Rewinding the end of the turn reopens it."""
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.append(calls("book"))

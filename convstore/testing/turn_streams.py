@@ -18,10 +18,13 @@ from convstore.turns.streaming import DRAFT_SECONDS
 
 __all__ = ["TurnStreamContract"]
 
-_PATIENCE, _NOTICED = 60.0, 2.0
+_PATIENCE = 60.0
+_NOTICED = 2.0
 
 
-async def _stream(chunks: list[Any], error: BaseException | None = None, closed: list[str] | None = None) -> Any:
+async def _stream(
+    chunks: list[Any], error: BaseException | None = None, closed: list[str] | None = None
+) -> Any:
     """Yield chunks, and wait at an event; note when the stream is closed."""
     try:
         for chunk in chunks:
@@ -39,7 +42,9 @@ async def _draft_in(chat: Conversation, text: str) -> None:
     """Wait until the first turn has this draft."""
     async with asyncio.timeout(_PATIENCE):
         while (turn := await chat.get_turn("r1")) is None or turn.draft != text:  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0.01)  # a call in memory may be over without leaving the event loop to others
+            await asyncio.sleep(
+                0.01
+            )  # a call in memory may be over without leaving the event loop to others
 
 
 class TurnStreamContract:
@@ -55,7 +60,9 @@ class TurnStreamContract:
         *_, answer = await chat.list_messages()
         assert answer.stamp == history.stamp
 
-    async def test_a_stream_that_breaks_leaves_a_draft(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_stream_that_breaks_leaves_a_draft(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The turn is unfinished, the draft is what was yielded, and the same request asks again."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(ConnectionError):
@@ -83,7 +90,11 @@ class TurnStreamContract:
             assert again.draft == ""
 
     async def test_a_draft_is_seen_while_its_reply_is_streamed(
-        self, chat: Conversation, elsewhere: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self,
+        chat: Conversation,
+        elsewhere: Conversation,
+        new_store: Callable[..., ConversationStore],
+        database: Any,
     ) -> None:
         """Other workers see the draft while the reply is streamed. Storing the reply deletes the draft."""
         hurried = new_store(clock=ahead(0, hurry=100)).conversation(**chat.scope)
@@ -105,7 +116,8 @@ class TurnStreamContract:
     ) -> None:
         """A stalled stream whose lease was taken over does not change the draft of the new worker."""
         slow = new_store(clock=ahead(-60, hurry=100)).conversation(**chat.scope)
-        old, gate = await slow.turn("r1", human="Do seals sleep?"), asyncio.Event()
+        old = await slow.turn("r1", human="Do seals sleep?")
+        gate = asyncio.Event()
 
         async def reply() -> Any:
             yield "They do not"
@@ -128,7 +140,9 @@ class TurnStreamContract:
         assert isinstance(reading.exception(), ConnectionError)
         await _draft_in(chat, "They do")
 
-    async def test_a_draft_is_deleted_with_its_conversation(self, chat: Conversation, database: Any) -> None:
+    async def test_a_draft_is_deleted_with_its_conversation(
+        self, chat: Conversation, database: Any
+    ) -> None:
         """Deleting a conversation deletes its drafts and counts them in the receipt."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(ConnectionError):
@@ -147,7 +161,9 @@ class TurnStreamContract:
         query = {"conversation": (await chat.info()).conversation_id}
         [document] = await database["drafts"].find(query).to_list(None)
         text, seal = document["draft"]
-        await database["drafts"].update_one(query, {"$set": {"draft": [text.replace("They", "They do not"), seal]}})
+        await database["drafts"].update_one(
+            query, {"$set": {"draft": [text.replace("They", "They do not"), seal]}}
+        )
         await _draft_in(chat, "")
         async with await chat.turn("r1") as turn:
             assert (turn.is_running, turn.draft) == (True, "")
@@ -164,14 +180,18 @@ class TurnStreamContract:
             stream = turn.stream(_stream(["They ", "do"], closed=closed))
             assert await anext(stream) == "They "
             await stream.aclose()
-            reading = asyncio.ensure_future(anext(turn.stream(_stream([asyncio.Event()], closed=closed))))
+            reading = asyncio.ensure_future(
+                anext(turn.stream(_stream([asyncio.Event()], closed=closed)))
+            )
             await asyncio.sleep(0)
             reading.cancel()
             await asyncio.wait([reading])
         assert closed == ["closed", "closed"]
         assert await kinds_of(chat) == ["human"]
 
-    async def test_a_stopped_stream_of_an_sdk_is_closed(self, hurried: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_stopped_stream_of_an_sdk_is_closed(
+        self, hurried: Conversation, elsewhere: Conversation
+    ) -> None:
         """A stop calls `close` on a source object that cancellation does not end, such as an SDK's stream."""
 
         class Source:
@@ -194,10 +214,16 @@ class TurnStreamContract:
 
     @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
     async def test_a_stopped_stream_ends_in_the_middle(
-        self, elsewhere: Conversation, new_store: Callable[..., ConversationStore], on_stop: Any, texts: list[str]
+        self,
+        elsewhere: Conversation,
+        new_store: Callable[..., ConversationStore],
+        on_stop: Any,
+        texts: list[str],
     ) -> None:
         """Within two seconds the source is closed while it waits; what was said is the answer, or nothing."""
-        closed, waits = list[str](), list[float]()  # those before it looks, the last ones after the stop
+        # those before it looks, the last ones after the stop
+        closed = list[str]()
+        waits = list[float]()
 
         async def hurry(seconds: float) -> None:
             if seconds != DRAFT_SECONDS and not turn.is_stopped:
@@ -206,7 +232,9 @@ class TurnStreamContract:
 
         chat = new_store(clock=Clock(sleep=hurry)).conversation(**elsewhere.scope)
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            async for _ in turn.stream(_stream(["They ", asyncio.Event()], closed=closed), on_stop=on_stop):
+            async for _ in turn.stream(
+                _stream(["They ", asyncio.Event()], closed=closed), on_stop=on_stop
+            ):
                 await elsewhere.stop("r1")
                 waits = waits[-1:]
             assert (len(waits) in {1, 2}, max(waits) <= _NOTICED) == (True, True)
@@ -214,18 +242,28 @@ class TurnStreamContract:
         assert closed == ["closed"]
         found = await elsewhere.get_turn("r1")
         assert found is not None
-        assert (found.is_finished, [message.text for message in found.messages[1:]]) == (True, texts)
+        assert (found.is_finished, [message.text for message in found.messages[1:]]) == (
+            True,
+            texts,
+        )
 
-    async def test_a_client_stops_a_stream_and_leaves(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_client_stops_a_stream_and_leaves(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The stop is not lost with the worker that had no time to notice it."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             assert await anext(turn.stream(_stream(["They ", asyncio.Event()]))) == "They "
             assert await elsewhere.stop("r1")
         found = await elsewhere.get_turn("r1")
         assert found is not None
-        assert (found.is_finished, [message.text for message in found.messages[1:]]) == (True, ["They "])
+        assert (found.is_finished, [message.text for message in found.messages[1:]]) == (
+            True,
+            ["They "],
+        )
 
-    async def test_calls_of_a_stopped_stream_are_closed(self, hurried: Conversation, elsewhere: Conversation) -> None:
+    async def test_calls_of_a_stopped_stream_are_closed(
+        self, hurried: Conversation, elsewhere: Conversation
+    ) -> None:
         """A call that was cut off gets an error as its result, so that no view has it open."""
         call = ToolCallChunk(name="search", args='{"n":', id="c", index=0, type="tool_call_chunk")
         said = AIMessageChunk(content="Let me see", tool_call_chunks=[call])
@@ -270,7 +308,9 @@ class TurnStreamContract:
                 async for _ in turn.stream(_stream(["They"], ConnectionError()), redact=int):  # type: ignore[arg-type]
                     pass
         lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
-        assert sum("has no drafts, as their redactor raises ValueError" in line for line in lines) == 1
+        assert (
+            sum("has no drafts, as their redactor raises ValueError" in line for line in lines) == 1
+        )
         found = await chat.get_turn("r1")
         assert found is not None
         assert found.draft == ""
@@ -283,7 +323,9 @@ class TurnStreamContract:
                     pass
             assert turn.is_running
 
-    async def test_a_stream_is_stopped_before_it_begins(self, hurried: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_stream_is_stopped_before_it_begins(
+        self, hurried: Conversation, elsewhere: Conversation
+    ) -> None:
         """A source that is awaited is not waited for after a stop."""
         async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
@@ -298,7 +340,16 @@ class TurnStreamContract:
                     pass
 
     @pytest.mark.parametrize(
-        "source", [None, "text", [1], object(), ["a", 1], [{"choices": 3}], [{"type": "content_block_delta"}]]
+        "source",
+        [
+            None,
+            "text",
+            [1],
+            object(),
+            ["a", 1],
+            [{"choices": 3}],
+            [{"type": "content_block_delta"}],
+        ],
     )
     async def test_a_stream_is_checked(self, chat: Conversation, source: Any) -> None:
         """A source that is no stream, or that yields unsupported values, raises InvalidInputError."""

@@ -64,7 +64,11 @@ class TurnVariantContract:
             assert [message.text for message in (await turn.load_history()).messages] == ["Q1"]
             await turn.append(CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
-            assert [message.text for message in (await turn.load_history()).messages] == ["Q1", "", "found"]
+            assert [message.text for message in (await turn.load_history()).messages] == [
+                "Q1",
+                "",
+                "found",
+            ]
             assert await shown(elsewhere) == ["Q1", "A1"]
             assert await chat.search("found") == []
             await turn.append(AIMessage("B1"))
@@ -75,7 +79,9 @@ class TurnVariantContract:
         [record] = await chat.get_tool_messages([str(old[0].message.id)])
         assert record.content == "A1"
 
-    async def test_a_repeated_wish_finds_its_answer(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_repeated_wish_finds_its_answer(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Repeating a `regenerate` key returns its finished answer, even if another answer is active."""
         await ask(chat, 1)
         await _answer(chat, "q1", "one", "B1")
@@ -102,7 +108,9 @@ class TurnVariantContract:
             await turn.append(AIMessage("B1"))
         assert await shown(chat) == ["Q1", "", "found", "B1"]
 
-    async def test_one_worker_makes_a_variant(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_one_worker_makes_a_variant(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """While one worker makes a variant, `regenerate` in another worker raises TurnBusyError."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="one"):
@@ -131,14 +139,22 @@ class TurnVariantContract:
         await _answer(chat, "q1", "click", "B1")
         await ask(chat, 3)
         await ask(chat, 4, instead_of="q1")
-        expected = {"q1": ["Q1", "A1", "Q2", "A2"], "click": ["Q1", "B1", "Q3", "A3"], "q4": ["Q4", "A4"]}
+        expected = {
+            "q1": ["Q1", "A1", "Q2", "A2"],
+            "click": ["Q1", "B1", "Q3", "A3"],
+            "q4": ["Q4", "A4"],
+        }
         found = await elsewhere.variants("q1")
         assert [(variant.variant_id, variant.turn_id, variant.is_active) for variant in found] == [
             ("q1", "q1", False),
             ("click", "q1", False),
             ("q4", "q4", True),
         ]
-        assert [(variant.number, variant.count) for variant in await chat.variants("q4")] == [(1, 3), (2, 3), (3, 3)]
+        assert [(variant.number, variant.count) for variant in await chat.variants("q4")] == [
+            (1, 3),
+            (2, 3),
+            (3, 3),
+        ]
         query = {"conversation": (await chat.info()).conversation_id}
         for variant in (*found, *found[::-1]):
             await elsewhere.activate(variant)
@@ -164,7 +180,9 @@ class TurnVariantContract:
         await chat.activate((await chat.variants("q2"))[0])
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
 
-    async def test_others_append_meanwhile(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_others_append_meanwhile(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Their messages follow the old answer, are shown with it, and go and come back with it."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
@@ -172,7 +190,11 @@ class TurnVariantContract:
             await elsewhere.append(AIMessage("note", id="note"))
             assert await shown(elsewhere) == ["Q1", "A1", "note"]
             await turn.add_result(turn.open_calls[0], "found")
-            assert [message.text for message in (await turn.load_history()).messages] == ["Q1", "", "found"]
+            assert [message.text for message in (await turn.load_history()).messages] == [
+                "Q1",
+                "",
+                "found",
+            ]
             await turn.append(AIMessage("B1"))
         assert await shown(elsewhere) == ["Q1", "", "found", "B1"]
         await chat.activate((await chat.variants("q1"))[0])
@@ -195,7 +217,9 @@ class TurnVariantContract:
         await chat.activate((await chat.variants("q1"))[0])
         assert await shown(chat) == ["Q1", "A1"]
 
-    async def test_its_place_is_rewound_meanwhile(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_its_place_is_rewound_meanwhile(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """A turn that is rewound while its replacement is made can be activated again."""
         await ask(chat, 1)
         async with await chat.turn("q2", human="Q2", instead_of="q1") as turn:
@@ -223,7 +247,10 @@ class TurnVariantContract:
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
         query = {"conversation": (await chat.info()).conversation_id, "messages": {"$exists": True}}
-        [entry] = [document async for document in database["log"].find(query | {"branch": {"$exists": True}})]
+        [entry] = [
+            document
+            async for document in database["log"].find(query | {"branch": {"$exists": True}})
+        ]
         assert (await chat.store.verify(**chat.scope)).ok
         tokens = entry["branch"]["tokens"] + 1
         await database["log"].update_one({"_id": entry["_id"]}, {"$set": {"branch.tokens": tokens}})
@@ -269,7 +296,9 @@ class TurnVariantContract:
         await chat.undo_rewind()
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
 
-    async def test_a_stopped_answer(self, elsewhere: Conversation, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_a_stopped_answer(
+        self, elsewhere: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """The text streamed before a stop becomes the new answer. Without any text the old answer stays."""
         chat = new_store(clock=ahead(0, hurry=50)).conversation(**elsewhere.scope)
         await ask(chat, 1)
@@ -292,7 +321,9 @@ class TurnVariantContract:
         assert [len(read.messages) async for read in chat.turns()] == [4]
         assert await shown(chat) == ["Q1", "", "found", "B1"]
 
-    async def test_the_view_of_a_variant_is_built_again(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_the_view_of_a_variant_is_built_again(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The stamp of its answer gives exactly what the model had, and that of another reader what it was shown."""
         await ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
@@ -307,9 +338,13 @@ class TurnVariantContract:
             past = await chat.view_at(stamp if view is history else plain.stamp)
             assert (past.match, past.messages) == ("exact", view.messages)
 
-    async def test_a_summary_covers_the_old_answer(self, new_store: Callable[..., ConversationStore]) -> None:
+    async def test_a_summary_covers_the_old_answer(
+        self, new_store: Callable[..., ConversationStore]
+    ) -> None:
         """Each variant has its own summary, which its view shows again once the variant is activated."""
-        chat = new_store(summarizer=_summarize).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
+        chat = new_store(summarizer=_summarize).conversation(
+            user_id="ada", thread_id=uuid.uuid4().hex
+        )
         await ask(chat, *range(1, 13))
         assert (await chat.compact(force=True)).status == "done"
         before = await chat.load_history()
@@ -318,7 +353,9 @@ class TurnVariantContract:
         await ask(chat, *range(13, 25))
         assert (await chat.compact(force=True)).status == "done"
         after = await chat.load_history()
-        for variant, history in zip([*await chat.variants("q1")] * 2, [before, after] * 2, strict=True):
+        for variant, history in zip(
+            [*await chat.variants("q1")] * 2, [before, after] * 2, strict=True
+        ):
             await chat.activate(variant)
             assert (await chat.load_history()).messages == history.messages
 
@@ -345,15 +382,22 @@ class TurnVariantContract:
         assert [variant.count for variant in await chat.variants("q1")] == [1]
 
     async def test_a_crash_at_any_write_leaves_one_answer_whole(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], monkeypatch: pytest.MonkeyPatch
+        self,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Whichever write is the last one, before or after it reached the server, the same wish completes it."""
         await ask(chat, 1)
-        insert, old = Log.insert, ["Q1", "A1"]
+        insert = Log.insert
+        old = ["Q1", "A1"]
         for number in range(8):
-            left, text = number // 2, f"B{number}"
+            left = number // 2
+            text = f"B{number}"
 
-            async def failing(log: Log, *args: Any, after: bool = number % 2 == 1, **options: Any) -> None:
+            async def failing(
+                log: Log, *args: Any, after: bool = number % 2 == 1, **options: Any
+            ) -> None:
                 nonlocal left
                 left -= 1
                 if left >= 0 or after:

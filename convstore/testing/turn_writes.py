@@ -11,7 +11,12 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import ContentConflictError, StoreUnavailableError, TurnClosedError, TurnLostError
+from convstore.exceptions import (
+    ContentConflictError,
+    StoreUnavailableError,
+    TurnClosedError,
+    TurnLostError,
+)
 from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.store import ConversationStore
@@ -27,7 +32,9 @@ class TurnWriteContract:
     """`TurnSession.append`, `add_result` and `finish` at the same time as a stop, and after a takeover."""
 
     @pytest.mark.parametrize("end", ["finish", "stop"])
-    async def test_a_turn_that_ended_stays_ended(self, chat: Conversation, elsewhere: Conversation, end: str) -> None:
+    async def test_a_turn_that_ended_stays_ended(
+        self, chat: Conversation, elsewhere: Conversation, end: str
+    ) -> None:
         """Results written at the same time come before the end, or are refused; their calls stay without a result."""
         turn = await chat.turn("r1", human="Look everywhere")
         await turn.append(calls("a", "b", "c"))
@@ -132,16 +139,25 @@ class TurnWriteContract:
             slow = await chat.store.conversation(**scope).turn("r1", human="Do seals sleep?")
             await slow.append(calls("search"))
             [call] = slow.open_calls
-            async with await later.store.conversation(**scope).turn(successor, human="Do seals sleep?") as turn:
+            async with await later.store.conversation(**scope).turn(
+                successor, human="Do seals sleep?"
+            ) as turn:
                 await turn.finish()
-            for late in (slow.add_result(call, "late"), slow.append(AIMessage("Late.")), slow.finish()):
+            for late in (
+                slow.add_result(call, "late"),
+                slow.append(AIMessage("Late.")),
+                slow.finish(),
+            ):
                 with pytest.raises(TurnLostError):
                     await late
             assert "tool" not in await kinds_of(later.store.conversation(**scope))
 
-    async def test_each_reply_is_a_message_of_its_own(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_each_reply_is_a_message_of_its_own(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """An id that the log has for another message is replaced by a new one; the same append again writes nothing."""
-        call, answer = calls("search"), AIMessage("Fish.", id="cached-2")
+        call = calls("search")
+        answer = AIMessage("Fish.", id="cached-2")
         call.id = "cached-1"
         for number in ("1", "2"):
             async with await chat.turn(f"r{number}", human="What do orcas eat?") as turn:
@@ -161,10 +177,18 @@ class TurnWriteContract:
                 assert (last.text, empty.id != "") == ("Seals, too.", True)
             async with await elsewhere.turn(f"r{number}") as again:
                 assert (await again.append(empty)).written == 0
-                assert [message.type for message in again.messages] == ["human", *["ai", "tool"] * 2, "ai", "ai", "ai"]
+                assert [message.type for message in again.messages] == [
+                    "human",
+                    *["ai", "tool"] * 2,
+                    "ai",
+                    "ai",
+                    "ai",
+                ]
         assert len({message.id for message in [stored async for stored in chat.messages()]}) == 16
 
-    async def test_parallel_appends_without_ids_are_one_message_each(self, chat: Conversation) -> None:
+    async def test_parallel_appends_without_ids_are_one_message_each(
+        self, chat: Conversation
+    ) -> None:
         """Results get the ids of their calls, replies ids of their own, and the same objects again write nothing."""
         async with await chat.turn("r1", human="Look everywhere") as turn:
             await turn.append(calls("a", "b", "c"))
@@ -173,14 +197,20 @@ class TurnWriteContract:
             await asyncio.gather(*map(turn.append, results))
             assert {result.id for result in results} == expected
             same = "The same."
-            replies: list[Any] = [AIMessage(same), AIMessage(same), {"role": "assistant", "content": same}]
+            replies: list[Any] = [
+                AIMessage(same),
+                AIMessage(same),
+                {"role": "assistant", "content": same},
+            ]
             receipts = await asyncio.gather(*map(turn.append, replies))
             assert [receipt.written for receipt in receipts] == [1, 1, 1]
             for result in results:
                 assert (await turn.append(result)).written == 0
         assert await kinds_of(chat) == ["human", "ai", *["tool"] * 3, *["ai"] * 3]
 
-    async def test_a_turn_goes_on_after_a_rewind_within_it(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_turn_goes_on_after_a_rewind_within_it(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """Replies and results have ids of their own then, also with the same text."""
         async with await chat.turn("r1", human="What do orcas eat?") as turn:
             await turn.append(calls("search"))
@@ -215,7 +245,10 @@ class TurnWriteContract:
         async with await chat.turn("r1", human="What do orcas eat?") as turn:
             await turn.append(AIMessage("Fish.", id="cached"))
         async with await chat.turn("r2", human="What do orcas eat?") as turn:
-            for reply in (AIMessage("Fish.", id="cached"), {"role": "assistant", "content": "And seals."}):
+            for reply in (
+                AIMessage("Fish.", id="cached"),
+                {"role": "assistant", "content": "And seals."},
+            ):
                 monkeypatch.setattr(Log, "insert", failing)
                 with pytest.raises(StoreUnavailableError):
                     await turn.append(reply)
@@ -237,7 +270,9 @@ class TurnWriteContract:
             assert turn.messages[-1].text == result.message.text
             assert turn.messages[-1].id != result.message.id
 
-    async def test_a_call_that_waits_again_is_closed_again(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_call_that_waits_again_is_closed_again(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """After a rewind of the result that a new question gave it, it is decided, or closed by the next question."""
         for end in ("decide", "ask"):
             ids = [f"{end}{number}" for number in range(3)]
@@ -269,11 +304,16 @@ class TurnWriteContract:
                     await turn.append(AIMessage("They do."))
             if end == "stop":
                 await elsewhere.stop(end)
-            await elsewhere.append(ToolMessage("late", tool_call_id="call_search", id=f"late {end}"))
+            await elsewhere.append(
+                ToolMessage("late", tool_call_id="call_search", id=f"late {end}")
+            )
             await elsewhere.append(SystemMessage("The user uploaded a file."))
             async with await elsewhere.turn(end) as again:
                 assert (again.is_finished, again.is_running, again.open_calls) == (True, False, [])
-                assert (again.is_stopped, again.answer is not None) == (end == "stop", end == "answer")
+                assert (again.is_stopped, again.answer is not None) == (
+                    end == "stop",
+                    end == "answer",
+                )
                 assert again.messages[-1].id == f"late {end}"
 
     async def test_human_messages_of_a_session_belong_to_its_turn(
@@ -283,7 +323,9 @@ class TurnWriteContract:
         async with await chat.turn("r1", human="What is on page 3?") as turn:
             await turn.append(calls("page"))
             await turn.add_result(turn.open_calls[0], "orca " * 1_000)
-            await turn.append([HumanMessage([_IMAGE]), {"role": "user", "content": "Look at the picture."}])
+            await turn.append(
+                [HumanMessage([_IMAGE]), {"role": "user", "content": "Look at the picture."}]
+            )
             assert (turn.is_running, len(turn.messages), turn.open_calls) == (True, 5, [])
             shown = (await turn.load_history()).messages
             assert [len(message.text) for message in shown if message.type == "tool"] == [5_000]

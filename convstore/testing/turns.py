@@ -56,7 +56,13 @@ class TurnContract:
         assert turn is not None
         assert (asked.message_ids, asked.written, answered.written) == (("r1",), 1, 3)
         assert [message.id for message in turn.messages] == ["r1", *answered.message_ids]
-        assert (turn.turn_id, turn.number, turn.first, turn.last, turn.is_finished) == ("r1", 1, 1, 4, True)
+        assert (turn.turn_id, turn.number, turn.first, turn.last, turn.is_finished) == (
+            "r1",
+            1,
+            1,
+            4,
+            True,
+        )
         assert same_messages((await _turns(chat))[0].messages, turn.messages)
 
     async def test_a_request_made_again_writes_nothing(
@@ -69,7 +75,9 @@ class TurnContract:
             receipts = [
                 await again.append_turn("r1", human=HumanMessage("Do seals sleep?")),
                 await again.append_turn("r1", messages=_answer()),
-                await again.append_turn("r1", human={"role": "user", "content": "Do seals sleep?"}, messages=_answer()),
+                await again.append_turn(
+                    "r1", human={"role": "user", "content": "Do seals sleep?"}, messages=_answer()
+                ),
                 await again.append_turn("r1", messages=_answer()[:1]),
             ]
             assert [receipt.written for receipt in receipts] == [0, 0, 0, 0]
@@ -86,7 +94,10 @@ class TurnContract:
         """Each call names the turn from its beginning, and only what is new is written."""
         answer = _answer()
         await chat.append_turn("r1", human="Do seals sleep?")
-        written = [(await chat.append_turn("r1", messages=answer[:count])).written for count in (1, 2, 3, 3)]
+        written = [
+            (await chat.append_turn("r1", messages=answer[:count])).written
+            for count in (1, 2, 3, 3)
+        ]
         assert written == [1, 1, 1, 0]
         assert same_messages((await _turns(chat))[0].messages[1:], answer)
 
@@ -98,14 +109,24 @@ class TurnContract:
         workers = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
         answers = [[AIMessage(f"Answer {number}", id=f"run-{number}")] for number in range(4)]
         outcomes = await asyncio.gather(
-            *(worker.append_turn("r1", messages=answer) for worker, answer in zip(workers, answers, strict=True)),
+            *(
+                worker.append_turn("r1", messages=answer)
+                for worker, answer in zip(workers, answers, strict=True)
+            ),
             return_exceptions=True,
         )
-        assert sum(isinstance(outcome, TurnConflictError) and outcome.is_newest for outcome in outcomes) == 3
+        assert (
+            sum(
+                isinstance(outcome, TurnConflictError) and outcome.is_newest for outcome in outcomes
+            )
+            == 3
+        )
         [turn] = await _turns(chat)
         assert len(turn.messages) == 2
 
-    async def test_another_answer_under_the_same_ids_is_a_conflict(self, chat: Conversation) -> None:
+    async def test_another_answer_under_the_same_ids_is_a_conflict(
+        self, chat: Conversation
+    ) -> None:
         """Messages that have no ids get those that the first answer got."""
         await chat.append_turn("r1", human="Do seals sleep?", messages=_answer())
         with pytest.raises(TurnConflictError, match=r"position 3.*rewind") as caught:
@@ -121,7 +142,10 @@ class TurnContract:
 
     @pytest.mark.parametrize("is_other_process", [False, True])
     async def test_an_answer_never_ends_up_in_another_turn(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], is_other_process: bool
+        self,
+        chat: Conversation,
+        new_store: Callable[..., ConversationStore],
+        is_other_process: bool,
     ) -> None:
         """If another question came meanwhile, nothing of the answer is written."""
         await chat.append_turn("r1", human="Do seals sleep?")
@@ -166,7 +190,9 @@ class TurnContract:
         assert {turn.turn_id for turn in turns if len(turn.messages) == 2} == {
             name for name, is_answered in zip(names, answered, strict=True) if is_answered
         }
-        assert all(message.text.endswith(turn.turn_id) for turn in turns for message in turn.messages)
+        assert all(
+            message.text.endswith(turn.turn_id) for turn in turns for message in turn.messages
+        )
 
     async def test_other_messages_in_a_turn_are_in_the_way(self, chat: Conversation) -> None:
         """The stored turn equals the messages that were passed, or nothing is written."""
@@ -175,15 +201,22 @@ class TurnContract:
         with pytest.raises(TurnConflictError):
             await chat.append_turn("r1", messages=_answer())
         with pytest.raises(TurnConflictError):
-            await chat.append_turn("r1", messages=[*_answer(), AIMessage("Let me look.", id="look")])
+            await chat.append_turn(
+                "r1", messages=[*_answer(), AIMessage("Let me look.", id="look")]
+            )
         look = AIMessage("Let me look.", id="look")
         assert (await chat.append_turn("r1", messages=[look, *_answer()])).written == 3
 
-    async def test_a_message_of_another_turn_is_not_taken_for_its_own(self, chat: Conversation) -> None:
+    async def test_a_message_of_another_turn_is_not_taken_for_its_own(
+        self, chat: Conversation
+    ) -> None:
         """A message that is already stored in another turn raises TurnConflictError, and nothing is written."""
         await chat.append_turn("r1", human="one", messages=[AIMessage("yes", id="a")])
         await chat.append_turn("r2", human="two")
-        for human, messages in ((None, [AIMessage("yes", id="a")]), ("three", [AIMessage("yes", id="a")])):
+        for human, messages in (
+            (None, [AIMessage("yes", id="a")]),
+            ("three", [AIMessage("yes", id="a")]),
+        ):
             with pytest.raises(TurnConflictError):
                 await chat.append_turn("r3" if human else "r2", human=human, messages=messages)
         assert await _texts(chat) == ["one", "yes", "two"]
@@ -220,7 +253,12 @@ class TurnContract:
         await chat.append_turn("r1", messages=_answer("Half of them does."), key="r1 again")
         turn = await chat.get_turn("r1")
         assert turn is not None
-        assert [message.text for message in turn.messages] == ["Do seals sleep?", "", "found", "Half of them does."]
+        assert [message.text for message in turn.messages] == [
+            "Do seals sleep?",
+            "",
+            "found",
+            "Half of them does.",
+        ]
         await chat.rewind(before="r1")
         assert await chat.get_turn("r1") is None
         with pytest.raises(MessageRewoundError):
@@ -249,7 +287,9 @@ class TurnContract:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await chat.append_turn(name, human="Why?", messages=_answer())
-        assert [(turn.turn_id, len(turn.messages)) for turn in await _turns(chat)] == [(f"r{n}", 4) for n in range(8)]
+        assert [(turn.turn_id, len(turn.messages)) for turn in await _turns(chat)] == [
+            (f"r{n}", 4) for n in range(8)
+        ]
 
     @pytest.mark.parametrize(
         ("asked", "error"),
@@ -280,12 +320,16 @@ class TurnContract:
             await chat.append_turn(**given)
         assert (await chat.info()).created_at is None
 
-    async def test_a_refused_message_of_an_answer_is_named_by_its_place(self, chat: Conversation) -> None:
+    async def test_a_refused_message_of_an_answer_is_named_by_its_place(
+        self, chat: Conversation
+    ) -> None:
         """The place is counted among `messages`, with the question or without it."""
         await chat.append_turn("r1", human="hi")
         for human in (None, "hi"):
             with pytest.raises(InvalidMessageError) as caught:
-                await chat.append_turn("r1", human=human, messages=[AIMessage("a"), HumanMessage("b")])
+                await chat.append_turn(
+                    "r1", human=human, messages=[AIMessage("a"), HumanMessage("b")]
+                )
             assert caught.value.index == 1
 
     async def test_turns_are_read_by_pages_both_ways(self, chat: Conversation) -> None:
@@ -302,7 +346,9 @@ class TurnContract:
         while page := await _turns(chat, after=forth[-1].last if forth else None, limit=4):
             forth += page
         back: list[Turn] = []
-        while page := await _turns(chat, before=back[-1].first if back else None, limit=3, newest_first=True):
+        while page := await _turns(
+            chat, before=back[-1].first if back else None, limit=3, newest_first=True
+        ):
             back += page
         assert forth == back[::-1] == await _turns(chat)
         assert [turn.number for turn in forth] == list(range(32))
@@ -329,8 +375,12 @@ class TurnContract:
         }
         for (after, before), numbers in expected.items():
             assert await _numbers(chat, after=after, before=before) == numbers
-            assert await _numbers(chat, after=after, before=before, newest_first=True) == numbers[::-1]
-        assert [len(turn.messages) for turn in await _turns(chat, before=10, newest_first=True)] == [4, 4, 4]
+            assert (
+                await _numbers(chat, after=after, before=before, newest_first=True) == numbers[::-1]
+            )
+        assert [
+            len(turn.messages) for turn in await _turns(chat, before=10, newest_first=True)
+        ] == [4, 4, 4]
         assert await _numbers(chat, limit=0) == []
 
     async def test_ranges_leave_out_what_was_rewound(self, chat: Conversation) -> None:
@@ -372,7 +422,9 @@ class TurnContract:
         other = chat.store.conversation(**{**chat.scope, "user_id": "eve"})
         assert await other.get_turn("r1") is None
 
-    @pytest.mark.parametrize("asked", [{"after": -1}, {"before": "1"}, {"limit": True}, {"after": 10**30}])
+    @pytest.mark.parametrize(
+        "asked", [{"after": -1}, {"before": "1"}, {"limit": True}, {"after": 10**30}]
+    )
     async def test_a_bad_range_is_refused(self, chat: Conversation, asked: dict[str, Any]) -> None:
         """The error is typed and comes before anything is read."""
         with pytest.raises(InvalidInputError):

@@ -22,12 +22,21 @@ from convstore.testing.samples import new_id, rag_turn
 from convstore.values.policy import CompactionRule
 from convstore.values.reports import Finding, VerifyReport
 
-__all__ = ["SUMMARY_RULE", "VerifyContract", "VerifyFixtures", "clock_ahead", "fill_with_everything", "kinds"]
+__all__ = [
+    "SUMMARY_RULE",
+    "VerifyContract",
+    "VerifyFixtures",
+    "clock_ahead",
+    "fill_with_everything",
+    "kinds",
+]
 
 _NewStore = Callable[..., ConversationStore]
 _Kinds = list[tuple[str, str]]
 
-SUMMARY_RULE = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1)
+SUMMARY_RULE = CompactionRule(
+    max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1
+)
 """Of the summarizer of a store that `fill_with_everything` is given."""
 
 
@@ -39,7 +48,9 @@ async def fill_with_everything(chat: Conversation) -> None:
     await chat.append(first[1:])
     await chat.reserve_source_ids(5)
     for word in ("more ", "most "):
-        await chat.append([HumanMessage(word * 1_000, id=new_id()), AIMessage(word * 9_000, id=new_id())])
+        await chat.append(
+            [HumanMessage(word * 1_000, id=new_id()), AIMessage(word * 9_000, id=new_id())]
+        )
         assert (await chat.compact(force=True)).status == "done"
     await chat.append([*rag_turn("And whales?"), *rag_turn("And orcas?")])
     regretted = [HumanMessage("Not this.", id=new_id()), AIMessage("No.", id=new_id())]
@@ -49,7 +60,9 @@ async def fill_with_everything(chat: Conversation) -> None:
     await chat.undo_rewind()
     await chat.rewind(before=str(regretted[1].id))
     usage: Any = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
-    await chat.append(AIMessage("Yes.", id=new_id(), usage_metadata=usage, response_metadata={"model_name": "m"}))
+    await chat.append(
+        AIMessage("Yes.", id=new_id(), usage_metadata=usage, response_metadata={"model_name": "m"})
+    )
     await chat.append(AIMessage("Bye.", id=new_id()))
     for message in first[:2]:
         await chat.annotate(str(message.id), rating=1)
@@ -60,7 +73,11 @@ async def fill_with_everything(chat: Conversation) -> None:
 
 def kinds(report: VerifyReport) -> _Kinds:
     """Return kind and document of each finding, without those about schema and indexes."""
-    return [(finding.kind, finding.document_id) for finding in report.findings if not finding.kind.startswith("index")]
+    return [
+        (finding.kind, finding.document_id)
+        for finding in report.findings
+        if not finding.kind.startswith("index")
+    ]
 
 
 async def _no_pause(seconds: float) -> None:
@@ -105,7 +122,9 @@ class VerifyFixtures:
 class VerifyContract(VerifyFixtures):
     """`ConversationStore.verify`, a conversation at a time."""
 
-    async def test_what_is_whole_is_found_whole(self, full: Conversation, later: ConversationStore) -> None:
+    async def test_what_is_whole_is_found_whole(
+        self, full: Conversation, later: ConversationStore
+    ) -> None:
         """Everything is counted and nothing is found, with results, large parts, summaries, rewinds, reservations."""
         report = await later.verify(user_id=full.scope["user_id"])
         assert kinds(report) == []
@@ -116,8 +135,11 @@ class VerifyContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """A look leaves every document as it is, damaged ones too; so does a repair when all is well."""
-        user, names = full.scope["user_id"], ("log", "heads", "summaries", "annotations")
-        own = {"conversation": await self.id_of(database, full)}  # sweeps change what other tests left
+        user = full.scope["user_id"]
+        names = ("log", "heads", "summaries", "annotations")
+        own = {
+            "conversation": await self.id_of(database, full)
+        }  # sweeps change what other tests left
 
         async def stored() -> list[Any]:
             return [await database[name].find(own).sort("_id", 1).to_list(None) for name in names]
@@ -131,7 +153,9 @@ class VerifyContract(VerifyFixtures):
         assert not (await later.verify(user_id=user)).ok
         assert await stored() == damaged
 
-    async def test_a_hole_is_named(self, full: Conversation, later: ConversationStore, database: Any) -> None:
+    async def test_a_hole_is_named(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
         """The finding names the missing number; later entries are checked as well."""
         conversation = await self.id_of(database, full)
         await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
@@ -139,22 +163,30 @@ class VerifyContract(VerifyFixtures):
         assert kinds(report) == [("hole", f"{conversation}:000000000002")]
         assert report.entries == 13
 
-    async def test_a_damaged_rewind_is_named(self, full: Conversation, later: Any, database: Any) -> None:
+    async def test_a_damaged_rewind_is_named(
+        self, full: Conversation, later: Any, database: Any
+    ) -> None:
         """`verify` reports rewind ranges that were altered, emptied or copied from another entry."""
         query = {"conversation": await self.id_of(database, full), "rewound": {"$exists": True}}
         other, document = await database["log"].find(query).sort("_id", 1).limit(2).to_list(None)
         for damaged in (other["rewound"], document["rewound"][:-1] + b"x", b""):
-            await database["log"].update_one({"_id": document["_id"]}, {"$set": {"rewound": damaged}})
+            await database["log"].update_one(
+                {"_id": document["_id"]}, {"$set": {"rewound": damaged}}
+            )
             found = kinds(await later.verify(user_id=full.scope["user_id"]))
             assert ("damaged", document["_id"]) in found
 
-    async def test_a_lost_end_is_reported(self, full: Conversation, later: ConversationStore, database: Any) -> None:
+    async def test_a_lost_end_is_reported(
+        self, full: Conversation, later: ConversationStore, database: Any
+    ) -> None:
         """The head and the index name entries that are missing; after a repair, both have what is stored."""
         conversation = await self.id_of(database, full)
         own = {"conversation": conversation}
         segment, head = [await database[name].find_one(own) for name in ("search", "heads")]
         last = await database["log"].find_one({"_id": f"{conversation}:000000000014"})
-        named = {"entry": [14, last["totals"]["link"]]}  # as by an append 10 seconds after the one before it
+        named = {
+            "entry": [14, last["totals"]["link"]]
+        }  # as by an append 10 seconds after the one before it
         await database["heads"].update_one(own, {"$set": named})
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
         await database["log"].delete_one({"_id": last["_id"]})
@@ -170,7 +202,9 @@ class VerifyContract(VerifyFixtures):
         """An older backup to which other messages were appended: the entry with the number has another link."""
         head = await self.head_of(database, full)
         await database["heads"].update_one({"_id": head["_id"]}, {"$inc": {"entry.1": 1}})
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == [("head_entry", head["_id"])]
+        assert kinds(await later.verify(user_id=full.scope["user_id"])) == [
+            ("head_entry", head["_id"])
+        ]
 
     async def test_a_missing_payload_is_named(
         self, full: Conversation, later: ConversationStore, database: Any
@@ -188,7 +222,12 @@ class VerifyContract(VerifyFixtures):
 
     @pytest.mark.parametrize(
         "change",
-        [{"messages.1.body": "x"}, {"messages.1.digest": b"x" * 16}, {"messages.1.stub": "{}"}, {"totals.turns": 9}],
+        [
+            {"messages.1.body": "x"},
+            {"messages.1.digest": b"x" * 16},
+            {"messages.1.stub": "{}"},
+            {"totals.turns": 9},
+        ],
     )
     async def test_a_damaged_entry_is_named_once(
         self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
@@ -200,18 +239,28 @@ class VerifyContract(VerifyFixtures):
         assert {document for _, document in kinds(report)} == {key}
         assert report.entries == 14
 
-    async def test_a_view_may_begin_inside_an_entry(self, new_store: _NewStore, later: ConversationStore) -> None:
+    async def test_a_view_may_begin_inside_an_entry(
+        self, new_store: _NewStore, later: ConversationStore
+    ) -> None:
         """A view that begins in the middle of a batch, after a summary, is not reported as damage."""
-        rule = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
+        rule = CompactionRule(
+            max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1
+        )
         store = new_store(summarizer=HeadTailSummarizer(rule))
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")
         questions = [HumanMessage("why " * count, id=new_id()) for count in (400, 400, 3)]
-        await chat.append([message for asked in questions for message in (asked, AIMessage("So.", id=new_id()))])
+        await chat.append(
+            [message for asked in questions for message in (asked, AIMessage("So.", id=new_id()))]
+        )
         assert (await chat.compact()).status == "done"
         await chat.load_history()
         await chat.append(HumanMessage("more", id=new_id()))
-        assert [message.text for message in (await chat.load_history()).messages[1:]] == ["why why why ", "So.", "more"]
+        assert [message.text for message in (await chat.load_history()).messages[1:]] == [
+            "why why why ",
+            "So.",
+            "more",
+        ]
         await store.close()
         assert kinds(await later.verify(user_id=chat.scope["user_id"])) == []
 
@@ -221,7 +270,9 @@ class VerifyContract(VerifyFixtures):
         """A head without its scope is named and cannot be repaired; the next head is checked."""
         user = full.scope["user_id"]
         for thread in ("a", "b"):
-            await full.store.conversation(user_id=user, thread_id=thread).append(HumanMessage("hi", id=new_id()))
+            await full.store.conversation(user_id=user, thread_id=thread).append(
+                HumanMessage("hi", id=new_id())
+            )
         head = await self.head_of(database, full)
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"conversation": 7}})
         report = await later.verify(user_id=user, repair=True)
@@ -232,7 +283,8 @@ class VerifyContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """A rewind put it aside for undo_rewind to restore, so its loss is a finding."""
-        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        conversation = await self.id_of(database, full)
+        user = full.scope["user_id"]
         await full.rewind(before=str((await full.list_messages(after=2, limit=1))[0].message.id))
         aside = (await database["log"].find_one({"_id": f"{conversation}:~"}))["aside"]
         await full.store.close()
@@ -246,17 +298,26 @@ class VerifyContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """A range that the log has not; one that nothing leads to goes when it is a day old."""
-        conversation, user = await self.id_of(database, full), full.scope["user_id"]
+        conversation = await self.id_of(database, full)
+        user = full.scope["user_id"]
         summaries = database["summaries"]
-        [first, second] = await summaries.find({"conversation": conversation}).sort("version", 1).to_list(None)
+        [first, second] = (
+            await summaries.find({"conversation": conversation}).sort("version", 1).to_list(None)
+        )
         # With valid digests, so that only the comparison with the log shows the damage.
-        record, name = summary_from(first), "unused"
+        record = summary_from(first)
+        name = "unused"
         unused = {**first, "_id": f"{conversation}:unused", **_signed(replace(record, token=name))}
         await summaries.insert_one(unused)
-        await summaries.update_one({"_id": first["_id"]}, {"$set": _signed(replace(record, last=999))})
+        await summaries.update_one(
+            {"_id": first["_id"]}, {"$set": _signed(replace(record, last=999))}
+        )
         found = set(kinds(await later.verify(user_id=user, repair=True)))
         # The second one extends the first, so they do not agree any more.
-        assert found - {("summary", second["_id"])} == {("summary", first["_id"]), ("summary_unused", unused["_id"])}
+        assert found - {("summary", second["_id"])} == {
+            ("summary", first["_id"]),
+            ("summary_unused", unused["_id"]),
+        }
         left = await summaries.find({"conversation": conversation}).to_list(None)
         assert {document["_id"] for document in left} == {first["_id"], second["_id"]}
         await summaries.delete_one({"_id": first["_id"]})
@@ -266,17 +327,24 @@ class VerifyContract(VerifyFixtures):
         self, full: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """`verify` reports annotations without a message and annotations that cannot be read."""
-        conversation, annotations = await self.id_of(database, full), database["annotations"]
-        [document, *_] = await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
+        conversation = await self.id_of(database, full)
+        annotations = database["annotations"]
+        [document, *_] = (
+            await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
+        )
         key = f"{conversation}:{99:012d}"
-        await annotations.insert_one({**document, "_id": key, "ordinal": 99, "values": {}, "names": {}})
+        await annotations.insert_one(
+            {**document, "_id": key, "ordinal": 99, "values": {}, "names": {}}
+        )
         await annotations.update_one({"_id": document["_id"]}, {"$set": {"values.rating": "{"}})
         report = await later.verify(user_id=full.scope["user_id"])
         assert kinds(report) == [("damaged", document["_id"]), ("annotation", key)]
 
     async def test_running_writers_are_no_finding(self, new_store: _NewStore) -> None:
         """While turns are appended, rewound and deleted, and afterwards, a check finds nothing and repairs nothing."""
-        user, done, stores = new_id(), asyncio.Event(), list[ConversationStore]()
+        user = new_id()
+        done = asyncio.Event()
+        stores = list[ConversationStore]()
         await new_store().setup()
 
         async def write(thread: str) -> None:
@@ -341,9 +409,12 @@ class VerifyContract(VerifyFixtures):
 
     async def test_progress_is_reported(self, store: ConversationStore) -> None:
         """`verify` calls `progress` after each conversation, with the report so far."""
-        user, seen = new_id(), list[int]()
+        user = new_id()
+        seen = list[int]()
         for number in range(3):
-            await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("hi", id=new_id()))
+            await store.conversation(user_id=user, thread_id=f"t{number}").append(
+                HumanMessage("hi", id=new_id())
+            )
         await store.verify(user_id=user, progress=lambda report: seen.append(report.conversations))
         assert seen == [1, 2, 3]
 
@@ -354,7 +425,9 @@ class VerifyContract(VerifyFixtures):
         head = await self.head_of(database, full)
         await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"entry": [15, 7]}})
         assert kinds(await store.verify(user_id=full.scope["user_id"])) == []
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == [("head_entry", head["_id"])]
+        assert kinds(await later.verify(user_id=full.scope["user_id"])) == [
+            ("head_entry", head["_id"])
+        ]
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -374,7 +447,9 @@ class VerifyContract(VerifyFixtures):
         key = f"{await self.id_of(database, chat)}:{1:012d}"
         stub = (await database["log"].find_one({"_id": key}))["messages"][2]["stub"]
         assert old in stub
-        await database["log"].update_one({"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new)}})
+        await database["log"].update_one(
+            {"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new)}}
+        )
         assert ("stub", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
 
     async def test_an_altered_size_or_preview_in_a_stub_is_noticed(
@@ -384,11 +459,15 @@ class VerifyContract(VerifyFixtures):
         chat = store.conversation(user_id=new_id(), thread_id="t")
         call = {"name": "look", "args": {}, "id": "c"}
         result = ToolMessage("seal " * 2_000, tool_call_id="c", id=new_id())
-        await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[call]), result, AIMessage("a")])
+        await chat.append(
+            [HumanMessage("q"), AIMessage("", tool_calls=[call]), result, AIMessage("a")]
+        )
         key = f"{await self.id_of(database, chat)}:{1:012d}"
         stub = (await database["log"].find_one({"_id": key}))["messages"][2]["stub"]
         for old, new in (("10000", "10001"), ("seal seal", "seal meal")):
-            await database["log"].update_one({"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new, 1)}})
+            await database["log"].update_one(
+                {"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new, 1)}}
+            )
             assert ("stub", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
 
     async def test_another_earlier_number_of_a_source_is_noticed(
@@ -435,7 +514,9 @@ class VerifyContract(VerifyFixtures):
         before = await database["log"].count_documents({"conversation": head["conversation"]})
         report = await later.verify(user_id=full.scope["user_id"], repair=True)
         assert {"head_entry", "orphan_chunks"} <= {kind for kind, _ in kinds(report)}
-        assert await database["log"].count_documents({"conversation": head["conversation"]}) == before
+        assert (
+            await database["log"].count_documents({"conversation": head["conversation"]}) == before
+        )
 
 
 def _signed(record: SummaryRecord) -> dict[str, Any]:

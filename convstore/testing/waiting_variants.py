@@ -26,7 +26,9 @@ async def _wait(chat: Conversation, asked: dict[str, Any]) -> str:
 class WaitingVariantContract:
     """Variants in which nobody sees a call but the person who decides about it."""
 
-    async def test_a_person_decides_in_a_variant(self, chat: Conversation, elsewhere: Conversation) -> None:
+    async def test_a_person_decides_in_a_variant(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
         """The call waits there, whatever the old answer did with one of the same id; the first decision stands."""
         async with await chat.turn("q1", human="Q1") as turn:
             await turn.append(CALL.model_copy())
@@ -45,7 +47,9 @@ class WaitingVariantContract:
             await chat.decide("q1", "call", "approve")
         assert (await shown(chat))[-1] == "B1"
 
-    @pytest.mark.parametrize("asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str)
+    @pytest.mark.parametrize(
+        "asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str
+    )
     async def test_a_variant_that_waits_is_found_and_continued(
         self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
     ) -> None:
@@ -57,7 +61,9 @@ class WaitingVariantContract:
         assert found.pending
         assert (found.pending.turn_id, found.pending.status) == (turn_id, "waiting")
         await elsewhere.decide(turn_id, found.pending.waiting_calls[0].id, "approve")
-        async with await elsewhere.turn(turn_id, regenerate=found.pending.variant_id or None) as turn:
+        async with await elsewhere.turn(
+            turn_id, regenerate=found.pending.variant_id or None
+        ) as turn:
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append(AIMessage("B2"))
         assert (await shown(chat))[-2:] == ["found", "B2"]
@@ -65,7 +71,9 @@ class WaitingVariantContract:
         assert again
         assert again.pending is None
 
-    @pytest.mark.parametrize("asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str)
+    @pytest.mark.parametrize(
+        "asked", [{"regenerate": "click"}, {"human": "Q3", "instead_of": "q2"}], ids=str
+    )
     async def test_a_variant_that_waits_is_stopped(
         self, chat: Conversation, elsewhere: Conversation, asked: dict[str, Any]
     ) -> None:

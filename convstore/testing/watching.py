@@ -61,7 +61,9 @@ async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_Page]:
         await page.updates.aclose()
 
 
-async def _answer(chat: Conversation, words: tuple[str, str], go_on: asyncio.Event, **asked: Any) -> None:
+async def _answer(
+    chat: Conversation, words: tuple[str, str], go_on: asyncio.Event, **asked: Any
+) -> None:
     """Take the turn "r1" and stream two words; the second one waits."""
 
     async def reply() -> AsyncIterator[str]:
@@ -93,7 +95,9 @@ def _calls(**values: Any) -> AIMessage:
 class WatchContract:
     """`watch` of a conversation."""
 
-    async def test_a_page_follows_what_others_append(self, chat: Conversation, hurried: Conversation) -> None:
+    async def test_a_page_follows_what_others_append(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
         """A page begins with the newest messages or after an ordinal, then gets each new message once, in order."""
         async with _page(hurried) as page:
             assert (page.texts, page.turn) == ([], None)
@@ -104,11 +108,17 @@ class WatchContract:
             assert page.messages == await chat.list_messages()
         async with _page(hurried, limit=2) as page:
             assert (page.texts, page.status) == (["They do.", "How?"], "interrupted")
-        for after, texts in ((1, ["They do.", "How?"]), (3, []), (99, ["Do seals sleep?", "They do.", "How?"])):
+        for after, texts in (
+            (1, ["They do.", "How?"]),
+            (3, []),
+            (99, ["Do seals sleep?", "They do.", "How?"]),
+        ):
             async with _page(hurried, after=after) as page:
                 assert (page.texts, page.status) == (texts, "interrupted")
 
-    async def test_a_page_knows_the_turn_of_each_new_message(self, chat: Conversation, hurried: Conversation) -> None:
+    async def test_a_page_knows_the_turn_of_each_new_message(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
         """A message that comes after its question was told has the id of that question."""
         await chat.append(HumanMessage("How?", id="q1"))
         async with _page(hurried) as page:
@@ -118,7 +128,9 @@ class WatchContract:
 
     async def test_a_page_follows_rewinds(self, chat: Conversation, hurried: Conversation) -> None:
         """Messages that left the conversation leave the page, and come back where a rewind is undone."""
-        await chat.append([HumanMessage("q1", id="q1"), AIMessage("a1", id="a1"), HumanMessage("q2", id="q2")])
+        await chat.append(
+            [HumanMessage("q1", id="q1"), AIMessage("a1", id="a1"), HumanMessage("q2", id="q2")]
+        )
         async with _page(hurried) as page:
             await chat.rewind(before="a1")
             await page.until(lambda page: page.texts == ["q1"])
@@ -128,7 +140,9 @@ class WatchContract:
             await page.until(lambda page: page.texts == ["q1", "a1", "q2"])
             assert page.messages == await chat.list_messages()
 
-    async def test_a_page_follows_a_rewind_within_a_turn(self, chat: Conversation, hurried: Conversation) -> None:
+    async def test_a_page_follows_a_rewind_within_a_turn(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
         """A page drops messages rewound within a turn, whether or not the rewind reopens the turn."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(_calls())
@@ -144,7 +158,9 @@ class WatchContract:
             await chat.rewind(before="a2")
             await page.until(lambda page: page.texts[3:] == ["a1"])
 
-    async def test_a_page_that_has_rewound_messages(self, chat: Conversation, hurried: Conversation) -> None:
+    async def test_a_page_that_has_rewound_messages(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
         """`replaces_from` is the first rewound ordinal of the page, and the update adds only later messages."""
         await chat.append([HumanMessage("q1"), AIMessage("a1", id="a1"), HumanMessage("q2")])
         await chat.rewind(before="a1")
@@ -199,7 +215,9 @@ class WatchContract:
             await hurried.activate(first)
             await page.until(lambda page: page.texts == ["Do seals sleep?", "They do."])
 
-    async def test_a_page_sees_another_answer_that_waits(self, chat: Conversation, hurried: Conversation) -> None:
+    async def test_a_page_sees_another_answer_that_waits(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
         """Until it is finished, or the user goes on; its calls are told with its variant."""
         await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
         async with _page(hurried) as page:
@@ -211,21 +229,28 @@ class WatchContract:
             async with _page(hurried) as other:
                 assert other.turn == page.turn
             assert page.turn
-            assert (page.turn.variant_id, [call.id for call in page.turn.waiting_calls]) == ("click", ["c1"])
+            assert (page.turn.variant_id, [call.id for call in page.turn.waiting_calls]) == (
+                "click",
+                ["c1"],
+            )
             await chat.decide("r1", "c1", "reject")
             await page.until(lambda page: page.status == "interrupted")
             assert page.texts == ["Do seals sleep?", "They do."]
             await chat.append_turn("r2", human="Thanks", messages=AIMessage("You are welcome."))
             await page.until(lambda page: page.turn == TurnState(turn_id="r2", status="finished"))
 
-    async def test_a_page_sees_no_draft_of_before(self, chat: Conversation, hurried: Conversation) -> None:
+    async def test_a_page_sees_no_draft_of_before(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
         """A page does not show a draft followed by a later message, nor the draft of an abandoned variant."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await _break_off(turn)
         async with _page(hurried) as page:
             assert page.turn == TurnState(turn_id="r1", status="interrupted", draft="They ")
             await chat.append_turn("r1", messages=[_calls()])
-            await page.until(lambda page: page.turn == TurnState(turn_id="r1", status="interrupted"))
+            await page.until(
+                lambda page: page.turn == TurnState(turn_id="r1", status="interrupted")
+            )
             await chat.append(AIMessage("They do."))
             async with await chat.turn("r1", regenerate="click") as turn:
                 await _break_off(turn)
@@ -255,7 +280,9 @@ class WatchContract:
                 assert page.status == status
         await later.close()
 
-    async def test_a_page_of_a_deleted_conversation_is_empty(self, chat: Conversation, hurried: Conversation) -> None:
+    async def test_a_page_of_a_deleted_conversation_is_empty(
+        self, chat: Conversation, hurried: Conversation
+    ) -> None:
         """A page is emptied when its conversation is deleted, and then follows the next one in the scope."""
         await chat.append([HumanMessage("q1"), AIMessage("a1")])
         async with _page(hurried) as page:
@@ -291,7 +318,9 @@ class WatchContract:
                 with pytest.raises(StoreClosedError):
                     await waiting
 
-    @pytest.mark.parametrize("options", [{"after": -1}, {"after": "3"}, {"limit": 0}, {"limit": 1_001}], ids=str)
+    @pytest.mark.parametrize(
+        "options", [{"after": -1}, {"after": "3"}, {"limit": 0}, {"limit": 1_001}], ids=str
+    )
     async def test_a_watch_checks_its_arguments(self, chat: Conversation, options: Any) -> None:
         """`watch` raises InvalidInputError for an invalid `after` or `limit`."""
         with pytest.raises(InvalidInputError):

@@ -43,17 +43,27 @@ class AgentTool(StructuredTool):
     def to_anthropic(self) -> Any:
         """Return the specification for `tools` of Anthropic's API."""
         function = convert_to_openai_tool(self)["function"]
-        return {"name": self.name, "description": self.description, "input_schema": function["parameters"]}
+        return {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": function["parameters"],
+        }
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
-        return _NOT_JSON if arguments is None else _sent(super().invoke(arguments, config, **kwargs))
+        return (
+            _NOT_JSON if arguments is None else _sent(super().invoke(arguments, config, **kwargs))
+        )
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
-        return _NOT_JSON if arguments is None else _sent(await super().ainvoke(arguments, config, **kwargs))
+        return (
+            _NOT_JSON
+            if arguments is None
+            else _sent(await super().ainvoke(arguments, config, **kwargs))
+        )
 
 
 def agent_tool(

@@ -42,7 +42,9 @@ _MAX_ITEMS = 20_000
 _ERROR_CHARACTERS = 400
 _LARGEST = 10**15
 _FIRST_PAGE = frozenset({"", "0", "1", "none", "null", "first", "start", "undefined"})
-_NO_PAGES = "There are no page numbers: to read on, pass the cursor of the last line of a page, alone."
+_NO_PAGES = (
+    "There are no page numbers: to read on, pass the cursor of the last line of a page, alone."
+)
 
 
 def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
@@ -59,7 +61,8 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
     ]
     if problems:
         raise ToolException(" ".join(problems)[:_ERROR_CHARACTERS])
-    ids, numbers = dict[str, None](), dict[int, None]()
+    ids = dict[str, None]()
+    numbers = dict[int, None]()
     parts = chain(said["tool_message_ids"], chain.from_iterable(map(_numbers, said["source_ids"])))
     for part in parts:
         if not isinstance(part, str):
@@ -68,29 +71,42 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
             ids[part[: MAX_ID_BYTES + 1]] = None  # a longer one is no id
         if len(numbers) > MAX_SOURCES:
             break
-    find, cursor = ([text for item in said[name] if (text := str(item).strip())] for name in ("find", "cursor"))
-    request = Request(list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens)
+    find, cursor = (
+        [text for item in said[name] if (text := str(item).strip())] for name in ("find", "cursor")
+    )
+    request = Request(
+        list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens
+    )
     return _limited(request, [in_line(name, 40) for name in given if name not in _KNOWN])
 
 
 def _limited(request: Request, unknown: Sequence[str]) -> Request:
     """Return what one call reads of a request, with remarks; a cursor holds a request of its own."""
-    find, cursor = request.find[:_FIND_CHARACTERS], request.cursor
+    find = request.find[:_FIND_CHARACTERS]
+    cursor = request.cursor
     while weight(quoted(find)) > request.characters // 8:
         find = find[: len(find) * 7 // 8]
-    texts, numbers = request.tool_message_ids, request.source_ids
-    named = f"{'s' * (len(unknown) > 1)}: {', '.join(unknown[:5])}. There are {', '.join(ARGUMENTS)}."
+    texts = request.tool_message_ids
+    numbers = request.source_ids
+    named = (
+        f"{'s' * (len(unknown) > 1)}: {', '.join(unknown[:5])}. There are {', '.join(ARGUMENTS)}."
+    )
     remarks = {
         f"Unknown argument{named}": unknown,
         _NO_PAGES: cursor not in _FIRST_PAGE and cursor.isdigit(),
         f"Only the first {MAX_IDS} tool_message_ids are read.": len(texts) > MAX_IDS,
         f"Only the first {MAX_SOURCES} source_ids are read.": len(numbers) > MAX_SOURCES,
-        f"Only the first {len(find)} characters of find are looked for.": len(request.find) > len(find),
+        f"Only the first {len(find)} characters of find are looked for.": len(request.find)
+        > len(find),
     }
     said = [remark for remark, applies in remarks.items() if applies]
     if cursor not in _FIRST_PAGE and not cursor.isdigit():
-        return Request.continued(cursor, page_tokens=request.page_tokens, remarks=said[: bool(unknown)])
-    return Request(texts[:MAX_IDS], numbers[:MAX_SOURCES], find, page_tokens=request.page_tokens, remarks=said)
+        return Request.continued(
+            cursor, page_tokens=request.page_tokens, remarks=said[: bool(unknown)]
+        )
+    return Request(
+        texts[:MAX_IDS], numbers[:MAX_SOURCES], find, page_tokens=request.page_tokens, remarks=said
+    )
 
 
 def _items(given: Mapping[str, Any], name: str) -> Iterator[Any]:
@@ -135,7 +151,13 @@ def _listed(text: str) -> Sequence[Any]:
 def _cursor(said: str) -> str:
     """Return a cursor, also from the whole last line of a page."""
     _, is_line, rest = said[: 2 * MAX_CHARACTERS].partition('cursor="')
-    return rest.partition('"')[0] if is_line else said.strip("\"' ") if len(said) <= MAX_CHARACTERS else said[:100]
+    return (
+        rest.partition('"')[0]
+        if is_line
+        else said.strip("\"' ")
+        if len(said) <= MAX_CHARACTERS
+        else said[:100]
+    )
 
 
 def _kind(value: Any) -> str:

@@ -28,7 +28,8 @@ _DESCRIPTION = (
     "when you use it, and do not cite its numbers as sources of this one."
 )
 MAX_HITS = 60
-_TITLE_CHARACTERS, _FIND_CHARACTERS = 80, 4_096
+_TITLE_CHARACTERS = 80
+_FIND_CHARACTERS = 4_096
 _REFERENCE = re.compile(r"([0-9a-zA-Z]{1,64})\.(\d{1,15})(?:@(\d{1,12}))?", re.ASCII)
 _NOT_FOUND = "There is no such reference; search again with find."
 
@@ -41,14 +42,20 @@ class OtherConversations(NamedTuple):
 
 
 class _SearchArguments(BaseModel):
-    find: Any = Field(default="", description="Words to search for.", json_schema_extra={"type": "string"})
-    read: Any = Field(default="", description="A reference from a search.", json_schema_extra={"type": "string"})
+    find: Any = Field(
+        default="", description="Words to search for.", json_schema_extra={"type": "string"}
+    )
+    read: Any = Field(
+        default="", description="A reference from a search.", json_schema_extra={"type": "string"}
+    )
 
 
 _Answer = Callable[[OtherConversations, tuple[Any, Any]], Coroutine[Any, Any, str]]
 
 
-def make_search_tool(both_ways: Callable[[RunnableConfig, _Answer], BothWays], *, page_tokens: int) -> AgentTool:
+def make_search_tool(
+    both_ways: Callable[[RunnableConfig, _Answer], BothWays], *, page_tokens: int
+) -> AgentTool:
     """Return the tool, async and sync; `both_ways` calls a function with the conversations of a run."""
     room = (page_tokens - 4) * CHARACTERS_PER_TOKEN
 
@@ -59,7 +66,11 @@ def make_search_tool(both_ways: Callable[[RunnableConfig, _Answer], BothWays], *
             message = await others.read(found[1], int(found[2])) if found else None
             return _page(message, found, room) if message and found else _NOT_FOUND
         words = _text(find)[:_FIND_CHARACTERS]
-        return _hits(await others.search(words), room) if words else "Pass words as find, or a reference as read."
+        return (
+            _hits(await others.search(words), room)
+            if words
+            else "Pass words as find, or a reference as read."
+        )
 
     return agent_tool(
         lambda find="", read="": (find, read),
@@ -71,13 +82,20 @@ def make_search_tool(both_ways: Callable[[RunnableConfig, _Answer], BothWays], *
 
 
 def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
+    return (
+        value.strip()
+        if isinstance(value, str)
+        else str(value)
+        if isinstance(value, int | float)
+        else ""
+    )
 
 
 def _hits(result: SearchResult, room: int) -> str:
     """Return the hits of all conversations, best first, as far as there is room."""
     hits = [(group, hit) for group in result.conversations for hit in group.hits]
-    lines, note = list[str](), ""
+    lines = list[str]()
+    note = ""
     if result.incomplete:
         note = "Some conversations could not be searched whole."
         room -= len(note) + 1
@@ -98,9 +116,13 @@ def _hit(group: ConversationHits, hit: SearchHit) -> str:
 
 def _page(message: StoredMessage, reference: re.Match[str], room: int) -> str:
     """Return a message of another conversation, or the part of it that begins at an offset."""
-    conversation, ordinal, offset = reference[1], int(reference[2]), int(reference[3] or 0)
+    conversation = reference[1]
+    ordinal = int(reference[2])
+    offset = int(reference[3] or 0)
     text = text_of(message.message.content)[offset:]
-    header = f"{message.message.type} message, {message.created_at:%Y-%m-%d}, from character {offset}"
+    header = (
+        f"{message.message.type} message, {message.created_at:%Y-%m-%d}, from character {offset}"
+    )
     end = fitting(text, max(1, room - len(header) - 150))
     following = f'\nMore: read="{conversation}.{ordinal}@{offset + end}"' if end < len(text) else ""
     return f"{header}\n{text[:end]}{following}"

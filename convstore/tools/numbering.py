@@ -92,8 +92,12 @@ class _NumberedTool(BaseTool):
 def with_numbers(message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
     """Return a result with the sources that its tool named: with their numbers, in content and artifact."""
     numbers, earlier = given
-    items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]
-    artifact = items if message.artifact is None else {"sources": items, "artifact": message.artifact}
+    items = [
+        source.with_number(number) for source, number in zip(found.items, numbers, strict=True)
+    ]
+    artifact = (
+        items if message.artifact is None else {"sources": items, "artifact": message.artifact}
+    )
     shown = list(map(_source, found.items, numbers, earlier))
     content = _content(message.content, shown, render_sources)
     return message.model_copy(update={"content": content, "artifact": artifact})
@@ -101,20 +105,28 @@ def with_numbers(message: ToolMessage, found: FoundSources, given: Given) -> Too
 
 def _tool_of(function: Any) -> BaseTool:
     if not callable(function):
-        raise InvalidInputError(f"number_sources takes a tool or a function, not {type(function).__name__}")
+        raise InvalidInputError(
+            f"number_sources takes a tool or a function, not {type(function).__name__}"
+        )
     try:
         if inspect.iscoroutinefunction(function):
             return StructuredTool.from_function(coroutine=function)
         return StructuredTool.from_function(function)
-    except (TypeError, ValueError) as error:  # no signature, no docstring, arguments that a model cannot give
-        raise InvalidInputError(f"number_sources cannot make a tool of {function!r}: {error}") from error
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # no signature, no docstring, arguments that a model cannot give
+        raise InvalidInputError(
+            f"number_sources cannot make a tool of {function!r}: {error}"
+        ) from error
 
 
 def _with_artifact(tool: BaseTool) -> BaseTool:
     """Return the tool with a list of sources as its artifact; as content the list would become text."""
     if not isinstance(tool, StructuredTool) or tool.response_format == "content_and_artifact":
         return tool
-    function, coroutine = tool.func, tool.coroutine
+    function = tool.func
+    coroutine = tool.coroutine
     changes: dict[str, Any] = {"response_format": "content_and_artifact"}
     if function is not None:
         changes["func"] = wraps(function)(lambda *args, **kwargs: _split(function(*args, **kwargs)))
@@ -134,7 +146,11 @@ def _split(value: Any) -> tuple[Any, Any]:
         case (str() as content, list() | tuple() as artifact) if isinstance(value, tuple):
             return content, artifact
     is_list = isinstance(value, list | tuple)
-    found = find_sources(ToolMessage("", artifact=value, tool_call_id=""), None) if is_list else FoundSources()
+    found = (
+        find_sources(ToolMessage("", artifact=value, tool_call_id=""), None)
+        if is_list
+        else FoundSources()
+    )
     return ("", value) if found.rebuild is not None else (value, None)
 
 
@@ -155,7 +171,9 @@ def _parts(answer: Any) -> tuple[Any, Any]:
     return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
 
 
-def _found(answer: Any, tool: str, extractors: Mapping[str, SourceExtractor]) -> FoundSources | None:
+def _found(
+    answer: Any, tool: str, extractors: Mapping[str, SourceExtractor]
+) -> FoundSources | None:
     """Return the sources that an append of the answer would find; None if there is nothing to number."""
     if not isinstance(answer, ToolMessage) or answer.status == "error":
         return None
@@ -168,19 +186,29 @@ def _texts(found: FoundSources) -> list[str]:
     return [source.text for source in found.items]
 
 
-def _numbered(answer: ToolMessage, found: FoundSources, given: Given, render: RenderSources) -> ToolMessage:
+def _numbered(
+    answer: ToolMessage, found: FoundSources, given: Given, render: RenderSources
+) -> ToolMessage:
     """Return the message with numbers on its sources, in the content if possible."""
     numbers, earlier = given
-    items = [source.with_number(number) for source, number in zip(found.items, numbers, strict=True)]
+    items = [
+        source.with_number(number) for source, number in zip(found.items, numbers, strict=True)
+    ]
     in_json = find_sources(ToolMessage("", artifact=_parsed(answer), tool_call_id=""), None)
     if found.rebuild is None and in_json.rebuild is not None and _texts(in_json) == _texts(found):
-        return answer.model_copy(update={"content": json.dumps(in_json.rebuild(items), ensure_ascii=False)})
+        return answer.model_copy(
+            update={"content": json.dumps(in_json.rebuild(items), ensure_ascii=False)}
+        )
     sources = list(map(_source, found.items, numbers, earlier))
     if found.rebuild is not None:
         artifact = found.rebuild(items)
     else:
-        artifact = items if answer.artifact is None else {"sources": items, "artifact": answer.artifact}
-    return answer.model_copy(update={"content": _content(answer.content, sources, render), "artifact": artifact})
+        artifact = (
+            items if answer.artifact is None else {"sources": items, "artifact": answer.artifact}
+        )
+    return answer.model_copy(
+        update={"content": _content(answer.content, sources, render), "artifact": artifact}
+    )
 
 
 def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:

@@ -33,9 +33,13 @@ _TEXT = WithJsonSchema({"type": "string"})
 class RetrieveArguments(BaseModel):
     """The arguments as models see them; any value is taken under any name, and `read_arguments` reads it."""
 
-    model_config = ConfigDict(json_schema_extra=lambda schema: schema.__delitem__("description"))  # not for models
+    model_config = ConfigDict(
+        json_schema_extra=lambda schema: schema.__delitem__("description")
+    )  # not for models
 
-    tool_message_ids: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "string"}})] = Field(
+    tool_message_ids: Annotated[
+        Any, WithJsonSchema({"type": "array", "items": {"type": "string"}})
+    ] = Field(
         default_factory=list,
         description="Messages to read in full: ids from shortened results, notes and searches, or ordinals. "
         'Example: ["call_7", "m12"]',

@@ -19,7 +19,8 @@ from convstore.search.searcher import Match, Searcher
 from convstore.values.models import Source, SourcePage
 from convstore.values.scope import Scope
 
-_PASSAGE_CHARACTERS, _SOURCE_CHARACTERS = 800, 2_000
+_PASSAGE_CHARACTERS = 800
+_SOURCE_CHARACTERS = 2_000
 """Maximum length of a passage. A source that is not longer is shown whole: an answer seldom repeats its question."""
 _MAX_PASSAGES = 40
 """Passages read for a page, which shows as many as fit: short messages take little room, and some repeat others."""
@@ -45,7 +46,9 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Ans
             source_characters=min(_SOURCE_CHARACTERS, room // 2),
         ),
     )
-    texts, sources, whole = list[str](), list[Source](), room
+    texts = list[str]()
+    sources = list[Source]()
+    whole = room
     position = 0
     for position, match in _distinct(found.matches):
         if position < offset:
@@ -58,9 +61,16 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Ans
         sources += _sources(match)
     else:
         position = len(found.matches)
-    is_last = not texts or (position == len(found.matches) and (found.is_last or position > _MAX_OFFSET))
+    is_last = not texts or (
+        position == len(found.matches) and (found.is_last or position > _MAX_OFFSET)
+    )
     following = None if is_last else f"f{through or found.last}@{position}"
-    return Answer(texts or [no_match(request)], lines, SourcePage(sources=sources, next_cursor=following), request)
+    return Answer(
+        texts or [no_match(request)],
+        lines,
+        SourcePage(sources=sources, next_cursor=following),
+        request,
+    )
 
 
 def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
@@ -77,9 +87,15 @@ def _shown(match: Match, room: int) -> str:
     """Return a passage under its header, cut to the room."""
     hit = match.hit
     source = (
-        f"[{hit.source_ids[0]}] {in_line(' '.join(match.label.split()), _LABEL_CHARACTERS)}" if hit.source_ids else ""
+        f"[{hit.source_ids[0]}] {in_line(' '.join(match.label.split()), _LABEL_CHARACTERS)}"
+        if hit.source_ids
+        else ""
     )
-    kind = f"result {in_one_line(hit.message_id)} of {in_line(hit.tool, 100)}" if hit.type == "tool" else ""
+    kind = (
+        f"result {in_one_line(hit.message_id)} of {in_line(hit.tool, 100)}"
+        if hit.type == "tool"
+        else ""
+    )
     where = f"{kind or f'{hit.type} message {in_one_line(hit.message_id)}'}, m{hit.ordinal}, "
     where += f"{hit.created_at:%Y-%m-%d}"
     if source:

@@ -18,7 +18,14 @@ from convstore.integration import documents_of
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
 from convstore.transfer.prepare import hidden_ranges
-from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, counted, record_or_bad
+from convstore.transfer.records import (
+    DAMAGED,
+    BadRecord,
+    ConversationRecord,
+    RecordItem,
+    counted,
+    record_or_bad,
+)
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
 """Where ChatGoogleGenerativeAI looks for the signatures of calls."""
@@ -43,7 +50,9 @@ async def read_adk_sessions(
     """
     async with aclosing(documents_of(database[sessions].find({}).sort("_id", 1))) as sessions_found:
         async for session in sessions_found:
-            yield await record_or_bad(f"session {session['_id']!r}"[:200], _record(session, database[events]))
+            yield await record_or_bad(
+                f"session {session['_id']!r}"[:200], _record(session, database[events])
+            )
 
 
 async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord:
@@ -60,7 +69,9 @@ async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord
         where=f"session {keys['session_id']!r}"[:200],
         fields=keys,
         state=dict(json.loads(state) if isinstance(state, str) else state),
-        rewound=hidden_ranges(index in shown for index, event in enumerate(read) for item in event.items),
+        rewound=hidden_ranges(
+            index in shown for index, event in enumerate(read) for item in event.items
+        ),
         notes=[f"left out: {counted(silent, 'event')} without content"] if silent else [],
     )
 
@@ -81,7 +92,9 @@ class _OpenCalls:
         """Return the id of the call that a result names, else that of the first open call of its tool."""
         name = str(result["name"])
         given = result.get("id")
-        matching = [call for call in self._open if call[1] == given or (not given and call[0] == name)]
+        matching = [
+            call for call in self._open if call[1] == given or (not given and call[0] == name)
+        ]
         if matching:
             self._open.remove(matching[0])
             return matching[0][1]
@@ -102,11 +115,16 @@ def _read(document: Mapping[str, Any], open_calls: _OpenCalls) -> _Event:
         where = f"event {document['_id']['event_id']!r}"[:200]
         event = json.loads(document["event_data"])
         at = datetime.fromtimestamp(float(event["timestamp"]), UTC)
-        items = [RecordItem(message=message, where=where, at=at) for message in _messages(event, open_calls)]
+        items = [
+            RecordItem(message=message, where=where, at=at)
+            for message in _messages(event, open_calls)
+        ]
         rewound_from = (event.get("actions") or {}).get("rewind_before_invocation_id")
         return _Event(items, str(event.get("invocation_id") or ""), str(rewound_from or ""))
     except DAMAGED as error:
-        return _Event([RecordItem(message=None, problem=f"no event: {error!r}", where=where)], "", "")
+        return _Event(
+            [RecordItem(message=None, problem=f"no event: {error!r}", where=where)], "", ""
+        )
 
 
 def _shown(events: Sequence[_Event]) -> set[int]:
@@ -129,7 +147,9 @@ def _messages(event: Mapping[str, Any], open_calls: _OpenCalls) -> list[BaseMess
     id_ = event["id"]
     results = [part["function_response"] for part in parts if part.get("function_response")]
     calls = [part for part in parts if part.get("function_call")]
-    others = [part for part in parts if not (part.get("function_response") or part.get("function_call"))]
+    others = [
+        part for part in parts if not (part.get("function_response") or part.get("function_call"))
+    ]
     said = content_of([_block(part) for part in others])
     own = list[BaseMessage]()
     for index, result in enumerate(results):
@@ -141,12 +161,18 @@ def _messages(event: Mapping[str, Any], open_calls: _OpenCalls) -> list[BaseMess
     rest_id = f"{id_}:text" if results else id_
     if is_human and not calls:
         return [*own, HumanMessage(said, id=rest_id)]
-    call_ids = [open_calls.id_of_call(part["function_call"], id_, index) for index, part in enumerate(calls)]
+    call_ids = [
+        open_calls.id_of_call(part["function_call"], id_, index) for index, part in enumerate(calls)
+    ]
     return [*own, _answer(event, said, calls, call_ids, rest_id)]
 
 
 def _answer(
-    event: Mapping[str, Any], said: Any, calls: Sequence[Mapping[str, Any]], call_ids: Sequence[str], id_: str
+    event: Mapping[str, Any],
+    said: Any,
+    calls: Sequence[Mapping[str, Any]],
+    call_ids: Sequence[str],
+    id_: str,
 ) -> AIMessage:
     counts = event.get("usage_metadata") or {}
     names = {"input_tokens": "prompt_token_count", "output_tokens": "candidates_token_count"}
@@ -162,8 +188,12 @@ def _answer(
         said,
         id=id_,
         tool_calls=made,
-        usage_metadata={**usage, "total_tokens": counts.get("total_token_count") or 0} if counts else None,
-        response_metadata={"model_name": event["model_version"]} if event.get("model_version") else {},
+        usage_metadata={**usage, "total_tokens": counts.get("total_token_count") or 0}
+        if counts
+        else None,
+        response_metadata={"model_name": event["model_version"]}
+        if event.get("model_version")
+        else {},
         additional_kwargs={"author": event["author"], **({_SIGNATURES: signed} if signed else {})},
     )
 
@@ -180,7 +210,11 @@ def _block(part: Mapping[str, Any]) -> dict[str, Any]:
     signature = part.get("thought_signature")
     extras = {"extras": {"signature": signature}} if signature else {}
     if isinstance(text := part.get("text"), str):
-        return {"type": "reasoning", "reasoning": text} | extras if part.get("thought") else _text(text) | extras
+        return (
+            {"type": "reasoning", "reasoning": text} | extras
+            if part.get("thought")
+            else _text(text) | extras
+        )
     if data := part.get("inline_data"):
         return media_block(data["mime_type"], base64=data["data"]) | extras
     if file := part.get("file_data"):

@@ -42,9 +42,13 @@ async def read_agents_sessions(
     Raises:
         StoreError: The server does not answer, or refuses a command.
     """
-    async with aclosing(documents_of(database[sessions].find({}).sort("session_id", 1))) as sessions_found:
+    async with aclosing(
+        documents_of(database[sessions].find({}).sort("session_id", 1))
+    ) as sessions_found:
         async for session in sessions_found:
-            yield await record_or_bad(f"session {session['_id']!r}"[:200], _session(session, database[messages]))
+            yield await record_or_bad(
+                f"session {session['_id']!r}"[:200], _session(session, database[messages])
+            )
 
 
 def read_agents_sqlite(
@@ -64,9 +68,13 @@ def read_agents_sqlite(
     try:
         with closing(SQLiteTable(Path(path), messages)) as table:
             rows = table.rows("session_id", "id")
-            yield from _records(table, sorted(rows, key=_order), f"{Path(path).name}, table {messages}")
+            yield from _records(
+                table, sorted(rows, key=_order), f"{Path(path).name}, table {messages}"
+            )
     except sqlite3.Error as error:
-        raise InvalidInputError(f"{Path(path).name} is no database of SQLiteSession: {error}") from error
+        raise InvalidInputError(
+            f"{Path(path).name} is no database of SQLiteSession: {error}"
+        ) from error
 
 
 def _order(row: Sequence[Any]) -> tuple[str, Any, Any]:
@@ -75,7 +83,9 @@ def _order(row: Sequence[Any]) -> tuple[str, Any, Any]:
     return type(session).__name__, session or "", number if isinstance(number, int) else 0
 
 
-def _records(table: SQLiteTable, rows: Iterable[Sequence[Any]], where: str) -> Iterator[ConversationRecord | BadRecord]:
+def _records(
+    table: SQLiteTable, rows: Iterable[Sequence[Any]], where: str
+) -> Iterator[ConversationRecord | BadRecord]:
     """Yield the record of each session, and a `BadRecord` if a row cannot be read."""
     try:
         for session, own in groupby(rows, key=itemgetter(1)):
@@ -89,25 +99,41 @@ def _records(table: SQLiteTable, rows: Iterable[Sequence[Any]], where: str) -> I
 
 
 async def _session(session: Mapping[str, Any], messages: Any) -> ConversationRecord:
-    id_, generation = str(session["session_id"]), session.get("_generation") or 0
+    id_ = str(session["session_id"])
+    generation = session.get("_generation") or 0
     documents = documents_of(messages.find({"session_id": id_}).sort("seq", 1))
-    found = [document async for document in documents if (document.get("generation") or 0) == generation]
+    found = [
+        document async for document in documents if (document.get("generation") or 0) == generation
+    ]
     # A document is what one call added. An older version wrote one for each item.
-    calls = groupby(found, lambda each: each["_id"] if isinstance(each.get("message_data"), list) else None)
-    return _record(id_, [[stored for document in documents for stored in _stored(document)] for _, documents in calls])
+    calls = groupby(
+        found, lambda each: each["_id"] if isinstance(each.get("message_data"), list) else None
+    )
+    return _record(
+        id_,
+        [
+            [stored for document in documents for stored in _stored(document)]
+            for _, documents in calls
+        ],
+    )
 
 
 def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
     """Return the items of a document: a list, or a single one of an older version."""
-    data, at = document.get("message_data"), getattr(document["_id"], "generation_time", None)
+    data = document.get("message_data")
+    at = getattr(document["_id"], "generation_time", None)
     for index, text in enumerate(data if isinstance(data, list) else [data], 1):
         yield f"document {document['_id']}, item {index}", text, at
 
 
 def _record(session: str, calls: Iterable[Iterable[_Stored]]) -> ConversationRecord:
-    items = [item for stored in calls for group in _groups(stored) for item in _items(session, group)]
+    items = [
+        item for stored in calls for group in _groups(stored) for item in _items(session, group)
+    ]
     where = f"session {session!r}"[:200]
-    return ConversationRecord(id=session, messages=items, where=where, fields={"session_id": session})
+    return ConversationRecord(
+        id=session, messages=items, where=where, fields={"session_id": session}
+    )
 
 
 def _groups(stored: Iterable[_Stored]) -> list[list[_Stored]]:
@@ -141,7 +167,11 @@ def _items(session: str, group: Sequence[_Stored]) -> list[RecordItem]:
     if not isinstance(value, dict):
         return [RecordItem(message=None, problem="no JSON object", where=where)]
     try:
-        messages = normalize_messages([value for _, value, _ in group], key=digest_of(f"{where}:{session}").hex())
+        messages = normalize_messages(
+            [value for _, value, _ in group], key=digest_of(f"{where}:{session}").hex()
+        )
     except InvalidInputError as error:
-        return [RecordItem(message=None, problem=str(error).removeprefix("message 0, "), where=where)]
+        return [
+            RecordItem(message=None, problem=str(error).removeprefix("message 0, "), where=where)
+        ]
     return [RecordItem(message=message, where=where, at=at) for message in messages]

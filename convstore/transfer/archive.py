@@ -41,7 +41,14 @@ from typing import Any, TypeVar, cast, get_args
 from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
-from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, Ended, RecordItem, counted
+from convstore.transfer.records import (
+    DAMAGED,
+    BadRecord,
+    ConversationRecord,
+    Ended,
+    RecordItem,
+    counted,
+)
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.items import PlacedItem
 from convstore.values.scope import id_problem
@@ -72,7 +79,9 @@ def begin_line(codec: Codec, info: ConversationInfo, *, state: Mapping[str, Any]
     return _line(parts)
 
 
-def message_line(codec: Codec, message: LogMessage, *, entry: int, turn_before: int | None = None) -> bytes:
+def message_line(
+    codec: Codec, message: LogMessage, *, entry: int, turn_before: int | None = None
+) -> bytes:
     """Return the line of one message, with the number of its entry in the archive.
 
     `turn_before` is the turn of the message before it, None for the first one.
@@ -156,21 +165,27 @@ class ArchiveReader:
 
     def takes(self, value: Mapping[str, Any]) -> bool:
         """Return True if a line belongs to an archive."""
-        return "convstore" in value or ("messages" not in value and not {"message", "item", "end"}.isdisjoint(value))
+        return "convstore" in value or (
+            "messages" not in value and not {"message", "item", "end"}.isdisjoint(value)
+        )
 
     def spoil(self, problem: str) -> None:
         """Mark the open conversation as damaged, because one of its lines cannot be read."""
         if self._open and not self._open.problem:
             self._open.problem = problem
 
-    def read(self, value: Mapping[str, Any], where: str) -> Iterator[ConversationRecord | BadRecord]:
+    def read(
+        self, value: Mapping[str, Any], where: str
+    ) -> Iterator[ConversationRecord | BadRecord]:
         """Read the next line; yield the conversation that it completes or cuts off."""
         if "convstore" in value:
             yield from self.close()
             self._open = self._begun(value, where)
             return
         if self._open is None:
-            self._open = _Open(_record({}, where), problem="the first line of its conversation is missing")
+            self._open = _Open(
+                _record({}, where), problem="the first line of its conversation is missing"
+            )
         try:
             if "message" in value:
                 self._open.items.append(self._item(value, where, self._open.items))
@@ -197,7 +212,9 @@ class ArchiveReader:
         record = _record(value.get("scope"), where)
         version = value["convstore"]
         if type(version) is not int or version != VERSION:
-            problem = f"an export of version {version!r:.80}; this convstore reads version {VERSION}"
+            problem = (
+                f"an export of version {version!r:.80}; this convstore reads version {VERSION}"
+            )
             return _Open(record, problem=problem)
         try:
             _typed(value, "scope", dict)
@@ -211,7 +228,9 @@ class ArchiveReader:
     def _optional(self, value: Mapping[str, Any], name: str) -> Any:
         return self._codec.decode(_text(value[name]), fetch=_no_payload) if name in value else None
 
-    def _item(self, value: Mapping[str, Any], where: str, before: Sequence[RecordItem]) -> RecordItem:
+    def _item(
+        self, value: Mapping[str, Any], where: str, before: Sequence[RecordItem]
+    ) -> RecordItem:
         position = len(before) + 1
         turn_before = before[-1].turn if before else None
         message = decode_message(self._codec, _text(value["message"]), fetch=_no_payload)
@@ -232,7 +251,9 @@ class ArchiveReader:
             stamp=read_stamp(json.dumps(value["stamp"]), "") if "stamp" in value else None,
         )
         if _number(value, "ordinal") != position:
-            raise ValueError(f"its ordinal is {value['ordinal']}, and should be {position}: a line is missing or moved")
+            raise ValueError(
+                f"its ordinal is {value['ordinal']}, and should be {position}: a line is missing or moved"
+            )
         return item
 
     def _log_item(self, value: Mapping[str, Any]) -> PlacedItem:
@@ -246,7 +267,9 @@ class ArchiveReader:
         if conversation.problem:
             return conversation.as_bad()
         if _number(end, "messages") != number:
-            return conversation.as_bad(f"it has {counted(number, 'message')}, and should have {end['messages']}")
+            return conversation.as_bad(
+                f"it has {counted(number, 'message')}, and should have {end['messages']}"
+            )
         for position in _positions_in(_ranges(end, "undone", number)):
             items[position - 1] = replace(items[position - 1], stamp=None)
         summaries = len(_typed(end, "summaries", list, default=[]))
@@ -263,13 +286,17 @@ class ArchiveReader:
         )
 
 
-def _typed(values: Mapping[str, Any], name: str, type_: type[_Value], *, default: Any = ...) -> _Value:
+def _typed(
+    values: Mapping[str, Any], name: str, type_: type[_Value], *, default: Any = ...
+) -> _Value:
     """Return a value of exactly this type; a ValueError for any other, and without a default for a missing one."""
     if name not in values and default is not ...:
         return default  # type: ignore[no-any-return]
     value = values.get(name)
     if type(value) is not type_:
-        raise ValueError(f"{name!r} must be a JSON {_JSON_NAMES[type_]}, not {type(value).__name__}")
+        raise ValueError(
+            f"{name!r} must be a JSON {_JSON_NAMES[type_]}, not {type(value).__name__}"
+        )
     return value
 
 

@@ -74,9 +74,13 @@ class CheckpointPath:
             raise InvalidInputError(
                 "its messages cannot be rebuilt: the checkpoints have changes only, and those before them were deleted"
             )
-        found = await self._call("get_delta_channel_history", config=checkpoints[0].config, channels=[self.channel])
+        found = await self._call(
+            "get_delta_channel_history", config=checkpoints[0].config, channels=[self.channel]
+        )
         before = [*checkpoints[1:], *([base] if base else [])]
-        numbers = [len([write for write in each.writes if write[1] == self.channel]) for each in before]
+        numbers = [
+            len([write for write in each.writes if write[1] == self.channel]) for each in before
+        ]
         if base is None:
             numbers.append(0)
         states = rebuilt(found[self.channel], numbers[::-1])
@@ -96,7 +100,9 @@ class CheckpointPath:
                     self.others[checkpoint.id] = checkpoint.parent
         # The clock of another worker may have given a parent a later id than its child's.
         while wanted and wanted not in read:
-            found = await self._call("get_tuple", {"configurable": self._configurable | {"checkpoint_id": wanted}})
+            found = await self._call(
+                "get_tuple", {"configurable": self._configurable | {"checkpoint_id": wanted}}
+            )
             if found is None:
                 self.is_cut = True
                 return
@@ -125,9 +131,13 @@ class CheckpointPath:
         config = {"configurable": self._configurable}
         try:
             async with driver_errors():
-                return [found async for found in self.saver.alist(config, before=before, limit=_PAGE)]
+                return [
+                    found async for found in self.saver.alist(config, before=before, limit=_PAGE)
+                ]
         except NotImplementedError:
-            return await asyncio.to_thread(lambda: list(self.saver.list(config, before=before, limit=_PAGE)))
+            return await asyncio.to_thread(
+                lambda: list(self.saver.list(config, before=before, limit=_PAGE))
+            )
 
     async def _call(self, name: str, *values: Any, **options: Any) -> Any:
         """Call a method of the saver by its name: the asynchronous one if the saver has it."""

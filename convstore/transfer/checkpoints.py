@@ -15,7 +15,13 @@ from convstore.exceptions import InvalidInputError, StoreError
 from convstore.transfer.checkpoint_path import CheckpointPath
 from convstore.transfer.jobs import each_of, location_of
 from convstore.transfer.prepare import hidden_ranges
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, counted, merged_fields
+from convstore.transfer.records import (
+    BadRecord,
+    ConversationRecord,
+    RecordItem,
+    counted,
+    merged_fields,
+)
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
 from convstore.values.checkpoints import OWNER
@@ -56,7 +62,9 @@ async def read_checkpoints(
     if isinstance(thread_ids, str):
         raise InvalidInputError("thread_ids must be a list of ids, not one str")
     if not (hasattr(saver, "alist") and hasattr(saver, "aget_tuple")):
-        raise InvalidInputError(f"saver must be a checkpointer of LangGraph, not {type(saver).__name__}")
+        raise InvalidInputError(
+            f"saver must be a checkpointer of LangGraph, not {type(saver).__name__}"
+        )
     found = await thread_ids_of(saver) if thread_ids is None else thread_ids
     async with aclosing(each_of(found)) as ids:
         async for thread_id in ids:
@@ -77,7 +85,9 @@ def read_thread_ids(path: Path | str) -> list[str]:
     return list(dict.fromkeys(line for line in text.splitlines() if line.strip()))
 
 
-async def _record_or_bad(saver: Any, thread_id: str, removed: Removed, channel: str) -> ConversationRecord | BadRecord:
+async def _record_or_bad(
+    saver: Any, thread_id: str, removed: Removed, channel: str
+) -> ConversationRecord | BadRecord:
     where = f"thread {thread_id!r}"[:200]
     try:
         return await _record(saver, thread_id, where, removed, channel)
@@ -90,7 +100,9 @@ async def _record_or_bad(saver: Any, thread_id: str, removed: Removed, channel: 
         return BadRecord(where, reason)
 
 
-async def _record(saver: Any, thread_id: str, where: str, removed: Removed, channel: str) -> ConversationRecord:
+async def _record(
+    saver: Any, thread_id: str, where: str, removed: Removed, channel: str
+) -> ConversationRecord:
     if not isinstance(thread_id, str) or not thread_id:
         raise InvalidInputError(f"a thread id must be a non-empty str, not {thread_id!r:.80}")
     path = CheckpointPath(saver, thread_id, channel)
@@ -98,9 +110,13 @@ async def _record(saver: Any, thread_id: str, where: str, removed: Removed, chan
     async for checkpoint, state in path.states():
         thread.add(checkpoint, state)
     if thread.newest is None:
-        raise InvalidInputError("the checkpointer has no checkpoint of this thread in its root namespace")
+        raise InvalidInputError(
+            "the checkpointer has no checkpoint of this thread in its root namespace"
+        )
     if not thread.has_channel:
-        raise InvalidInputError(f"its state has no {channel!r}; name the key of the messages in the state (channel)")
+        raise InvalidInputError(
+            f"its state has no {channel!r}; name the key of the messages in the state (channel)"
+        )
     notes = [*_notes_of(path), *thread.notes(removed)]
     if namespaces := await other_namespaces_of(saver, thread_id):
         notes.append(f"left out: {counted(namespaces, 'other namespace')}, of subgraphs")
@@ -140,7 +156,9 @@ class _Thread:
         self.metadata = merged_fields(self.metadata, checkpoint.metadata)
         writes = checkpoint.writes_to(self._channel)
         self.has_channel |= self._channel in checkpoint.versions or bool(writes)
-        if OWNER in checkpoint.values:  # the log has its messages, and convstore removes them from the state
+        if (
+            OWNER in checkpoint.values
+        ):  # the log has its messages, and convstore removes them from the state
             self._is_taken_over = True
             return
         self._history.note_summaries(checkpoint.values)
@@ -163,13 +181,21 @@ class _Thread:
         notes = list[str]()
         if gone:
             outcome = {"rewind": "rewound", "leave out": "left out"}[removed]
-            notes.append(f"{outcome}: {counted(gone, 'message')} that the graph removed from its state")
+            notes.append(
+                f"{outcome}: {counted(gone, 'message')} that the graph removed from its state"
+            )
         if replaced:
-            notes.append(f"replaced in the state: {counted(replaced, 'message')}; the last content is imported")
+            notes.append(
+                f"replaced in the state: {counted(replaced, 'message')}; the last content is imported"
+            )
         if summaries := len(self._history.summaries):
-            notes.append(f"left out: {counted(summaries, 'summary', 'summaries')} of the graph; compact makes new ones")
+            notes.append(
+                f"left out: {counted(summaries, 'summary', 'summaries')} of the graph; compact makes new ones"
+            )
         if self._is_taken_over:
-            notes.append("left out: the checkpoints since convstore keeps the messages of this thread")
+            notes.append(
+                "left out: the checkpoints since convstore keeps the messages of this thread"
+            )
         return notes
 
 
@@ -184,4 +210,6 @@ def _notes_of(path: CheckpointPath) -> list[str]:
 
 def _item(place: Place) -> RecordItem:
     where = f"checkpoint {place.checkpoint}, message {place.index + 1}"
-    return RecordItem(message=place.message, key=f"{place.step}:{place.index}", where=where, at=place.at)
+    return RecordItem(
+        message=place.message, key=f"{place.step}:{place.index}", where=where, at=place.at
+    )

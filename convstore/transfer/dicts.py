@@ -44,7 +44,9 @@ def as_item(given: Message) -> RecordItem:
         return item
     read = item_of(dict(item.message), at=item.at)
     problem = item.problem or read.problem
-    return replace(item, message=read.message, problem=problem, at=read.at, unread_date=read.unread_date)
+    return replace(
+        item, message=read.message, problem=problem, at=read.at, unread_date=read.unread_date
+    )
 
 
 def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = None) -> RecordItem:
@@ -56,16 +58,24 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     'a message must be an object, not list'
     """
     if not isinstance(raw, dict):
-        return RecordItem(message=None, problem=f"a message must be an object, not {type(raw).__name__}", where=where)
+        return RecordItem(
+            message=None,
+            problem=f"a message must be an object, not {type(raw).__name__}",
+            where=where,
+        )
     try:
         message = from_langchain(raw) if is_langchain(raw) else with_artifact(raw)
         at = at or moment_of(raw)
-        return RecordItem(message=message, where=where, key=key, at=at, unread_date="" if at else unread_date(raw))
+        return RecordItem(
+            message=message, where=where, key=key, at=at, unread_date="" if at else unread_date(raw)
+        )
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         problem = f"LangChain refuses it: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     except DAMAGED as error:
-        problem = f"not a message of LangChain: {error if isinstance(error, ValueError) else repr(error)}"
+        problem = (
+            f"not a message of LangChain: {error if isinstance(error, ValueError) else repr(error)}"
+        )
     return RecordItem(message=None, problem=problem, where=where)
 
 
@@ -87,7 +97,14 @@ def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
     >>> unread_date({"created_at": None, "timestamp": "yesterday"})
     "timestamp 'yesterday'"
     """
-    return next((f"{name} {_SHORT.repr(value)}" for name in names if (value := raw.get(name)) not in (None, "")), "")
+    return next(
+        (
+            f"{name} {_SHORT.repr(value)}"
+            for name in names
+            if (value := raw.get(name)) not in (None, "")
+        ),
+        "",
+    )
 
 
 def _moment(value: Any) -> datetime | None:
@@ -99,7 +116,9 @@ def _moment(value: Any) -> datetime | None:
             found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
             if not _FIRST < found < datetime.now(UTC) + timedelta(days=1):
                 return None
-            return found.replace(microsecond=found.microsecond // 1_000 * 1_000)  # MongoDB keeps milliseconds
+            return found.replace(
+                microsecond=found.microsecond // 1_000 * 1_000
+            )  # MongoDB keeps milliseconds
     return None
 
 

@@ -25,7 +25,12 @@ from convstore import (
 from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.integration import LogMessage, each_conversation, host_of, log_of, with_children
 from convstore.transfer.archive import begin_line, end_line, item_line, message_line
-from convstore.transfer.openai_lines import as_training, openai_line, openai_message, training_problem
+from convstore.transfer.openai_lines import (
+    as_training,
+    openai_line,
+    openai_message,
+    training_problem,
+)
 from convstore.transfer.records import ExportReport, Problem, counted
 from convstore.values.scope import PATH, check_number, check_partial_scope
 
@@ -84,7 +89,8 @@ async def export_conversations(
         check_number(limit, name="limit", minimum=1)
     partial = dict(check_partial_scope(store.scope_keys, scope or {}))
     report = ExportReport(on_problem=on_problem)
-    work, written = _Export(store, report, format), 0
+    work = _Export(store, report, format)
+    written = 0
     async with aclosing(_conversations(store, partial)) as conversations:
         async for info in conversations:
             before = report.conversations
@@ -104,7 +110,9 @@ async def export_conversations(
     return report
 
 
-async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> AsyncGenerator[ConversationInfo, None]:
+async def _conversations(
+    store: ConversationStore, scope: Mapping[str, str]
+) -> AsyncGenerator[ConversationInfo, None]:
     """Yield every conversation that exists at the start once, and some of those created meanwhile.
 
     Listings have the newest first, so an append moves a conversation into the part that was listed already. The newest
@@ -114,14 +122,17 @@ async def _conversations(store: ConversationStore, scope: Mapping[str, str]) -> 
     start: datetime | None = None
     missed = 1
     while missed:
-        missed, is_first = 0, start is None
+        missed = 0
+        is_first = start is None
         async with aclosing(_listed(store, scope, since=start and start - _SKEW)) as conversations:
             async for info in conversations:
                 start = start or info.updated_at
                 key = hashlib.sha256(json.dumps(info.scope, sort_keys=True).encode()).digest()
                 if key not in seen:
                     seen.add(key)
-                    missed += is_first or not (start and info.created_at) or info.created_at <= start
+                    missed += (
+                        is_first or not (start and info.created_at) or info.created_at <= start
+                    )
                     yield info
 
 
@@ -162,7 +173,8 @@ class _Rewinds:
             return
         self._latest = rewound
         ranges = [(first - 1, min(last, self.messages)) for first, last, *_ in rewound]
-        is_rewound, kept = bytearray(self.messages), list[tuple[int, int]]()
+        is_rewound = bytearray(self.messages)
+        kept = list[tuple[int, int]]()
         for start, end in ranges:
             is_rewound[start:end] = b"\1" * (end - start)
         for first, last in self.rewound:
@@ -181,8 +193,12 @@ def _span(first: int, last: int) -> str:
 
 
 class _Export:
-    def __init__(self, store: ConversationStore, report: ExportReport, format_: ExportFormat) -> None:
-        self._store, self._report, self._format = store, report, format_
+    def __init__(
+        self, store: ConversationStore, report: ExportReport, format_: ExportFormat
+    ) -> None:
+        self._store = store
+        self._report = report
+        self._format = format_
 
     async def conversation(self, info: ConversationInfo, file: IO[bytes]) -> bool:
         """Write one conversation; return False if it was left out."""
@@ -213,7 +229,8 @@ class _Export:
         return True
 
     async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
-        chat, codec = self._store.conversation(**info.scope), host_of(self._store).codec
+        chat = self._store.conversation(**info.scope)
+        codec = host_of(self._store).codec
         end = await log_of(chat).snapshot()
         if end is None:
             return None
@@ -223,7 +240,8 @@ class _Export:
         turn: int | None = None
         entry = last = 0  # entries without messages do not count: an import writes its own
         async for message in log_of(chat).read(end):
-            entry, last = entry + (message.entry != last), message.entry
+            entry = entry + (message.entry != last)
+            last = message.entry
             rewinds.add(message)
             file.write(message_line(codec, message, entry=entry, turn_before=turn))
             turn = message.turn
@@ -246,7 +264,10 @@ class _Export:
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
         bare = self._format == "fine-tuning"
-        number, missing_fields, skipped, answers = 0, dict[str, int](), list[Problem](), 0
+        number = 0
+        missing_fields = dict[str, int]()
+        skipped = list[Problem]()
+        answers = 0
         async for turn in self._store.conversation(**info.scope).turns():
             made = [openai_message(message, bare=bare) for message in turn.messages]
             messages = [as_training(message) if bare else message for message, _ in made]
@@ -264,13 +285,19 @@ class _Export:
         if not number and not skipped:
             return None
         if bare and not answers:
-            raise ValueError(f"no turn of it can be used: {skipped[0].reason if skipped else 'it has no answer'}")
+            raise ValueError(
+                f"no turn of it can be used: {skipped[0].reason if skipped else 'it has no answer'}"
+            )
         for left_out in skipped:
             self._report.note(left_out)
         file.write(b"]}\n")
         if missing_fields:
-            shown = ", ".join(f"{field} ({counted(n, 'message')})" for field, n in sorted(missing_fields.items()))
-            self._report.note(Problem("changed", name, name, f"the format has no place for: {shown}"))
+            shown = ", ".join(
+                f"{field} ({counted(n, 'message')})" for field, n in sorted(missing_fields.items())
+            )
+            self._report.note(
+                Problem("changed", name, name, f"the format has no place for: {shown}")
+            )
         return number
 
     def _openai_begin(self, info: ConversationInfo, *, bare: bool) -> bytes:

@@ -32,7 +32,8 @@ _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
 """Longer lines are left out, because Python needs several times their size to parse them."""
 
-_GZIP, _SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
+_GZIP = b"\x1f\x8b"
+_SQLITE = b"SQLite format 3\0"
 _PIECE = 1 << 20
 _UNPACKED_BYTES = 1 << 26
 """Bytes that any gzip file may unpack to."""
@@ -40,7 +41,11 @@ _UNPACKED_RATIO = 200
 """Bytes that each byte of a gzip file may unpack to. Conversations are packed 3 to 30 times."""
 
 # Ordered: the byte order mark of UTF-32 starts with the one of UTF-16.
-_OTHER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+_OTHER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +64,22 @@ def check_readable(path: Path) -> None:
             start = file.read(4)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"{without_addresses(str(path))} cannot be read: {reason}") from error
-    if encoding := next((name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), ""):
-        raise InvalidInputError(f"{path} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8")
+        raise InvalidInputError(
+            f"{without_addresses(str(path))} cannot be read: {reason}"
+        ) from error
+    if encoding := next(
+        (name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), ""
+    ):
+        raise InvalidInputError(
+            f"{path} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8"
+        )
 
 
 def read_lines(
-    path: Path, *, maximum_bytes: int = MAXIMUM_LINE_BYTES, on_bytes: Callable[[int], object] = lambda _: None
+    path: Path,
+    *,
+    maximum_bytes: int = MAXIMUM_LINE_BYTES,
+    on_bytes: Callable[[int], object] = lambda _: None,
 ) -> Generator[Line, None, None]:
     """Yield the objects of a file in order, and a `Line` with a problem for any other line; empty lines are skipped.
 
@@ -76,7 +90,11 @@ def read_lines(
         try:
             for number, line in enumerate(_raw_lines(file, maximum_bytes), 1):
                 if line is None:
-                    yield Line(number, {}, f"longer than {maximum_bytes:,} bytes; import it from code, in parts")
+                    yield Line(
+                        number,
+                        {},
+                        f"longer than {maximum_bytes:,} bytes; import it from code, in parts",
+                    )
                 elif line.strip():
                     yield _parsed(number, line)
                 on_bytes(raw.tell())
@@ -88,7 +106,11 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
     is_gzip = raw.read(len(_GZIP)) == _GZIP
     size = raw.seek(0, os.SEEK_END)
     raw.seek(0)
-    return cast(IO[bytes], _BoundedGzip(raw, _UNPACKED_BYTES + _UNPACKED_RATIO * size)) if is_gzip else raw
+    return (
+        cast(IO[bytes], _BoundedGzip(raw, _UNPACKED_BYTES + _UNPACKED_RATIO * size))
+        if is_gzip
+        else raw
+    )
 
 
 class _BoundedGzip(gzip.GzipFile):
@@ -104,7 +126,9 @@ class _BoundedGzip(gzip.GzipFile):
         line = super().readline(wanted)
         self._left -= len(line)
         if self._left < 0:
-            raise OSError(f"it unpacks to more than {_UNPACKED_RATIO} times its size; unpack it first (gunzip)")
+            raise OSError(
+                f"it unpacks to more than {_UNPACKED_RATIO} times its size; unpack it first (gunzip)"
+            )
         return line
 
 
@@ -125,11 +149,15 @@ def _parsed(number: int, line: bytes) -> Line:
     try:
         value = json.loads(line.decode())
     except UnicodeDecodeError as error:
-        return Line(number, {}, f"not UTF-8: byte {line[error.start]:#04x} at position {error.start + 1:,}")
+        return Line(
+            number, {}, f"not UTF-8: byte {line[error.start]:#04x} at position {error.start + 1:,}"
+        )
     except (ValueError, RecursionError) as error:
         return Line(number, {}, f"not JSON: {error}")
     if isinstance(value, list):
-        return Line(number, {}, "a JSON array; write each conversation on a line of its own: jq -c '.[]'")
+        return Line(
+            number, {}, "a JSON array; write each conversation on a line of its own: jq -c '.[]'"
+        )
     if not isinstance(value, dict):
         return Line(number, {}, f"not a JSON object but {type(value).__name__}")
     return Line(number, value)
@@ -180,19 +208,27 @@ def scope_keys_of(path: Path) -> tuple[str, ...]:
     with closing(read_lines(path)) as lines:
         scope = next((line.value.get("scope") for line in lines if not line.problem), None)
     try:
-        return check_scope_keys([key for key in scope if key != PATH]) if isinstance(scope, dict) else ()
+        return (
+            check_scope_keys([key for key in scope if key != PATH])
+            if isinstance(scope, dict)
+            else ()
+        )
     except InvalidScopeError:
         return ()
 
 
 def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecord:
-    value, messages = line.value, line.value.get("messages")
+    value = line.value
+    messages = line.value.get("messages")
     if messages is None and isinstance(value.get("values"), dict):
         messages = value["values"].get("messages")
     if not isinstance(messages, list) or not messages:
         return BadRecord(where, 'no conversation: an object with a list "messages" is needed')
     fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
-    items = [item_of(raw, where=f"{where}, message {position}") for position, raw in enumerate(messages, 1)]
+    items = [
+        item_of(raw, where=f"{where}, message {position}")
+        for position, raw in enumerate(messages, 1)
+    ]
     notes = [] if any(item.at for item in items) else _set_dates(items, value)
     title = value.get("title")
     if not isinstance(title, str | None):
@@ -200,7 +236,9 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         title = None
     metadata = value.get("metadata")
     if not isinstance(metadata, dict | None):
-        notes.append(f"its metadata is left out: an object is needed, not {type(metadata).__name__}")
+        notes.append(
+            f"its metadata is left out: an object is needed, not {type(metadata).__name__}"
+        )
         metadata = None
     return ConversationRecord(
         id=_id(value) or f"{path.name}:{line.number}",

@@ -41,15 +41,24 @@ async def read_history_collection(
             if isinstance(session, bool) or (
                 not isinstance(session, str | int) and not hasattr(session, "generation_time")
             ):
-                yield BadRecord(where, f"the session id is a value of type {type(session).__name__}; text is needed")
+                yield BadRecord(
+                    where,
+                    f"the session id is a value of type {type(session).__name__}; text is needed",
+                )
                 continue
-            yield await _conversation(collection, session, where, session_key=session_key, history_key=history_key)
+            yield await _conversation(
+                collection, session, where, session_key=session_key, history_key=history_key
+            )
 
 
 async def _sessions(collection: Any, session_key: str) -> AsyncGenerator[Any, None]:
     """Yield each session id once, by a walk over the index that langchain-mongodb creates on it."""
     last: Any = _sessions
-    cursor = collection.find({}, {session_key: 1, "_id": 0}).sort(session_key, 1).batch_size(_KEYS_AT_ONCE)
+    cursor = (
+        collection.find({}, {session_key: 1, "_id": 0})
+        .sort(session_key, 1)
+        .batch_size(_KEYS_AT_ONCE)
+    )
     if hasattr(cursor, "allow_disk_use"):
         cursor = cursor.allow_disk_use(True)  # the index may be missing
     async with aclosing(documents_of(cursor)) as documents:
@@ -64,7 +73,9 @@ async def _conversation(
     collection: Any, session: Any, where: str, *, session_key: str, history_key: str
 ) -> ConversationRecord:
     # Unsorted, as in that class: _id sorts by seconds, and several workers may write in the same second.
-    documents = [document async for document in documents_of(collection.find({session_key: session}))]
+    documents = [
+        document async for document in documents_of(collection.find({session_key: session}))
+    ]
     items = [item for document in documents for item in _items(document, history_key)]
     fields = merged_fields(*documents)
     for name in ("_id", history_key):
@@ -77,16 +88,21 @@ async def _conversation(
 def _items(document: dict[str, Any], history_key: str) -> list[RecordItem]:
     """Return the messages of a document: one, or several if another writer stored a list."""
     key = str(document["_id"])
-    where, at = f"document {key}", getattr(document["_id"], "generation_time", None)
+    where = f"document {key}"
+    at = getattr(document["_id"], "generation_time", None)
     history = document.get(history_key)
     if isinstance(history, str):
         try:
             history = json.loads(history)
         except (ValueError, RecursionError) as error:
-            return [RecordItem(message=None, problem=f"{history_key} is not JSON: {error}", where=where)]
+            return [
+                RecordItem(message=None, problem=f"{history_key} is not JSON: {error}", where=where)
+            ]
     if not isinstance(history, list):
         return [_item(history, history_key, where, key, at)]
-    return [_item(item, history_key, where, f"{key}:{index}", at) for index, item in enumerate(history)]
+    return [
+        _item(item, history_key, where, f"{key}:{index}", at) for index, item in enumerate(history)
+    ]
 
 
 def _item(raw: Any, history_key: str, where: str, key: str, at: datetime | None) -> RecordItem:

@@ -2,13 +2,23 @@
 
 Stored messages of a record are found by their ids, and only the messages after them are appended. So a killed import
 resumes where it stopped, and repeating a finished one writes nothing.
+
+The module is long because each record passes through all of it, in order.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +35,12 @@ from convstore import (
     Receipt,
     StoreUnavailableError,
 )
-from convstore.exceptions import BatchTooLargeError, InvalidScopeError, MessageRewoundError, NotSetUpError
+from convstore.exceptions import (
+    BatchTooLargeError,
+    InvalidScopeError,
+    MessageRewoundError,
+    NotSetUpError,
+)
 from convstore.integration import StoredId, VariantChange, as_of, host_of, log_of
 from convstore.transfer.jobs import each_of, location_of, run_each
 from convstore.transfer.prepare import (
@@ -52,9 +67,12 @@ from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
 
-Records: TypeAlias = Iterable[ConversationRecord | BadRecord] | AsyncIterable[ConversationRecord | BadRecord]
+Records: TypeAlias = (
+    Iterable[ConversationRecord | BadRecord] | AsyncIterable[ConversationRecord | BadRecord]
+)
 ScopeOf: TypeAlias = (
-    Mapping[str, str] | Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+    Mapping[str, str]
+    | Callable[[ConversationRecord], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 )
 """Scope values for all records, or a function, async or not, that returns the scope of one."""
 
@@ -101,7 +119,9 @@ async def import_conversations(
     if limit is not None:
         check_number(limit, name="limit", minimum=1)
     if scope is not None and not callable(scope) and not isinstance(scope, Mapping):
-        raise InvalidInputError(f"scope must be a dict, a ScopeRule or a function, not {type(scope).__name__}")
+        raise InvalidInputError(
+            f"scope must be a dict, a ScopeRule or a function, not {type(scope).__name__}"
+        )
     if isinstance(records, str | Path) or not isinstance(records, Iterable | AsyncIterable):
         raise InvalidInputError(
             f"records must come from read_file(path) or be a list of ConversationRecords, not {type(records).__name__}"
@@ -130,7 +150,9 @@ class _Import:
     seen: dict[Scope, str] = field(default_factory=dict)
     families: dict[Scope, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
-    async def counted(self, records: Records, limit: int | None) -> AsyncGenerator[ConversationRecord, None]:
+    async def counted(
+        self, records: Records, limit: int | None
+    ) -> AsyncGenerator[ConversationRecord, None]:
         """Yield the records up to the limit; report bad ones."""
         async with aclosing(each_of(records)) as each:
             async for record in each:
@@ -157,10 +179,14 @@ class _Import:
         except ConvstoreError as error:
             self._note("conversation", record, str(error))
         except Exception as error:  # noqa: BLE001 - reported; continue with the next conversation
-            self._note("conversation", record, f"{type(error).__name__}: {error} ({location_of(error)})")
+            self._note(
+                "conversation", record, f"{type(error).__name__}: {error} ({location_of(error)})"
+            )
         self.on_conversation(self.report)
 
-    def _note(self, what: Literal["conversation", "changed"], record: ConversationRecord, reason: str) -> None:
+    def _note(
+        self, what: Literal["conversation", "changed"], record: ConversationRecord, reason: str
+    ) -> None:
         self.report.note(Problem(what, record.where, record.id, reason))
 
     async def _scope(self, record: ConversationRecord) -> Scope:
@@ -175,7 +201,9 @@ class _Import:
         scope = check_scope(keys, values)
         if (first := self.seen.get(scope)) is not None:
             shown = ", ".join(f"{key}={value!r}" for key, value in scope)
-            raise InvalidInputError(f"its scope {shown} is also that of {first}; add a field that differs to the scope")
+            raise InvalidInputError(
+                f"its scope {shown} is also that of {first}; add a field that differs to the scope"
+            )
         self.seen[scope] = record.where or record.id
         if self.dry_run:
             self.report.scopes.append(AssignedScope(record.id, record.where, dict(scope)))
@@ -187,10 +215,16 @@ class _Import:
             await self._import_into(self.store.conversation(**dict(scope)), record)
 
     async def _import_into(self, chat: Conversation, record: ConversationRecord) -> None:
-        messages, problems = await asyncio.to_thread(make_ready, record, codec=host_of(self.store).codec)
+        messages, problems = await asyncio.to_thread(
+            make_ready, record, codec=host_of(self.store).codec
+        )
         bad = [problem for problem in problems if problem.what == "message"]
         if bad and not self.skip_messages:
-            more = f"; this and {len(bad) - 1} more of its messages cannot be stored" if bad[1:] else ""
+            more = (
+                f"; this and {len(bad) - 1} more of its messages cannot be stored"
+                if bad[1:]
+                else ""
+            )
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in problems:
             self.report.note(problem)
@@ -211,7 +245,9 @@ class _Import:
         self.report.known += done.known
         for reason in done.changed:
             self._note("changed", record, reason)
-        outcome = "unchanged" if done.known == len(messages) else "extended" if done.known else "imported"
+        outcome = (
+            "unchanged" if done.known == len(messages) else "extended" if done.known else "imported"
+        )
         setattr(self.report, outcome, getattr(self.report, outcome) + 1)
 
 
@@ -227,14 +263,25 @@ class _ConversationImport:
     """
 
     def __init__(
-        self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage], *, dry_run: bool
+        self,
+        chat: Conversation,
+        record: ConversationRecord,
+        messages: Sequence[ReadyMessage],
+        *,
+        dry_run: bool,
     ) -> None:
-        self._chat, self._log, self._record, self._messages = chat, log_of(chat), record, messages
-        self._dry_run, self._changes = dry_run, dict[int, list[VariantChange]]()
+        self._chat = chat
+        self._log = log_of(chat)
+        self._record = record
+        self._messages = messages
+        self._dry_run = dry_run
+        self._changes = dict[int, list[VariantChange]]()
         for change in record.variants:
             self._changes.setdefault(change.ordinal, []).append(change)
         # The date of the last message, so that metadata does not make the conversation newer.
-        self._last_date = next((message.item.at for message in reversed(messages) if message.item.at), None)
+        self._last_date = next(
+            (message.item.at for message in reversed(messages) if message.item.at), None
+        )
         self._ids = {message.position: message.id for message in messages}
         self._with_numbers = {message.id for message in messages if message.item.sources}
         self.known = self.written = 0
@@ -264,7 +311,9 @@ class _ConversationImport:
         await self._describe()
         await self._annotate()
         if known:
-            self.changed += await differences(self._chat, self._log, self._record, known, self._stored)
+            self.changed += await differences(
+                self._chat, self._log, self._record, known, self._stored
+            )
 
     async def _end_last_turn(self) -> None:
         """Finish or stop the last turn, as in the conversation that the record was made of."""
@@ -292,13 +341,19 @@ class _ConversationImport:
                     "choose another scope, or delete the conversation and import it again"
                 )
         # Only messages up to the end count: a concurrent import may have appended more since.
-        places = {id_: (place.entry, place.ordinal) for id_, place in stored.items() if place.entry <= end.entries}
+        places = {
+            id_: (place.entry, place.ordinal)
+            for id_, place in stored.items()
+            if place.entry <= end.entries
+        }
         found = [message for message in self._messages if message.id in places]
         if new := len(self._messages) - len(found):
             others = end.messages - len(found)
             self._check_order(found, new, others=others)
         if any(left > right for left, right in pairwise(places[message.id] for message in found)):
-            raise InvalidInputError("the conversation has these messages in another order; choose another scope")
+            raise InvalidInputError(
+                "the conversation has these messages in another order; choose another scope"
+            )
         return len(found), end.messages
 
     def _check_order(self, found: Sequence[ReadyMessage], new: int, *, others: int) -> None:
@@ -318,13 +373,16 @@ class _ConversationImport:
 
     async def _write(self, stored: int) -> None:
         """Append the missing messages batch by batch. A rewind after a batch is repeated before the next one."""
-        done, shown = 0, dict[str, str]()
+        done = 0
+        shown = dict[str, str]()
         if self._record.items and not self._messages:
             await self._chat.append([placed.item for placed in self._record.items])
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
-            if done == stored == self.known and (late := await items_at_end(self._log, self._record, batch)):
+            if done == stored == self.known and (
+                late := await items_at_end(self._log, self._record, batch)
+            ):
                 with as_of(batch.at):
                     await self._chat.append(late)
             if new:
@@ -371,7 +429,9 @@ class _ConversationImport:
                 raise
             half = len(messages) // 2
             leading = [item for item in items if item.position <= half]
-            await self._append(messages[:half], at, change and change._replace(kind="append"), leading)
+            await self._append(
+                messages[:half], at, change and change._replace(kind="append"), leading
+            )
             await self._append(messages[half:], at, change, items_after(items, half))
             return
         self.written += receipt.written
@@ -382,15 +442,21 @@ class _ConversationImport:
         stamp = next((message.item.stamp for message in messages if message.item.stamp), None)
         end = await self._log.snapshot() if stamp else None
         # An archive has no stamps with a summary; a forged one must not name a summary that is not there.
-        return stamp and stamp.model_copy(update={"entry": end.entries if end else 0, "summary": ""})
+        return stamp and stamp.model_copy(
+            update={"entry": end.entries if end else 0, "summary": ""}
+        )
 
     def _note_numbers(self, receipt: Receipt) -> None:
         """Report messages whose source ids were in use, unless the record names their ids: those are compared."""
         for id_, numbers in receipt.renumbered.items():
             if id_ not in self._with_numbers:
-                shown = ", ".join(f"{old} is {new} now" for old, new in list(numbers.items())[:_SHOWN])
+                shown = ", ".join(
+                    f"{old} is {new} now" for old, new in list(numbers.items())[:_SHOWN]
+                )
                 more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-                self.changed.append(f"message {id_!r} has source ids that are already in use: {shown}{more}")
+                self.changed.append(
+                    f"message {id_!r} has source ids that are already in use: {shown}{more}"
+                )
 
     async def _rewind(self, batch: Batch) -> None:
         """Rewind to the first message of a range that an earlier import did not rewind."""
@@ -404,7 +470,8 @@ class _ConversationImport:
         numbered = [ready for ready in self._messages if ready.item.sources]
         stored = await self._log.find([ready.id for ready in numbered]) if numbered else {}
         for ready in numbered:
-            where, known = ready.item.where, ready.item.sources
+            where = ready.item.where
+            known = ready.item.sources
             numbers = stored[ready.id].sources if ready.id in stored else known
             if numbers != known:
                 self.changed.append(f"{where}: its sources were {known}, now {numbers or 'none'}")
@@ -438,10 +505,16 @@ class _ConversationImport:
         for message in self._messages:
             if message.item.annotations:
                 stored = (await self._chat.annotations([message.id])).get(message.id, {})
-                new = {name: value for name, value in message.item.annotations.items() if name not in stored}
+                new = {
+                    name: value
+                    for name, value in message.item.annotations.items()
+                    if name not in stored
+                }
                 if not new:
                     continue
                 try:
                     await self._chat.annotate(message.id, **new)
                 except InvalidInputError as error:
-                    self.changed.append(f"{message.item.where}: its annotations are left out: {error}")
+                    self.changed.append(
+                        f"{message.item.where}: its annotations are left out: {error}"
+                    )

@@ -14,7 +14,10 @@ _END: Any = object()
 
 
 async def run_each(
-    items: AsyncGenerator[_Item, None], work: Callable[[_Item], Coroutine[Any, Any, None]], *, jobs: int
+    items: AsyncGenerator[_Item, None],
+    work: Callable[[_Item], Coroutine[Any, Any, None]],
+    *,
+    jobs: int,
 ) -> None:
     """Run some work for each item, `jobs` at a time, and close the generator of the items.
 

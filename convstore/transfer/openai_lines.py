@@ -19,12 +19,20 @@ from convstore.values.json_form import deep_json, has_few_levels
 BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 """The only keys that a message for OpenAI's fine-tuning may have."""
 
-_ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "function"}
+_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "function",
+}
 _ROLE_KEY = "__openai_role__"
 
 _TRAINED_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_NOT_TRAINED = frozenset({"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"})
+_NOT_TRAINED = frozenset(
+    {"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"}
+)
 """Types of answer blocks left out of training messages: calls have a field of their own."""
 _SHOWN_CHARACTERS = 60
 _EMPTY = "the content of {} is empty"
@@ -49,7 +57,9 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
     if isinstance(message, AIMessage):
         if not isinstance(calls, list):
             made_calls = (*message.tool_calls, *message.invalid_tool_calls)
-            calls = [_call(call.get("id"), call.get("name"), call.get("args")) for call in made_calls]
+            calls = [
+                _call(call.get("id"), call.get("name"), call.get("args")) for call in made_calls
+            ]
         if calls:
             made["tool_calls"] = calls
             made["content"] = None if message.content == "" else message.content
@@ -62,7 +72,11 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
     if artifact is not None and (bare or not _is_json(artifact)):
         left_out.append("artifact")
     if bare:
-        return made, [*left_out, *sorted(map(str, extra)), *(["status"] if _is_error(message) else [])]
+        return made, [
+            *left_out,
+            *sorted(map(str, extra)),
+            *(["status"] if _is_error(message) else []),
+        ]
     if artifact is not None and "artifact" not in left_out:
         made["artifact"] = artifact
     kept = {key: value for key, value in extra.items() if type(key) is str and _is_json(value)}
@@ -128,11 +142,18 @@ def as_training(message: _Message) -> _Message:
     content = message["content"]
     if message["role"] == "user" or not isinstance(content, list):
         return message
-    kept = [block for block in content if not (isinstance(block, dict) and block.get("type") in _NOT_TRAINED)]
+    kept = [
+        block
+        for block in content
+        if not (isinstance(block, dict) and block.get("type") in _NOT_TRAINED)
+    ]
     texts = [block if isinstance(block, str) else _text(block) for block in kept]
     if any(text is None for text in texts):
         return message
-    return {**message, "content": "\n".join(filter(None, texts)) or (None if message.get("tool_calls") else "")}
+    return {
+        **message,
+        "content": "\n".join(filter(None, texts)) or (None if message.get("tool_calls") else ""),
+    }
 
 
 def training_problem(messages: Sequence[_Message], *, needs_answer: bool = True) -> str:
@@ -144,9 +165,15 @@ def training_problem(messages: Sequence[_Message], *, needs_answer: bool = True)
     'the content of its message 1 is empty'
     """
     for number, message in enumerate(messages, 1):
-        if problem := _role_problem(message) or _content_problem(message) or _calls_problem(message):
+        if (
+            problem := _role_problem(message)
+            or _content_problem(message)
+            or _calls_problem(message)
+        ):
             return problem.format(f"its message {number}")
-    if needs_answer and (not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls")):
+    if needs_answer and (
+        not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls")
+    ):
         return "it has no answer"
     return _pairs_problem(messages)
 
@@ -157,14 +184,23 @@ def _role_problem(message: _Message) -> str:
 
 
 def _content_problem(message: _Message) -> str:
-    content, role = message["content"], message["role"]
+    content = message["content"]
+    role = message["role"]
     if content is None and role == "assistant" and message.get("tool_calls"):
         return ""
     if isinstance(content, list) and role == "user":
         kinds = [block.get("type") if isinstance(block, dict) else None for block in content]
         unsupported = next((str(kind) for kind in kinds if kind not in ("text", "image_url")), "")
-        blank = all(kind == "text" for kind in kinds) and not any((_text(block) or "").strip() for block in content)
-        return f"{{}} has a block of type {_named(unsupported)}" if unsupported else _EMPTY if blank else ""
+        blank = all(kind == "text" for kind in kinds) and not any(
+            (_text(block) or "").strip() for block in content
+        )
+        return (
+            f"{{}} has a block of type {_named(unsupported)}"
+            if unsupported
+            else _EMPTY
+            if blank
+            else ""
+        )
     if not isinstance(content, str):
         return "the content of {} is no text"
     return "" if content.strip() else _EMPTY

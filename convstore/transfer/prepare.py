@@ -63,7 +63,9 @@ class Batch:
     items: Sequence[PlacedItem] = ()
 
 
-def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyMessage], list[Problem]]:
+def make_ready(
+    record: ConversationRecord, *, codec: Codec
+) -> tuple[list[ReadyMessage], list[Problem]]:
     """Return the messages of a record that can be appended, and the problems of the others.
 
     A message without an id gets one made from the record's id.
@@ -72,7 +74,9 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
         InvalidInputError: A value of the record, besides its messages, cannot be stored.
     """
     _check_record(record)
-    messages, problems, seen = list[ReadyMessage](), list[Problem](), set[str]()
+    messages = list[ReadyMessage]()
+    problems = list[Problem]()
+    seen = set[str]()
     for position, given in enumerate(record.messages, 1):
         item = as_item(given)
         where = item.where or f"{record.where}, message {position}".removeprefix(", ")
@@ -81,7 +85,10 @@ def make_ready(record: ConversationRecord, *, codec: Codec) -> tuple[list[ReadyM
             key = f"{item.key or position}:{record.id}"
             read, note = _read(item, seen, key=digest_of(key).hex() if id_problem(key) else key)
             placed = replace(item, where=where)
-            messages += [ReadyMessage(position, part, digest, placed) for part, digest in _with_digests(codec, read)]
+            messages += [
+                ReadyMessage(position, part, digest, placed)
+                for part, digest in _with_digests(codec, read)
+            ]
         except InvalidInputError as error:
             reason = str(error).removeprefix("message 0, ").removeprefix("message 0: ")
             problems.append(Problem("message", where, record.id, reason))
@@ -97,10 +104,14 @@ def _check_record(record: ConversationRecord) -> None:
     """Raise an InvalidInputError for a value of a record that cannot be stored; messages are not looked at."""
     number = len(record.messages)
     if not isinstance(record.title, str | None):
-        raise InvalidInputError(f"its title must be a str or None, not {type(record.title).__name__}")
+        raise InvalidInputError(
+            f"its title must be a str or None, not {type(record.title).__name__}"
+        )
     for name, values in (("metadata", record.metadata), ("state", record.state)):
         _check_names(values, name)
-    check_number(record.sources_through, name="its sources_through", minimum=0, maximum=MAX_SOURCE_ID)
+    check_number(
+        record.sources_through, name="its sources_through", minimum=0, maximum=MAX_SOURCE_ID
+    )
     for first, last in record.rewound:
         check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
         check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
@@ -125,26 +136,37 @@ def _check_variants(record: ConversationRecord) -> None:
     begun = set[tuple[str, str]]()
     last = 0
     for change in record.variants:
-        last = check_number(change.ordinal, name="the ordinal of a variant", minimum=last, maximum=len(record.messages))
+        last = check_number(
+            change.ordinal,
+            name="the ordinal of a variant",
+            minimum=last,
+            maximum=len(record.messages),
+        )
         check_choice(change.kind, *_CHANGES, name="the kind of a change of a variant")
         variant = (change.first_turn, change.variant)
         if change.kind == "begin":
             begun.add(variant)
         is_new_question = change.kind == "begin" and change.turn == change.variant
         if change.turn not in questions and not is_new_question:
-            raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its variants")
+            raise InvalidInputError(
+                f"it lacks the question {change.turn!r:.80} of one of its variants"
+            )
         is_first = change.kind == "activate" and change.variant == change.turn
         if not is_first and variant not in begun:
             raise InvalidInputError(f"its variant {change.variant!r:.80} has no beginning")
         if questions.get(change.first_turn, last + 1) > last:
-            raise InvalidInputError(f"its variant {change.variant!r:.80} stands before the question that it is of")
+            raise InvalidInputError(
+                f"its variant {change.variant!r:.80} stands before the question that it is of"
+            )
 
 
 def _questions(messages: Sequence[Message]) -> dict[Any, int]:
     """Return the positions of the questions of a record, by id."""
     found = dict[Any, int]()
     for position, given in enumerate(messages, 1):
-        message, turn = (given.message, given.turn) if isinstance(given, RecordItem) else (given, None)
+        message, turn = (
+            (given.message, given.turn) if isinstance(given, RecordItem) else (given, None)
+        )
         if isinstance(message, HumanMessage) and turn in (None, position):
             found[message.id] = position
     return found
@@ -161,7 +183,9 @@ def _check_item(item: RecordItem, position: int) -> None:
         check_number(number, name="a source id", minimum=1, maximum=MAX_SOURCE_ID)
 
 
-def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict[str, tuple[str, int]]:
+def columns_of(
+    messages: Sequence[ReadyMessage], ids: Mapping[int, str]
+) -> dict[str, tuple[str, int]]:
     """Return the questions of messages and what their models were not shown, by id, as far as their record has them.
 
     `ids` are those of all messages of the record, by their positions.
@@ -202,11 +226,14 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
     for placed in record.items:
         items.setdefault(placed.position, []).append(placed)
     batch: list[ReadyMessage] = []
-    through, placed_here = 0, items.get(0, [])
+    through = 0
+    placed_here = items.get(0, [])
     latest = next((message.item.at for message in messages if message.item.at), None)
     for index, message in enumerate(messages):
         batch.append(message)
-        placed_here += [placed._replace(position=len(batch)) for placed in items.get(message.position, ())]
+        placed_here += [
+            placed._replace(position=len(batch)) for placed in items.get(message.position, ())
+        ]
         following = messages[index + 1] if index + 1 < len(messages) else None
         if following is None or message.position in ends or _begins(message, following):
             numbers = numbers_of(batch)
@@ -214,7 +241,9 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
             latest = max(latest, at) if latest and at else latest  # dates in a log never decrease
             reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
             yield Batch(batch, latest, reserve_to, ends.get(message.position, 0), placed_here)
-            batch, through, placed_here = [], max([through, *numbers]), []
+            batch = []
+            through = max([through, *numbers])
+            placed_here = []
 
 
 def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
@@ -223,15 +252,23 @@ def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
     return isinstance(following.message, HumanMessage)
 
 
-def messages_between(messages: Sequence[ReadyMessage], first: int, last: int) -> Sequence[ReadyMessage]:
+def messages_between(
+    messages: Sequence[ReadyMessage], first: int, last: int
+) -> Sequence[ReadyMessage]:
     """Return the messages at these positions of a record and between them."""
     position = attrgetter("position")
-    return messages[bisect_left(messages, first, key=position) : bisect_right(messages, last, key=position)]
+    return messages[
+        bisect_left(messages, first, key=position) : bisect_right(messages, last, key=position)
+    ]
 
 
 def items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:
     """Return the items after some messages of a batch, with the number of messages between them."""
-    return [PlacedItem(item, position - number) for item, position in items if position > number or not number]
+    return [
+        PlacedItem(item, position - number)
+        for item, position in items
+        if position > number or not number
+    ]
 
 
 def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
@@ -261,10 +298,17 @@ def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[Bas
     if item.problem:
         raise InvalidInputError(item.problem)
     given: Any = item.message
-    id_, note = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None), ""
-    if id_ is not None and (problem := id_problem(id_) or ("belongs to an earlier message" if id_ in seen else "")):
+    id_ = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None)
+    note = ""
+    if id_ is not None and (
+        problem := id_problem(id_) or ("belongs to an earlier message" if id_ in seen else "")
+    ):
         note = f"its id {str(id_)[:80]!r} {problem}; it was given a new id"
-        given = {**given, "id": None} if isinstance(given, Mapping) else given.model_copy(update={"id": None})
+        given = (
+            {**given, "id": None}
+            if isinstance(given, Mapping)
+            else given.model_copy(update={"id": None})
+        )
     return normalize_messages([given], key=key), note
 
 
@@ -274,10 +318,15 @@ def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[B
     for message, form in zip(messages, encoded, strict=True):
         if bytes_of(form.body) <= _MAX_ENTRY_BYTES:
             continue
-        least = encode_message(codec, fields_of(message), minimum=SMALLEST_PART, whole_contents=True)
+        least = encode_message(
+            codec, fields_of(message), minimum=SMALLEST_PART, whole_contents=True
+        )
         if bytes_of(least.body) > _MAX_ENTRY_BYTES:
             raise InvalidInputError(
                 "larger than 1 MB in fields of fewer than 500 characters each; join or shorten them"
             )
-    digests = [digest_of(form.body) + (digest_of(form.payload) if form.payload else b"") for form in encoded]
+    digests = [
+        digest_of(form.body) + (digest_of(form.payload) if form.payload else b"")
+        for form in encoded
+    ]
     return list(zip(messages, digests, strict=True))

@@ -20,7 +20,15 @@ from convstore.values.items import PlacedItem
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, RecursionError)
+DAMAGED = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    RecursionError,
+)
 """Errors of reading a document that lacks a field, or has a value of another type."""
 
 _MAX_REASON = 500
@@ -168,7 +176,9 @@ class BadRecord:
     problem: str
 
 
-async def record_or_bad(where: str, reading: Awaitable[ConversationRecord]) -> ConversationRecord | BadRecord:
+async def record_or_bad(
+    where: str, reading: Awaitable[ConversationRecord]
+) -> ConversationRecord | BadRecord:
     """Return the record of a conversation; if its documents are damaged, a `BadRecord`, so that others can follow."""
     try:
         return await reading
@@ -234,13 +244,22 @@ class _Report:
         """Return the counts by name, without those of problems."""
         of_all = {attribute.name for attribute in fields(_Report)}
         own = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        return {name: value for name, value in own.items() if name not in of_all and isinstance(value, int)}
+        return {
+            name: value
+            for name, value in own.items()
+            if name not in of_all and isinstance(value, int)
+        }
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as a JSON document."""
-        problems = {name: getattr(self, name) for name in ("left_out", "messages_left_out", "changed")}
+        problems = {
+            name: getattr(self, name) for name in ("left_out", "messages_left_out", "changed")
+        }
         more = sum(problems.values()) - len(self.problems)
-        kept = {"problems": [asdict(problem) for problem in self.problems], "problems_not_listed": more}
+        kept = {
+            "problems": [asdict(problem) for problem in self.problems],
+            "problems_not_listed": more,
+        }
         return {"ok": self.is_complete, **self.counts, **problems, **kept}
 
 
@@ -337,9 +356,13 @@ class ScopeRule:
             try:
                 groups = re.compile(pattern).groupindex
             except re.error as error:
-                raise InvalidScopeError(f"{pattern!r} is not a regular expression: {error}") from error
+                raise InvalidScopeError(
+                    f"{pattern!r} is not a regular expression: {error}"
+                ) from error
             if not groups:
-                raise InvalidScopeError(f"{pattern!r} names no scope key; write one as (?P<{self.keys[0]}>[^:]+)")
+                raise InvalidScopeError(
+                    f"{pattern!r} names no scope key; write one as (?P<{self.keys[0]}>[^:]+)"
+                )
             self._check(groups)
         self._check(self.constant)
         self._check(self.fields)
@@ -384,7 +407,9 @@ class ScopeRule:
 
     def _check(self, keys: Mapping[str, Any]) -> None:
         if unknown := [key for key in keys if key not in self.keys]:
-            raise InvalidScopeError(f"{unknown[0]!r} is not in this store's scope: {', '.join(self.keys)}")
+            raise InvalidScopeError(
+                f"{unknown[0]!r} is not in this store's scope: {', '.join(self.keys)}"
+            )
 
 
 def _listed(scope: Mapping[str, Any]) -> str:

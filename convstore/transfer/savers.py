@@ -23,14 +23,18 @@ DATABASE = "checkpointing_db"
 WRITES_COLLECTION = "checkpoint_writes"
 
 _THREADS = "SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"
-_NAMESPACES = "SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = {} AND checkpoint_ns <> ''"
+_NAMESPACES = (
+    "SELECT DISTINCT checkpoint_ns FROM checkpoints WHERE thread_id = {} AND checkpoint_ns <> ''"
+)
 
 
 async def thread_ids_of(saver: Any) -> list[str]:
     """Return the ids of all threads of a saver for MongoDB, Postgres or SQLite."""
     if hasattr(saver, "checkpoint_collection"):
         async with driver_errors():
-            return sorted(await asyncio.to_thread(saver.checkpoint_collection.distinct, "thread_id"))
+            return sorted(
+                await asyncio.to_thread(saver.checkpoint_collection.distinct, "thread_id")
+            )
     if hasattr(saver, "storage"):  # InMemorySaver
         return sorted(saver.storage)
     if hasattr(saver, "conn"):
@@ -46,7 +50,9 @@ async def other_namespaces_of(saver: Any, thread_id: str) -> int:
     if hasattr(saver, "checkpoint_collection"):
         query = {"thread_id": thread_id}
         async with driver_errors():
-            found = await asyncio.to_thread(saver.checkpoint_collection.distinct, "checkpoint_ns", query)
+            found = await asyncio.to_thread(
+                saver.checkpoint_collection.distinct, "checkpoint_ns", query
+            )
     elif hasattr(saver, "storage"):
         found = list(saver.storage.get(thread_id) or ())
     elif hasattr(saver, "conn"):
@@ -123,14 +129,18 @@ def _is_file(source: str) -> bool:
 
 
 @asynccontextmanager
-async def _opened_mongodb(source: str, collection: str, writes_collection: str) -> AsyncIterator[Any]:
+async def _opened_mongodb(
+    source: str, collection: str, writes_collection: str
+) -> AsyncIterator[Any]:
     try:
         from langgraph.checkpoint.mongodb import MongoDBSaver  # noqa: PLC0415 - reads one kind of source
     except ImportError as error:
         raise _missing("langgraph-checkpoint-mongodb") from error
     # The saver would create collections with indexes in another database.
     database = await database_with(source, collection, default=DATABASE)
-    opening = MongoDBSaver.from_conn_string(source, database, collection, writes_collection, serde=_serde())
+    opening = MongoDBSaver.from_conn_string(
+        source, database, collection, writes_collection, serde=_serde()
+    )
     async with driver_errors():
         saver = await asyncio.to_thread(opening.__enter__)
     try:
@@ -151,7 +161,9 @@ def _opened_sqlite(source: str) -> Iterator[Any]:
             connection.execute("SELECT checkpoint_id FROM checkpoints LIMIT 1").fetchall()
             yield SqliteSaver(connection, serde=_serde())
     except sqlite3.Error as error:
-        raise InvalidInputError(f"{Path(source).name} is not a database of SqliteSaver: {error}") from error
+        raise InvalidInputError(
+            f"{Path(source).name} is not a database of SqliteSaver: {error}"
+        ) from error
 
 
 @contextmanager
@@ -170,7 +182,9 @@ def _opened_postgres(source: str) -> Iterator[Any]:
             yield saver
     except Error as error:
         # The text of the error may quote the address.
-        raise InvalidInputError(f"the Postgres database cannot be read: {type(error).__name__}") from error
+        raise InvalidInputError(
+            f"the Postgres database cannot be read: {type(error).__name__}"
+        ) from error
 
 
 def _serde() -> Any:
@@ -181,4 +195,6 @@ def _serde() -> Any:
 
 
 def _missing(package: str) -> InvalidInputError:
-    return InvalidInputError(f"a package that reads these checkpoints is not installed; run: pip install {package}")
+    return InvalidInputError(
+        f"a package that reads these checkpoints is not installed; run: pip install {package}"
+    )

@@ -24,13 +24,19 @@ async def missing_items(log: ConversationLog, record: ConversationRecord) -> lis
     return [placed for placed in record.items if placed.item.id not in stored]
 
 
-async def items_at_end(log: ConversationLog, record: ConversationRecord, batch: Batch) -> list[LogItem]:
+async def items_at_end(
+    log: ConversationLog, record: ConversationRecord, batch: Batch
+) -> list[LogItem]:
     """Return the items that the log lacks after its last message, which is the last one of a batch."""
     following = {placed.item.id for placed in batch.items if placed.position == len(batch.messages)}
-    return [placed.item for placed in await missing_items(log, record) if placed.item.id in following]
+    return [
+        placed.item for placed in await missing_items(log, record) if placed.item.id in following
+    ]
 
 
-async def rewound_ids(log: ConversationLog, known: Sequence[ReadyMessage], stored: Mapping[str, StoredId]) -> set[str]:
+async def rewound_ids(
+    log: ConversationLog, known: Sequence[ReadyMessage], stored: Mapping[str, StoredId]
+) -> set[str]:
     """Return the ids of the known messages that are rewound in the log."""
     end = await log.snapshot()
     ranges = [(first, last) for first, last, *_ in await log.rewound(end)] if end else []
@@ -55,7 +61,9 @@ async def differences(
     """
     found = list[str]()
     if items := await missing_items(log, record):
-        found.append(f"not imported: {counted(len(items), 'item')} between messages that were stored before")
+        found.append(
+            f"not imported: {counted(len(items), 'item')} between messages that were stored before"
+        )
     found += await _rewinds(log, record, known, stored)
     kept = await _kept_values(chat, record)
     annotations = await _kept_annotations(chat, known)
@@ -67,7 +75,10 @@ async def differences(
 
 
 async def _rewinds(
-    log: ConversationLog, record: ConversationRecord, known: Sequence[ReadyMessage], stored: Mapping[str, StoredId]
+    log: ConversationLog,
+    record: ConversationRecord,
+    known: Sequence[ReadyMessage],
+    stored: Mapping[str, StoredId],
 ) -> list[str]:
     """Compare which messages are rewound; if they are variants, which changes of variants were made."""
     end = await log.snapshot()
@@ -76,14 +87,22 @@ async def _rewinds(
     if record.variants:
         made = Counter(map(_change_of, await log.variant_changes(end)))
         missing = (Counter(map(_change_of, record.variants)) - made).total()
-        return [f"not made: {counted(missing, 'change')} of variants since the last import"] if missing else []
+        return (
+            [f"not made: {counted(missing, 'change')} of variants since the last import"]
+            if missing
+            else []
+        )
     here = await rewound_ids(log, known, stored)
     there = {message.id for message in known if _is_in(message.position, record.rewound)}
     found = list[str]()
     if restored := len(here - there):
-        found.append(f"still rewound: {counted(restored, 'message')} that the source shows; see undo_rewind")
+        found.append(
+            f"still rewound: {counted(restored, 'message')} that the source shows; see undo_rewind"
+        )
     if hidden := len(there - here):
-        found.append(f"still shown: {counted(hidden, 'message')} that the source removed or rewound since")
+        found.append(
+            f"still shown: {counted(hidden, 'message')} that the source removed or rewound since"
+        )
     return found
 
 
@@ -111,8 +130,12 @@ async def _kept_values(chat: Conversation, record: ConversationRecord) -> list[s
 
 async def _kept_annotations(chat: Conversation, known: Sequence[ReadyMessage]) -> int:
     """Return the number of annotations of a record that messages have with other values."""
-    annotated = {message.id: message.item.annotations for message in known if message.item.annotations}
+    annotated = {
+        message.id: message.item.annotations for message in known if message.item.annotations
+    }
     stored = await chat.annotations(list(annotated)) if annotated else {}
     return sum(
-        stored.get(id_, {}).get(name) != value for id_, values in annotated.items() for name, value in values.items()
+        stored.get(id_, {}).get(name) != value
+        for id_, values in annotated.items()
+        for name, value in values.items()
     )

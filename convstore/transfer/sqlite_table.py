@@ -30,7 +30,9 @@ class SQLiteTable:
     def __init__(self, path: Path, name: str) -> None:
         self._name = '"' + name.replace('"', '""') + '"'
         # What SQLite has not moved into the file yet is in another one.
-        self._size = sum(part.stat().st_size for part in (path, Path(f"{path}-wal")) if part.exists())
+        self._size = sum(
+            part.stat().st_size for part in (path, Path(f"{path}-wal")) if part.exists()
+        )
         self._steps = iter(range(_LEAST_STEPS + self._size * _STEPS_FOR_A_BYTE // _STEPS_AT_ONCE))
         self._left = self._size
         address = f"{path.absolute().as_uri()}?mode=ro"
@@ -51,7 +53,9 @@ class SQLiteTable:
     def rows(self, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the row id and some short columns of every row."""
         left = self._size
-        for row in self._connection.execute(f"SELECT _rowid_, {', '.join(columns)} FROM {self._name}"):  # noqa: S608
+        for row in self._connection.execute(
+            f"SELECT _rowid_, {', '.join(columns)} FROM {self._name}"  # noqa: S608
+        ):
             left -= _bytes_of(row)
             _check_left(left)
             yield row

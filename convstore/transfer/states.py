@@ -171,7 +171,9 @@ def plain_state(value: Any) -> list[Any]:
     if found is None:
         return []
     if not isinstance(found, list):
-        raise InvalidInputError(f"its messages are a value of type {type(found).__name__}; a list is needed")
+        raise InvalidInputError(
+            f"its messages are a value of type {type(found).__name__}; a list is needed"
+        )
     return found
 
 
@@ -184,7 +186,9 @@ def rebuilt(history: Mapping[str, Any], numbers: Sequence[int]) -> list[list[Any
     """
     writes = history["writes"]
     if len(writes) != sum(numbers):
-        raise InvalidInputError("its changes cannot be rebuilt: writes of its checkpoints are missing")
+        raise InvalidInputError(
+            "its changes cannot be rebuilt: writes of its checkpoints are missing"
+        )
     states = list[list[Any]]()
     base = history.get("seed")
     start = 0
@@ -206,7 +210,9 @@ def _keyed(state: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
             continue
         key = _id_of(message)
         if not key:
-            key = digest_of_messages([message]) if isinstance(message, BaseMessage) else repr(message)
+            key = (
+                digest_of_messages([message]) if isinstance(message, BaseMessage) else repr(message)
+            )
         equal[key] += 1
         yield (key, equal[key]), message
 
@@ -237,6 +243,10 @@ def _summaries_beside(values: Mapping[str, Any]) -> Iterator[str]:
         yield message.text
     for value in values.values():
         running = value.get("running_summary") if isinstance(value, Mapping) else None
-        text = running.get("summary") if isinstance(running, Mapping) else getattr(running, "summary", None)
+        text = (
+            running.get("summary")
+            if isinstance(running, Mapping)
+            else getattr(running, "summary", None)
+        )
         if isinstance(text, str) and text:
             yield f"{_LANGMEM_BEGINNING} {text}"

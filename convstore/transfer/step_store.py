@@ -11,7 +11,14 @@ from typing import Any
 
 from convstore.integration import documents_of, read_pydantic_ai
 from convstore.transfer.dicts import moment_of
-from convstore.transfer.records import DAMAGED, BadRecord, ConversationRecord, RecordItem, merged_fields, record_or_bad
+from convstore.transfer.records import (
+    DAMAGED,
+    BadRecord,
+    ConversationRecord,
+    RecordItem,
+    merged_fields,
+    record_or_bad,
+)
 
 _NEWEST = [("seq", -1)]
 
@@ -28,9 +35,11 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
     Raises:
         StoreError: The server does not answer, or refuses a command.
     """
-    snapshots, newest = database["snapshots"], dict[str, dict[str, Any]]()
+    snapshots = database["snapshots"]
+    newest = dict[str, dict[str, Any]]()
     runs_by_id = dict[str, set[str]]()
-    query, fields = {"parent_run_id": None}, {"run_id": 1, "conversation_id": 1, "state": 1}
+    query = {"parent_run_id": None}
+    fields = {"run_id": 1, "conversation_id": 1, "state": 1}
     async for snapshot in documents_of(snapshots.find(query, fields).sort(_NEWEST)):
         id_ = str(snapshot.get("conversation_id") or snapshot.get("run_id") or snapshot["_id"])
         runs_by_id.setdefault(id_, set()).add(str(snapshot.get("run_id")))
@@ -38,16 +47,23 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
             newest[id_] = snapshot
     for id_ in sorted(newest):
         where = f"conversation {id_!r}"[:200]
-        yield await record_or_bad(where, _record(database, id_, newest[id_]["_id"], runs_by_id[id_], where))
+        yield await record_or_bad(
+            where, _record(database, id_, newest[id_]["_id"], runs_by_id[id_], where)
+        )
 
 
-async def _record(database: Any, id_: str, snapshot_id: Any, run_ids: set[str], where: str) -> ConversationRecord:
+async def _record(
+    database: Any, id_: str, snapshot_id: Any, run_ids: set[str], where: str
+) -> ConversationRecord:
     found = documents_of(database["snapshots"].find({"_id": snapshot_id}))
     [snapshot] = [document async for document in found]
     runs = list[dict[str, Any]]()
     for run_id in sorted(run_ids):
-        runs += [document async for document in documents_of(database["runs"].find({"_id": run_id}))]
-    items, has_instructions = list[RecordItem](), False
+        runs += [
+            document async for document in documents_of(database["runs"].find({"_id": run_id}))
+        ]
+    items = list[RecordItem]()
+    has_instructions = False
     for index, message in enumerate(await _history(database, snapshot["messages"]), 1):
         items += _items(message, f"message {index} of run {snapshot['run_id']}")
         has_instructions |= isinstance(message, Mapping) and bool(message.get("instructions"))
@@ -57,7 +73,9 @@ async def _record(database: Any, id_: str, snapshot_id: Any, run_ids: set[str], 
         messages=items,
         where=where,
         fields=merged_fields(*runs),
-        notes=[*notes, "its newest snapshot was interrupted"] if snapshot.get("state") == "interrupted" else notes,
+        notes=[*notes, "its newest snapshot was interrupted"]
+        if snapshot.get("state") == "interrupted"
+        else notes,
     )
 
 
@@ -76,8 +94,14 @@ async def _history(database: Any, stored: str) -> list[Any]:
 def _items(message: Any, where: str) -> list[RecordItem]:
     try:
         return [
-            RecordItem(message=made, where=where, at=moment_of(next(iter(parts), message)) or moment_of(message))
+            RecordItem(
+                message=made,
+                where=where,
+                at=moment_of(next(iter(parts), message)) or moment_of(message),
+            )
             for made, parts in read_pydantic_ai(message, whole=True)
         ]
     except DAMAGED as error:
-        return [RecordItem(message=None, problem=f"no message of Pydantic AI: {error!r}", where=where)]
+        return [
+            RecordItem(message=None, problem=f"no message of Pydantic AI: {error!r}", where=where)
+        ]

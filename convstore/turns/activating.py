@@ -43,7 +43,8 @@ class Activator:
     """Makes variants of all conversations of a store active."""
 
     def __init__(self, reader: LogReader, rewinder: Rewinder) -> None:
-        self._reader, self._rewinder = reader, rewinder
+        self._reader = reader
+        self._rewinder = rewinder
 
     async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
         """Make a variant active with all that followed it; see `Conversation.activate`.
@@ -62,7 +63,9 @@ class Activator:
                 log, found = await asyncio.gather(self._rewinder.fresh(cached), earlier)
                 if found.changed_at <= log.tail.entries == known:
                     return log, await self._change(log, found, variant)
-                known = log.tail.entries  # what was read of the place may be older or newer than the end of the log
+                known = (
+                    log.tail.entries
+                )  # what was read of the place may be older or newer than the end of the log
 
         await self._rewinder.append(cached, make)
 
@@ -82,7 +85,10 @@ class Activator:
             standing = here.standing
         if leaving is None:
             return _Earlier(question, changed_at, standing, None, Snapshot(cached))
-        numbers = {leaving.number - 1, leaving.previous, leaving.totals.whole_list} - {0, leaving.number}
+        numbers = {leaving.number - 1, leaving.previous, leaving.totals.whole_list} - {
+            0,
+            leaving.number,
+        }
         reads = [self._reader.log.entry(cached.conversation, number) for number in numbers]
         entries = {entry.number: entry for entry in await asyncio.gather(*reads)}
         totals = entries[leaving.number - 1].totals if leaving.number > 1 else Totals()
@@ -100,20 +106,29 @@ class Activator:
     async def _change(self, log: Snapshot, earlier: _Earlier, variant: str) -> Change | None:
         """Return the change to a variant; None if it is shown."""
         place = await place_with(self._reader, log, earlier.question, earlier.standing)
-        shown, turn_id = place.standing.shown, earlier.question.message.id
+        shown = place.standing.shown
+        turn_id = earlier.question.message.id
         if place.is_shown and shown.variant == variant:
             return None
         if earlier.leaving is None and shown.variant != variant:
-            raise InvalidInputError(f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`")
+            raise InvalidInputError(
+                f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`"
+            )
         if earlier.leaving is None or not (place.is_shown or _is_empty(place, earlier)):
             raise MessageRewoundError(place.standing.place)
-        tail, standing = earlier.log.tail, place.standing.changed(earlier.leaving.left)
+        tail = earlier.log.tail
+        standing = place.standing.changed(earlier.leaving.left)
         kept = earlier.log.active.ranges
         return Change(kept, tail.messages + 1, tail.entries + 1, tail, standing=standing)
 
 
 def _is_empty(place: Place, earlier: _Earlier) -> bool:
     """Return True if all that stood at a place was rewound, and nothing follows what stands before it."""
-    last, active = earlier.question.message.ordinal - 1, place.log.active
+    last = earlier.question.message.ordinal - 1
+    active = place.log.active
     is_same = active.gaps(last) == earlier.log.active.gaps(last)
-    return not place.standing.shown.turn and is_same and active.next_active(last + 1) > place.log.tail.messages
+    return (
+        not place.standing.shown.turn
+        and is_same
+        and active.next_active(last + 1) > place.log.tail.messages
+    )

@@ -60,4 +60,6 @@ class Questions:
             condition = Condition(tail, known=known | {str(message.id) for message in question})
             return await self._writer.append(scope, [*named, *question], condition=condition)
 
-        return await under_own_ids(before, results, write, key=before.turn_id, first=tail.messages + 1)
+        return await under_own_ids(
+            before, results, write, key=before.turn_id, first=tail.messages + 1
+        )

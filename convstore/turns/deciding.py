@@ -35,7 +35,11 @@ class Decisions:
         async def write() -> None:
             record, tail = await self._records.read(scope, turn_id)
             for event in paused(record, pauses):
-                tail = (await self._variants.writer.append(scope, (), condition=Condition(tail), event=event)).totals
+                tail = (
+                    await self._variants.writer.append(
+                        scope, (), condition=Condition(tail), event=event
+                    )
+                ).totals
 
         await self._in_order(scope, write)
 
@@ -46,7 +50,9 @@ class Decisions:
             record, tail = await self._records.read(scope, turn_id)
             if record.is_done:
                 event = TurnEvent("finish", turn_id)
-                await self._variants.writer.append(scope, (), condition=Condition(tail), event=event)
+                await self._variants.writer.append(
+                    scope, (), condition=Condition(tail), event=event
+                )
 
         await self._in_order(scope, write)
 
@@ -75,10 +81,14 @@ class Decisions:
 
         await self._in_order(scope, write)
 
-    async def _record(self, scope: Scope, place: TurnOrVariant, call: TurnCall, decision: Decision) -> None:
+    async def _record(
+        self, scope: Scope, place: TurnOrVariant, call: TurnCall, decision: Decision
+    ) -> None:
         """Append a decision, with the result that it gives at once."""
         record, tail, branch = place
-        event = TurnEvent("decide", record.turn_id, call.result_id, json.dumps(decision.model_dump()))
+        event = TurnEvent(
+            "decide", record.turn_id, call.result_id, json.dumps(decision.model_dump())
+        )
         key = record.turn_id
         if branch:
             event = branch.records(event)
@@ -88,7 +98,9 @@ class Decisions:
             condition = Condition(tail, branch=branch, known=known)
             await self._variants.writer.append(scope, named, condition=condition, event=event)
 
-        await under_own_ids(record, results_of(call, decision), write, key=key, first=tail.messages + 1)
+        await under_own_ids(
+            record, results_of(call, decision), write, key=key, first=tail.messages + 1
+        )
 
     async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnOrVariant, str]:
         """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""

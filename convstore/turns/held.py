@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import ConflictError, SchemaVersionError, TurnClosedError, TurnConflictError, TurnLostError
+from convstore.exceptions import (
+    ConflictError,
+    SchemaVersionError,
+    TurnClosedError,
+    TurnConflictError,
+    TurnLostError,
+)
 from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import NO_RECORD, ViewRecord

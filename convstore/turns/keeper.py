@@ -42,7 +42,8 @@ _Result = TypeVar("_Result")
 Busy = Literal["raise", "wait", "interrupt"]
 Drafting = AbstractAsyncContextManager[Callable[[], Awaitable[None]]]
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
 
 
 class TurnKeeper:
@@ -55,13 +56,24 @@ class TurnKeeper:
     """
 
     def __init__(
-        self, ends: LogEndReader, leases: TurnLeases, drafts: Drafts, records: TurnRecordReader, variants: Variants
+        self,
+        ends: LogEndReader,
+        leases: TurnLeases,
+        drafts: Drafts,
+        records: TurnRecordReader,
+        variants: Variants,
     ) -> None:
-        self._ends, self._leases, self._drafts, self._records, self.variants = ends, leases, drafts, records, variants
+        self._ends = ends
+        self._leases = leases
+        self._drafts = drafts
+        self._records = records
+        self.variants = variants
         self._writer = variants.writer
         self.writes = TurnWriter(ends.reader, leases, records, variants)
         self._questions = Questions(ends.reader, records, variants.writer)
-        self._reader, self._cache, self._clock = ends.reader, ends.reader.cache, ends.reader.clock
+        self._reader = ends.reader
+        self._cache = ends.reader.cache
+        self._clock = ends.reader.clock
         self.sleep = self._clock.sleep
 
     async def enter(
@@ -78,7 +90,11 @@ class TurnKeeper:
         owner = self._clock.token()
         begin = partial(self._begin, scope, turn_id, has_question=bool(question) and not asked)
         lease = TurnLease(
-            turn_id, owner, self._clock.undated(), is_stopping=False, variant=asked.variant if asked else ""
+            turn_id,
+            owner,
+            self._clock.undated(),
+            is_stopping=False,
+            variant=asked.variant if asked else "",
         )
         take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
         conversation, lapsed = await take(seconds=0.0 if busy == "raise" else seconds)
@@ -109,7 +125,9 @@ class TurnKeeper:
         """Mark the turn of a worker that was asked to stop, and died before it marked that."""
         is_answer = lapsed.variant not in ("", lapsed.turn)
         try:
-            held = await self._entered(made, lapsed.turn, (), Asked(lapsed.variant) if is_answer else None)
+            held = await self._entered(
+                made, lapsed.turn, (), Asked(lapsed.variant) if is_answer else None
+            )
         except InvalidInputError:  # its question was rewound
             return
         held.is_stopping = True
@@ -125,7 +143,8 @@ class TurnKeeper:
         seconds: float,
     ) -> tuple[str, TurnLease | None]:
         """Take a lease of the scope's conversation, begun if need be; return its id, and the lease that had lapsed."""
-        until, wait = self._clock.monotonic() + seconds, _FIRST_PAUSE
+        until = self._clock.monotonic() + seconds
+        wait = _FIRST_PAUSE
         while True:
             cached = await self._reader.find(scope)
             if cached is None:
@@ -167,20 +186,34 @@ class TurnKeeper:
             self._cache.forget(cached)
 
     async def _entered(
-        self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], asked: Asked | None
+        self,
+        made: partial[HeldTurn],
+        turn_id: str,
+        question: Sequence[BaseMessage],
+        asked: Asked | None,
     ) -> HeldTurn:
         scope, conversation, _ = made.args
         if question and not asked:
             written = await self._questions.ask(scope, turn_id, question)
             if written.conversation != conversation:
-                raise ConversationDeletedError("the conversation was deleted while its turn began; call again")
+                raise ConversationDeletedError(
+                    "the conversation was deleted while its turn began; call again"
+                )
             if written.entry:
                 record = TurnRecord.of(turn_id, written.receipt.last)
                 record.add(written.entry.messages[-1:], question)
                 return made(record, written.totals)
-        held = await (self._variant(made, turn_id, question, asked) if asked else self._continued(made, turn_id))
+        held = await (
+            self._variant(made, turn_id, question, asked)
+            if asked
+            else self._continued(made, turn_id)
+        )
         if not held.record.is_finished and (draft := await self._drafts.find(conversation)):
-            is_own = (draft.turn, draft.variant, draft.after) == (turn_id, held.variant, held.tail.messages)
+            is_own = (draft.turn, draft.variant, draft.after) == (
+                turn_id,
+                held.variant,
+                held.tail.messages,
+            )
             held.draft = draft.text if is_own else ""
         return held
 
@@ -213,10 +246,14 @@ class TurnKeeper:
         """Keep a draft of what `text` returns while a reply is streamed."""
         begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "", held.variant)
         look = partial(self.writes.look, held)
-        drafts = partial(drafting, self._drafts, held.conversation, begun, text, check=self._reader.schema.check)
+        drafts = partial(
+            drafting, self._drafts, held.conversation, begun, text, check=self._reader.schema.check
+        )
         return drafts(is_held=look, sleep=self.sleep, keeps=keeps)
 
-    async def drafting_unheld(self, scope: Scope, turn_id: str, text: Callable[[], str]) -> Drafting:
+    async def drafting_unheld(
+        self, scope: Scope, turn_id: str, text: Callable[[], str]
+    ) -> Drafting:
         """Keep a draft of a reply to a turn that nobody holds, and leave it until the reply is appended."""
         if (cached := await self._reader.find(scope)) is None:
             raise UnknownMessageError(turn_id, begins_turn=True)
@@ -227,10 +264,19 @@ class TurnKeeper:
             await self._ends.state(cached)  # an error if the conversation was deleted
             return await self._leases.holder(cached.conversation) is None
 
-        drafts = partial(drafting, self._drafts, cached.conversation, begun, text, check=self._reader.schema.check)
+        drafts = partial(
+            drafting,
+            self._drafts,
+            cached.conversation,
+            begun,
+            text,
+            check=self._reader.schema.check,
+        )
         return drafts(is_held=is_free, sleep=self.sleep, keeps=True)
 
-    async def leave(self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None) -> None:
+    async def leave(
+        self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None
+    ) -> None:
         """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.
 
         `stop` returns the mark, with the beginning of a reply that a stop makes the answer; by default the mark alone.
@@ -245,18 +291,24 @@ class TurnKeeper:
         except (TurnLostError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
         except (StoreError, asyncio.CancelledError):
-            held.is_lost = held.is_lost or held.must_stop  # the lease lapses, and its successor marks the stop
+            held.is_lost = (
+                held.is_lost or held.must_stop
+            )  # the lease lapses, and its successor marks the stop
             raise
         finally:
             await self._release(held, stopping=True)
 
-    async def _mark_end(self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None) -> None:
+    async def _mark_end(
+        self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None
+    ) -> None:
         """Mark a turn that was asked to stop, or fence off an append whose outcome is unknown."""
 
         def judge() -> Addition | None:
             if held.must_stop:
                 return stop() if stop else Addition(event=TurnEvent("stop", held.record.turn_id))
-            return Addition(event=TurnEvent("fence", held.record.turn_id)) if held.is_unsure else None
+            return (
+                Addition(event=TurnEvent("fence", held.record.turn_id)) if held.is_unsure else None
+            )
 
         if not held.is_lost:
             await self.writes.record(held, judge)
@@ -270,7 +322,9 @@ class TurnKeeper:
             if held.is_lost:
                 return True
             is_ended = stopping or held.record.is_finished
-            is_given = await self._leases.release(held.conversation, owner=held.owner, stopping=is_ended)
+            is_given = await self._leases.release(
+                held.conversation, owner=held.owner, stopping=is_ended
+            )
             if is_given or is_ended:
                 held.follow(None)
             return held.is_lost
@@ -282,8 +336,12 @@ class TurnKeeper:
             return False
         if await self._leases.ask_to_stop(cached.conversation, turn_id):
             return True
-        pending = [branch.event for record, _, branch in await self.variants.pending(scope, turn_id)]
-        asked = [Asked(event.variant) for event in pending if turn_id == event.turn != event.variant]
+        pending = [
+            branch.event for record, _, branch in await self.variants.pending(scope, turn_id)
+        ]
+        asked = [
+            Asked(event.variant) for event in pending if turn_id == event.turn != event.variant
+        ]
         return any([await self._stop(scope, turn_id, question) for question in (None, *asked)])
 
     async def _stop(self, scope: Scope, turn_id: str, asked: Asked | None) -> bool:
@@ -293,7 +351,11 @@ class TurnKeeper:
         except UnknownMessageError:
             return False
         except TurnBusyError as busy:
-            return busy.turn_id == turn_id and await self.stop(scope, turn_id)  # it was entered meanwhile
-        held.is_stopping, was_finished = True, held.record.is_finished  # marked as it is left
+            return busy.turn_id == turn_id and await self.stop(
+                scope, turn_id
+            )  # it was entered meanwhile
+        # marked as it is left
+        held.is_stopping = True
+        was_finished = held.record.is_finished
         await settle(self.leave(held))
         return not was_finished

@@ -99,11 +99,15 @@ class Naming:
     def named(self, messages: Sequence[BaseMessage]) -> Named:
         """Return the messages with their ids; one that came without an id also gets it on the caller's object."""
         retried = self._retried(messages)
-        opened = _OpenCalls(self.record.without_result) if self._has_unnamed_result(messages) else None
+        opened = (
+            _OpenCalls(self.record.without_result) if self._has_unnamed_result(messages) else None
+        )
         named = list[BaseMessage]()
         known = set[str]()
         ordinal = self.first
-        begins = [index for index, message in enumerate(messages) if message.id == self.record.turn_id]
+        begins = [
+            index for index, message in enumerate(messages) if message.id == self.record.turn_id
+        ]
         end = begins[0] if begins else -1
         for index, message in enumerate(messages):
             given = str(message.id)
@@ -119,7 +123,9 @@ class Naming:
                 id_ = self._result_id(message, opened.answer(message) if opened else None, ordinal)
             else:
                 id_ = given
-            is_known = id_ in self.record.ordinals or not isinstance(message, AIMessage | ToolMessage)
+            is_known = id_ in self.record.ordinals or not isinstance(
+                message, AIMessage | ToolMessage
+            )
             if is_known:
                 known.add(id_)
             else:
@@ -173,7 +179,8 @@ class Naming:
 
     def _is_same(self, message: BaseMessage, stored: BaseMessage) -> bool:
         """Return True if a message is stored under an id that it may have; the writer compares the contents."""
-        given, id_ = str(message.id), str(stored.id)
+        given = str(message.id)
+        id_ = str(stored.id)
         if type(message) is not type(stored) or id_ in self.taken:
             return False
         if given not in self.nameless:
@@ -201,13 +208,19 @@ class Naming:
         is_nameless = given in self.nameless
         if not is_nameless and given not in self.taken:
             return given
-        call = answered or self.record.find_call(given) or self.record.find_call(message.tool_call_id)
+        call = (
+            answered or self.record.find_call(given) or self.record.find_call(message.tool_call_id)
+        )
         if call is None:
             return given if is_nameless else self._free_id(given, ordinal)
         stored = self.record.result(call.result_id)
         if stored is not None and (is_nameless or given == call.result_id):
             return str(stored.id)
-        return call.result_id if call.result_id not in self.taken else self._free_id(call.result_id, ordinal)
+        return (
+            call.result_id
+            if call.result_id not in self.taken
+            else self._free_id(call.result_id, ordinal)
+        )
 
 
 class _OpenCalls:

@@ -14,7 +14,8 @@ class TurnRecordReader:
     """Reads the records of turns that are shown; `Variants` reads the others."""
 
     def __init__(self, reader: LogReader, turns: Turns) -> None:
-        self._reader, self._turns = reader, turns
+        self._reader = reader
+        self._turns = turns
 
     async def newest(self, scope: Scope) -> TurnRecord | None:
         """Return the newest turn; None if the log has none, because all of it was rewound, for example."""
@@ -33,9 +34,12 @@ class TurnRecordReader:
         rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
         if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        row, log = rows[turn_id], await self._reader.snapshot(cached)
+        row = rows[turn_id]
+        log = await self._reader.snapshot(cached)
         if not row.message.begins_turn:
-            raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
+            raise InvalidInputError(
+                f"message {turn_id!r} is no question, so no turn begins with it"
+            )
         if not log.active.has(row.message.ordinal):
             raise UnknownMessageError(turn_id, begins_turn=True)
         stored = await self._turns.stored(log, row.message.ordinal, start=row.entry.number)

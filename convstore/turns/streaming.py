@@ -35,7 +35,8 @@ async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, N
 
     One task reads the source from its beginning to its end, because contexts and scopes of some sources belong to one.
     """
-    chunks, error = asyncio.Queue[list[Any]](maxsize=1), list[BaseException]()
+    chunks = asyncio.Queue[list[Any]](maxsize=1)
+    error = list[BaseException]()
 
     async def pump() -> None:
         nonlocal source
@@ -44,7 +45,9 @@ async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, N
             if isawaitable(source):
                 source = await source
             if not hasattr(source, "__aiter__"):
-                raise InvalidInputError(f"turn.stream takes an async iterator of chunks, not {type(source).__name__}")
+                raise InvalidInputError(
+                    f"turn.stream takes an async iterator of chunks, not {type(source).__name__}"
+                )
             async for chunk in source:
                 await chunks.put([chunk])
         except BaseException as raised:  # raised again by the reader; a source may cancel itself
@@ -53,7 +56,8 @@ async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, N
             error.append(raised)
         await chunks.put([])
 
-    pumping, stopping = asyncio.create_task(pump()), asyncio.create_task(ended.wait())
+    pumping = asyncio.create_task(pump())
+    stopping = asyncio.create_task(ended.wait())
     try:
         while (found := await _next(chunks, stopping)) and not ended.is_set():
             yield found[0]
@@ -79,7 +83,9 @@ async def _close(source: Any, *tasks: asyncio.Future[Any]) -> None:
     await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
     close = getattr(source, "aclose", None) or getattr(source, "close", None)
     if callable(close):
-        with suppress(RuntimeError, TimeoutError):  # the source closes itself just now, or ignores that it is closed
+        with suppress(
+            RuntimeError, TimeoutError
+        ):  # the source closes itself just now, or ignores that it is closed
             closing = close()
             if isawaitable(closing):
                 await asyncio.wait_for(closing, SETTLE_SECONDS)
@@ -113,14 +119,19 @@ async def drafting(
             now = text()[:DRAFT_CHARACTERS]
             await check()
             if now and now != written and (written is not None or await is_held()):
-                await (drafts.begin if written is None else drafts.write)(conversation, begun._replace(text=now))
+                await (drafts.begin if written is None else drafts.write)(
+                    conversation, begun._replace(text=now)
+                )
                 written = now
         except StoreError:
             pass  # written again in a second; the append of the reply reports what lasts
         except Exception as error:  # noqa: BLE001 - a redactor may raise anything
             if not is_logged:
-                is_logged, name = True, type(error).__name__
-                _LOGGER.warning("conversation %s has no drafts, as their redactor raises %s", conversation, name)
+                is_logged = True
+                name = type(error).__name__
+                _LOGGER.warning(
+                    "conversation %s has no drafts, as their redactor raises %s", conversation, name
+                )
 
     async def repeat() -> None:
         while True:

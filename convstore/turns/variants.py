@@ -3,6 +3,8 @@
 A variant that is worked on is a `Branch`: readers see its messages only when its last entry makes it active.
 
 What stands at a place is recorded in the entries that change it (`log.standing`), so no call reads all variants.
+
+The module is long because a variant is begun, continued, made active and listed by the same record of its place.
 """
 
 from __future__ import annotations
@@ -82,9 +84,13 @@ class Variants:
     """
 
     def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
-        self._reader, self.writer, self._rewinder = reader, writer, rewinder
+        self._reader = reader
+        self.writer = writer
+        self._rewinder = rewinder
 
-    async def _question(self, scope: Scope, turn_id: str) -> tuple[CachedConversation, StoredMessageRow]:
+    async def _question(
+        self, scope: Scope, turn_id: str
+    ) -> tuple[CachedConversation, StoredMessageRow]:
         """Return the conversation and the question of a turn. One command.
 
         Raises:
@@ -95,7 +101,9 @@ class Variants:
         if cached is None or not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
         if not rows[turn_id].message.begins_turn:
-            raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
+            raise InvalidInputError(
+                f"message {turn_id!r} is no question, so no turn begins with it"
+            )
         return cached, rows[turn_id]
 
     async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place:
@@ -108,7 +116,9 @@ class Variants:
         log = log or await self._reader.snapshot(cached)
         return await place_at(self._reader, log, question)
 
-    async def at(self, scope: Scope, turn_id: str, *, before: int | None, limit: int) -> list[Variant]:
+    async def at(
+        self, scope: Scope, turn_id: str, *, before: int | None, limit: int
+    ) -> list[Variant]:
         """Return a page of the variants at the place of a turn; see `Conversation.variants`."""
         check_id(turn_id, name="turn_id")
         check_number(limit, name="limit", minimum=1, maximum=_MAX_VARIANTS)
@@ -121,13 +131,16 @@ class Variants:
         numbers = range(max(1, end - limit), end)
         found = dict[int, tuple[str, str, datetime]]()
         if 1 in numbers:
-            first, rows = standing.place, {turn_id: question}
+            first = standing.place
+            rows = {turn_id: question}
             if first != turn_id:
                 rows = await self._reader.messages_by_id(log.cached, [first])
             if first in rows:  # else a repair found that it was lost
                 found[1] = first, first, rows[first].entry.at
         keys = [numbered(standing.place, number) for number in numbers if number > 1]
-        for row in await self._reader.log.places.rows(log.cached.conversation, keys) if keys else ():
+        for row in (
+            await self._reader.log.places.rows(log.cached.conversation, keys) if keys else ()
+        ):
             shown = row.standing.shown
             began = datetime.fromisoformat(row.standing.began) if row.standing.began else row.at
             found[shown.number] = shown.turn, shown.variant, began
@@ -153,7 +166,8 @@ class Variants:
         if cached is None or not turn_ids:
             return {}
         places = await self._reader.log.places.of_turns(cached.conversation, turn_ids)
-        newest, found = await self._newest(cached, set(places.values())), dict[str, Standing]()
+        newest = await self._newest(cached, set(places.values()))
+        found = dict[str, Standing]()
         for turn_id, place in places.items():
             if (standing := newest.get(place)) is None:
                 continue
@@ -163,12 +177,17 @@ class Variants:
                 found[turn_id] = standing
         return found
 
-    async def _newest(self, cached: CachedConversation, places: Iterable[str]) -> dict[str, Standing]:
+    async def _newest(
+        self, cached: CachedConversation, places: Iterable[str]
+    ) -> dict[str, Standing]:
         """Return what the last entry of each place says. One command, unless some of them changed often since."""
-        found, wanted = dict[str, Standing](), {at_place(place) for place in places}
+        found = dict[str, Standing]()
+        wanted = {at_place(place) for place in places}
         while wanted:
             limit = len(wanted) + _SPARE
-            rows = await self._reader.log.places.rows(cached.conversation, sorted(wanted), limit=limit)
+            rows = await self._reader.log.places.rows(
+                cached.conversation, sorted(wanted), limit=limit
+            )
             for row in rows:  # newest first
                 found.setdefault(row.standing.place, row.standing)
             wanted -= {at_place(place) for place in found}
@@ -187,7 +206,8 @@ class Variants:
 
     async def again(self, scope: Scope, branch: Branch) -> FoundVariant:
         """Return a variant as the log has it now; raises as `read` does."""
-        event, instead_of = branch.event, ""
+        event = branch.event
+        instead_of = ""
         if event.variant == event.turn:
             instead_of = event.first_turn
         return await self.read(scope, event.turn, Asked(event.variant, instead_of))
@@ -210,20 +230,26 @@ class Variants:
         if not entries:
             return await self._begin(place, turn_id, asked)
         if (event := entries[0].event) and event.turn != turn_id:
-            raise InvalidInputError(f"{asked.variant!r} belongs to turn {event.turn!r}; use another key")
+            raise InvalidInputError(
+                f"{asked.variant!r} belongs to turn {event.turn!r}; use another key"
+            )
         return None
 
     async def _begin(self, place: Place, turn_id: str, asked: Asked) -> FoundVariant:
-        log, question = place.log, place.question
+        log = place.log
+        question = place.question
         ordinal = question.message.ordinal
         is_taken = asked.variant in (question.message.id, place.standing.place)
         if asked.instead_of and not is_taken:
-            is_taken = bool(await self._reader.messages_by_id(log.cached, [turn_id], retry_if_stale=False))
+            is_taken = bool(
+                await self._reader.messages_by_id(log.cached, [turn_id], retry_if_stale=False)
+            )
         if is_taken:
             raise TurnConflictError(turn_id)
         if not log.active.has(ordinal):
             raise UnknownMessageError(question.message.id, begins_turn=True)
-        last, record = ordinal, TurnRecord.of(turn_id, 0)
+        last = ordinal
+        record = TurnRecord.of(turn_id, 0)
         if asked.instead_of:
             last -= 1
         else:
@@ -232,17 +258,26 @@ class Variants:
         entry, point = await self._point(log, question, is_after=not asked.instead_of)
         event = TurnEvent("append", turn_id, first_turn=place.standing.place, variant=asked.variant)
         totals = replace(continued(log.tail, point), over="")
-        branch = Branch(event, last, entry, log.active.through(last), totals, standing=place.standing)
+        branch = Branch(
+            event, last, entry, log.active.through(last), totals, standing=place.standing
+        )
         branch = await self._counted(log, branch)
         condition = Condition(log.tail, branch=branch)
-        written = await self.writer.append(log.cached.scope, (), condition=condition, event=branch.begin)
+        written = await self.writer.append(
+            log.cached.scope, (), condition=condition, event=branch.begin
+        )
         if begin := written.entry:
-            branch = branch.after(begin)._replace(standing=begin.standing, began=begin.at.isoformat())
+            branch = branch.after(begin)._replace(
+                standing=begin.standing, began=begin.at.isoformat()
+            )
         return FoundVariant(record, written.totals, branch, was_shown=False)
 
-    async def _point(self, log: Snapshot, question: StoredMessageRow, *, is_after: bool) -> tuple[int, Totals]:
+    async def _point(
+        self, log: Snapshot, question: StoredMessageRow, *, is_after: bool
+    ) -> tuple[int, Totals]:
         """Return the first entry with only messages after a place, and the totals of the log there; see `Rewinder`."""
-        entry, ordinal = question.entry, question.message.ordinal
+        entry = question.entry
+        ordinal = question.message.ordinal
         if is_after and ordinal == entry.last and not entry.is_rewind:
             return entry.number + 1, log.active.of([entry])[0].totals
         return await self._rewinder.point(log.cached, ordinal, log.active, is_after=is_after)
@@ -276,7 +311,9 @@ class Variants:
 
     async def _found(self, place: Place, own: Sequence[Entry]) -> FoundVariant:
         """Return a variant from its entries."""
-        log, standing, event = place.log, place.standing, own[0].event or TurnEvent("", "")
+        log = place.log
+        standing = place.standing
+        event = own[0].event or TurnEvent("", "")
         question = place.question
         began = await self._reader.snapshot(log.cached, own[0].totals)
         branch = branch_of(own, began.active)._replace(standing=standing)
@@ -287,14 +324,20 @@ class Variants:
         was_shown = any(entry.branch is None for entry in own)
         stands = was_shown and place.is_shown and standing.shown.variant == event.variant
         for entry in log.active.of(own) if stands else own:
-            record.add(entry.messages, await self._reader.decode_all(log.cached, entry.messages), entry.event)
+            record.add(
+                entry.messages,
+                await self._reader.decode_all(log.cached, entry.messages),
+                entry.event,
+            )
         if stands:
             await self._follow(record, log, own[-1].number + 1)
         elif was_shown and not record.is_ended:  # something else was shown since then
             record.fold.add((), TurnEvent("finish", event.turn, question=record.fold.question))
         return FoundVariant(record, log.tail, await self._counted(log, branch), was_shown)
 
-    async def hidden(self, scope: Scope, turn_id: str, variant: str) -> tuple[list[BaseMessage], str]:
+    async def hidden(
+        self, scope: Scope, turn_id: str, variant: str
+    ) -> tuple[list[BaseMessage], str]:
         """Return the messages of a variant that is not shown yet, and the id of the question that is shown instead.
 
         Raises:
@@ -321,7 +364,9 @@ class Variants:
             return await self._pending(await self._place(scope, turn_id), lambda _: True)
         return []
 
-    async def unfinished(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place | None:
+    async def unfinished(
+        self, scope: Scope, turn_id: str, log: Snapshot | None = None
+    ) -> Place | None:
         """Return the place of a turn, now or as of a log that was read, if a variant was begun there and not shown."""
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id, log)
@@ -355,13 +400,16 @@ class Variants:
 
     async def _begun(self, place: Place, variants: Iterable[str]) -> list[list[Entry]]:
         """Return the entries of some variants, by variant, the one that began last first. One command at most."""
-        by_variant, wanted = dict[str, list[Entry]](), set(variants)
+        by_variant = dict[str, list[Entry]]()
+        wanted = set(variants)
         for entry in await self._entries(place.log, place.standing.place, wanted) if wanted else ():
             if entry.event:
                 by_variant.setdefault(entry.event.variant, []).append(entry)
         return list(by_variant.values())[::-1]
 
-    async def asking(self, scope: Scope, turn_id: str, call_id: str) -> tuple[list[TurnOrVariant], str]:
+    async def asking(
+        self, scope: Scope, turn_id: str, call_id: str
+    ) -> tuple[list[TurnOrVariant], str]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first.
 
         Also the id of the variant at its place in which an agent paused last; "" if none waits.
@@ -369,10 +417,15 @@ class Variants:
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id)
             variants = {*place.standing.unfinished, *await self._with_result(place, call_id)}
-            found, paused_last = list[TurnOrVariant](), ""
+            found = list[TurnOrVariant]()
+            paused_last = ""
             for own in await self._begun(place, variants):
                 record, tail, branch, was_shown = await self._found(place, own)
-                is_open = not was_shown and not _is_closed(place.log, own) and branch.fits(place.log.active)
+                is_open = (
+                    not was_shown
+                    and not _is_closed(place.log, own)
+                    and branch.fits(place.log.active)
+                )
                 if is_open and record.paused:
                     paused_last = paused_last or branch.event.variant
                 if not (is_open or was_shown):
@@ -385,12 +438,16 @@ class Variants:
 
     async def _with_result(self, place: Place, call_id: str) -> set[str]:
         """Return the variants at a place that have the result of a call, named by its id or by that of its result."""
-        log, conversation = self._reader.log, place.log.cached.conversation
+        log = self._reader.log
+        conversation = place.log.cached.conversation
         by_id, by_call = await asyncio.gather(
-            log.messages_by_id(conversation, [call_id]), log.messages_by_call(conversation, [call_id])
+            log.messages_by_id(conversation, [call_id]),
+            log.messages_by_call(conversation, [call_id]),
         )
         events = [row.entry.event for row in (*by_id.values(), *by_call)]
-        return {event.variant for event in events if event and event.first_turn == place.standing.place}
+        return {
+            event.variant for event in events if event and event.first_turn == place.standing.place
+        }
 
 
 def _is_closed(log: Snapshot, own: Sequence[Entry]) -> bool:
@@ -398,20 +455,29 @@ def _is_closed(log: Snapshot, own: Sequence[Entry]) -> bool:
     return log.tail.turns > own[0].totals.turns
 
 
-def check_resumable(record: TurnRecord, call: TurnCall, branch: Branch | None, paused_last: str) -> None:
+def check_resumable(
+    record: TurnRecord, call: TurnCall, branch: Branch | None, paused_last: str
+) -> None:
     """Refuse a decision about a call of an agent that has paused in another variant since; see `resume_command`."""
-    if record.waiting[call.result_id].interrupt and paused_last not in ("", branch and branch.event.variant):
+    if record.waiting[call.result_id].interrupt and paused_last not in (
+        "",
+        branch and branch.event.variant,
+    ):
         raise InvalidInputError(
             f"call {call.id!r} is not where the agent of turn {record.turn_id!r} paused last, so it could not be "
             f"resumed there; decide about the calls of variant {paused_last!r}, which get_turn(...).pending has"
         )
 
 
-def check_asked(turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool) -> Asked | None:
+def check_asked(
+    turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool
+) -> Asked | None:
     """Return the variant that the arguments of `Conversation.turn` ask for; None for the turn as it stands."""
     if regenerate is not None:
         if has_question or instead_of or check_id(regenerate, name="regenerate") == turn_id:
-            raise InvalidInputError("regenerate takes a key of its own, and neither a question nor instead_of")
+            raise InvalidInputError(
+                "regenerate takes a key of its own, and neither a question nor instead_of"
+            )
         return Asked(regenerate)
     if instead_of is None:
         return None

@@ -57,7 +57,8 @@ class _Told:
         """Go back to before the first message that a rewind took out of what was read, or put into it."""
         if self.log and (first := log.changed_since(self.log)) <= self.log.tail.messages:
             if first <= self.last:
-                self.last, self.replaces_from = first - 1, first
+                self.last = first - 1
+                self.replaces_from = first
             self.log = self.record = None
 
     def fold(self, entries: Sequence[Entry], stored: Sequence[StoredMessage]) -> None:
@@ -67,7 +68,8 @@ class _Told:
             own = list(islice(messages, len(entry.messages)))
             for item in entry.messages:
                 if item.begins_turn:
-                    self.record, self.places = TurnRecord.of(item.id, item.ordinal), set()
+                    self.record = TurnRecord.of(item.id, item.ordinal)
+                    self.places = set()
             if entry.branch and entry.event:
                 self.places.add(entry.event.first_turn)
             if self.record:
@@ -95,8 +97,13 @@ class Watcher:
         drafts: Drafts,
         changes: Changes,
     ) -> None:
-        self._reader, self._records, self._turns, self._variants = records.reader, records, turns, variants
-        self._leases, self._drafts, self._changes = leases, drafts, changes
+        self._reader = records.reader
+        self._records = records
+        self._turns = turns
+        self._variants = variants
+        self._leases = leases
+        self._drafts = drafts
+        self._changes = changes
 
     async def watch(
         self, scope: Scope, *, after: int | None, limit: int, full: bool
@@ -142,27 +149,35 @@ class Watcher:
             after = log.active.through(after)[-1].first - 1
         return _Told(conversation, last=after, replaces_from=after + 1)
 
-    async def _news(self, seen: _Seen | None, told: _Told, *, full: bool) -> AsyncGenerator[ConversationUpdate]:
+    async def _news(
+        self, seen: _Seen | None, told: _Told, *, full: bool
+    ) -> AsyncGenerator[ConversationUpdate]:
         """Yield what the log has that was not told; nothing if it has nothing new."""
         log = seen.log if seen else None
         if log:
             told.follow(log)
-        is_due, update = told.replaces_from > 0, ConversationUpdate(replaces_from=told.replaces_from or told.last + 1)
+        is_due = told.replaces_from > 0
+        update = ConversationUpdate(replaces_from=told.replaces_from or told.last + 1)
         async with aclosing(self._messages(log, told, full=full)) as batches:
             async for messages in batches:
                 if update.messages:
                     yield update
                     update = ConversationUpdate(replaces_from=told.last + 1)
-                told.last, is_due = messages[-1].ordinal, True
+                told.last = messages[-1].ordinal
+                is_due = True
                 update = update.model_copy(update={"messages": messages})
         state = await self._state(seen, told) if seen else None
         if seen and state and state.status == "interrupted" and state != told.state:
             state = await self._confirmed(seen, told, state)
         if is_due or state != told.state:
             yield update.model_copy(update={"turn": state})
-        told.log, told.state, told.replaces_from = log, state, 0
+        told.log = log
+        told.state = state
+        told.replaces_from = 0
 
-    async def _messages(self, log: Snapshot | None, told: _Told, *, full: bool) -> AsyncGenerator[list[StoredMessage]]:
+    async def _messages(
+        self, log: Snapshot | None, told: _Told, *, full: bool
+    ) -> AsyncGenerator[list[StoredMessage]]:
         """Yield the messages after the last one that was told, and add to the record of the last turn."""
         if log is None:
             return
@@ -182,7 +197,9 @@ class Watcher:
             return told.log.tail.entries + 1
         outline = await self._turns.outline(log.cached.scope, before=None, limit=1)
         first = min([told.last + 1, *(turn.first for turn in outline)])
-        found = await self._reader.log.entries_around(log.cached.conversation, before=first + 1, limit=1)
+        found = await self._reader.log.entries_around(
+            log.cached.conversation, before=first + 1, limit=1
+        )
         return found[0].number if found else 1
 
     async def _state(self, seen: _Seen, told: _Told) -> TurnState | None:
@@ -194,7 +211,11 @@ class Watcher:
             for event in await self._reader.events_in_gaps(log, record.turn_id):
                 record.fold.add((), event)
         record.fold.settle(log.tail)
-        places = told.places | {lease.turn} if lease and not lease.is_for(record.turn_id, "") else told.places
+        places = (
+            told.places | {lease.turn}
+            if lease and not lease.is_for(record.turn_id, "")
+            else told.places
+        )
         pending = list[VariantRecord]()
         for turn_id in sorted(places):
             place = await self._variants.unfinished(log.cached.scope, turn_id, log)
@@ -202,7 +223,9 @@ class Watcher:
                 pending.append(variant)
         if not pending:
             return _state_of(record, "", log.tail, lease, draft)
-        return _state_of_variant(max(pending, key=lambda variant: variant[2].totals.entries), lease, draft)
+        return _state_of_variant(
+            max(pending, key=lambda variant: variant[2].totals.entries), lease, draft
+        )
 
     async def _confirmed(self, seen: _Seen, told: _Told, state: TurnState) -> TurnState:
         """Look again before a turn is told as interrupted: it may have begun after the lease was read."""
@@ -220,11 +243,15 @@ class Watcher:
         return _state_of_variant(variant, lease, draft) if variant else None
 
     async def _work(self, conversation: str) -> tuple[TurnLease | None, Draft | None]:
-        lease, draft = await asyncio.gather(self._leases.holder(conversation), self._drafts.find(conversation))
+        lease, draft = await asyncio.gather(
+            self._leases.holder(conversation), self._drafts.find(conversation)
+        )
         return lease, draft
 
 
-def _state_of_variant(variant: VariantRecord, lease: TurnLease | None, draft: Draft | None) -> TurnState:
+def _state_of_variant(
+    variant: VariantRecord, lease: TurnLease | None, draft: Draft | None
+) -> TurnState:
     """Return the state of a variant that views do not show yet."""
     record, tail, branch = variant
     return _state_of(record, branch.event.variant, tail, lease, draft)
@@ -236,9 +263,15 @@ def _state_of(
     """Return the state of a turn, or of a variant of it; a draft counts until its reply is in the log."""
     key = "" if variant == record.turn_id else variant
     if record.is_finished:
-        return TurnState(turn_id=record.turn_id, status="stopped" if record.is_stopped else "finished")
+        return TurnState(
+            turn_id=record.turn_id, status="stopped" if record.is_stopped else "finished"
+        )
     is_running = lease is not None and lease.is_for(record.turn_id, variant)
-    is_own = draft and (draft.turn, draft.variant, draft.after) == (record.turn_id, variant, tail.messages)
+    is_own = draft and (draft.turn, draft.variant, draft.after) == (
+        record.turn_id,
+        variant,
+        tail.messages,
+    )
     return TurnState(
         turn_id=record.turn_id,
         variant_id=key,

@@ -16,7 +16,12 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
 from convstore.append.condition import ANYWHERE, Condition, IdsTaken, TailMoved
-from convstore.exceptions import SchemaVersionError, StoreError, TurnConflictError, UnknownMessageError
+from convstore.exceptions import (
+    SchemaVersionError,
+    StoreError,
+    TurnConflictError,
+    UnknownMessageError,
+)
 from convstore.log.turn_record import paused
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
@@ -34,7 +39,8 @@ _Result = TypeVar("_Result")
 LEASE_SECONDS = 30.0
 """A lease that is not renewed lapses after this time."""
 
-RENEW_SECONDS, CHECK_SECONDS = 10.0, 1.5
+RENEW_SECONDS = 10.0
+CHECK_SECONDS = 1.5
 """How often the holder renews its lease, and how often it looks whether somebody asked it to stop."""
 
 LEASE = timedelta(seconds=LEASE_SECONDS)
@@ -47,7 +53,9 @@ class TurnWriter:
         lease: How long a lease lasts without a renewal.
     """
 
-    def __init__(self, reader: LogReader, leases: TurnLeases, records: TurnRecordReader, variants: Variants) -> None:
+    def __init__(
+        self, reader: LogReader, leases: TurnLeases, records: TurnRecordReader, variants: Variants
+    ) -> None:
         self._reader = reader
         self._leases = leases
         self._records = records
@@ -90,7 +98,9 @@ class TurnWriter:
             until_question = addition._replace(messages=messages[:end], stamp=None)
             receipts.append(await self._write_unheld(scope, turn_id, until_question, ANYWHERE))
         if end < len(messages):
-            receipts.append(await self._append_known(scope, turn_id, addition._replace(messages=messages[end:])))
+            receipts.append(
+                await self._append_known(scope, turn_id, addition._replace(messages=messages[end:]))
+            )
         return _joined(receipts)
 
     async def _append_known(self, scope: Scope, turn_id: str, addition: Addition) -> Receipt:
@@ -101,14 +111,20 @@ class TurnWriter:
 
             async def write(named: list[BaseMessage], known: frozenset[str]) -> Receipt:
                 condition = Condition(tail, known=known)
-                return await self._write_unheld(scope, turn_id, addition._replace(messages=named), condition)
+                return await self._write_unheld(
+                    scope, turn_id, addition._replace(messages=named), condition
+                )
 
             first = tail.messages + 1
-            return await under_own_ids(record, addition.messages, write, key=turn_id, first=first, of_state=True)
+            return await under_own_ids(
+                record, addition.messages, write, key=turn_id, first=first, of_state=True
+            )
 
         return await until_written(after_tail)
 
-    async def _write_unheld(self, scope: Scope, turn_id: str, addition: Addition, condition: Condition) -> Receipt:
+    async def _write_unheld(
+        self, scope: Scope, turn_id: str, addition: Addition, condition: Condition
+    ) -> Receipt:
         written = await self._writer.append(
             scope,
             addition.messages,
@@ -157,7 +173,9 @@ class TurnWriter:
 
     async def _write(self, held: HeldTurn, addition: Addition, known: frozenset[str]) -> Written:
         """Write an addition whose messages have their ids, and take it over."""
-        messages, event, branch = addition.messages, addition.event, held.branch
+        messages = addition.messages
+        event = addition.event
+        branch = held.branch
         is_fence = event is not None and event.kind == "fence"
         if branch:
             branch = branch._replace(is_ending=held.record.is_ended_by(messages, event))
@@ -165,7 +183,9 @@ class TurnWriter:
         written = await self._writer.append(
             held.scope,
             messages,
-            condition=Condition(held.tail, branch=branch, known=known, refusal=None if is_fence else held.refusal),
+            condition=Condition(
+                held.tail, branch=branch, known=known, refusal=None if is_fence else held.refusal
+            ),
             event=event,
             question=held.record.turn_id,
             stamp=addition.stamp,
@@ -219,8 +239,11 @@ class TurnWriter:
         held.check()
         if held.branch:
             found = await self._variants.again(held.scope, held.branch)
-            held.record, held.tail = found.record, found.tail
-            held.take(found.branch, is_shown=found.was_shown)  # an append of unknown outcome may have finished it
+            held.record = found.record
+            held.tail = found.tail
+            held.take(
+                found.branch, is_shown=found.was_shown
+            )  # an append of unknown outcome may have finished it
             return
         held.record, held.tail = await self._records.read(held.scope, held.record.turn_id)
         if held.record.fold.is_superseded:
@@ -229,7 +252,9 @@ class TurnWriter:
     async def pause(self, held: HeldTurn, pauses: Mapping[str, Pause]) -> None:
         """Record that calls of a turn wait for a person; calls that are recorded already are skipped."""
         for _ in pauses:
-            await self.record(held, lambda: next(map(Addition.of_event, paused(held.record, pauses)), None))
+            await self.record(
+                held, lambda: next(map(Addition.of_event, paused(held.record, pauses)), None)
+            )
 
     async def renew(self, held: HeldTurn) -> None:
         """Renew the lease, and learn whether to stop; SchemaVersionError if a migration excludes this process."""
@@ -265,5 +290,7 @@ def _joined(receipts: Sequence[Receipt]) -> Receipt:
         entry=last.entry or receipts[0].entry,
         source_ids=(min(numbers), max(numbers)) if numbers else None,
         omitted=tuple(path for receipt in receipts for path in receipt.omitted),
-        renumbered={id_: changed for receipt in receipts for id_, changed in receipt.renumbered.items()},
+        renumbered={
+            id_: changed for receipt in receipts for id_, changed in receipt.renumbered.items()
+        },
     )

@@ -44,7 +44,9 @@ def check_address(uri: object) -> str:
             f"an address must be a str such as 'mongodb://localhost:27017/app', not {type(uri).__name__}"
         )
     if uri != uri.strip(_AROUND):
-        raise InvalidInputError("the address has a blank, a line break or a quote at its beginning or end: remove it")
+        raise InvalidInputError(
+            "the address has a blank, a line break or a quote at its beginning or end: remove it"
+        )
     if not uri.startswith(_SCHEMES):
         raise InvalidInputError(
             "an address begins with mongodb://, mongodb+srv:// or memory://, in lower case; this one does not"

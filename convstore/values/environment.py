@@ -14,8 +14,11 @@ from convstore.values.addresses import check_address
 from convstore.values.policy import parse_policy
 from convstore.values.scope import check_scope_keys
 
-URI, DATABASE, SCOPE_KEYS = "CONVSTORE_URI", "CONVSTORE_DATABASE", "CONVSTORE_SCOPE_KEYS"
-COLLECTION_PREFIX, POLICY = "CONVSTORE_COLLECTION_PREFIX", "CONVSTORE_POLICY"
+URI = "CONVSTORE_URI"
+DATABASE = "CONVSTORE_DATABASE"
+SCOPE_KEYS = "CONVSTORE_SCOPE_KEYS"
+COLLECTION_PREFIX = "CONVSTORE_COLLECTION_PREFIX"
+POLICY = "CONVSTORE_POLICY"
 
 
 def address_in(variables: Mapping[str, str]) -> str:
@@ -27,14 +30,19 @@ def address_in(variables: Mapping[str, str]) -> str:
     Raises:
         InvalidInputError: There is none, it is malformed, or it names another database than ``CONVSTORE_DATABASE``.
     """
-    uri, database = variables.get(URI, ""), variables.get(DATABASE, "")
+    uri = variables.get(URI, "")
+    database = variables.get(DATABASE, "")
     if not uri:
-        raise InvalidInputError(f"{URI} must be set to an address such as mongodb://localhost:27017/app")
+        raise InvalidInputError(
+            f"{URI} must be set to an address such as mongodb://localhost:27017/app"
+        )
     scheme, _, rest = _read(URI, check_address, uri).partition("://")
     place, question, options = rest.partition("?")
     hosts, _, named = ("", "", place.strip("/")) if scheme == "memory" else place.partition("/")
     if named and database and unquote(named) != database:
-        raise InvalidInputError(f"{URI} names another database than {DATABASE}; name it in one of them only")
+        raise InvalidInputError(
+            f"{URI} names another database than {DATABASE}; name it in one of them only"
+        )
     return f"{scheme}://{hosts}/{named or quote(database, safe='')}{question}{options}"
 
 
@@ -52,7 +60,11 @@ def options_in(variables: Mapping[str, str]) -> dict[str, Any]:
         "collection_prefix": (COLLECTION_PREFIX, str),
         "policy": (POLICY, parse_policy),
     }
-    return {option: _read(name, how, text) for option, (name, how) in read.items() if (text := variables.get(name))}
+    return {
+        option: _read(name, how, text)
+        for option, (name, how) in read.items()
+        if (text := variables.get(name))
+    }
 
 
 def _keys(text: str) -> tuple[str, ...]:

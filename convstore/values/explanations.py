@@ -13,8 +13,14 @@ STATES: Mapping[str, tuple[str, str]] = {
         "stub",
         "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers read it again.",
     ),
-    "shortened": ("shortened", "A long text of a finished turn: the model gets its beginning and its end."),
-    "placeholder": ("placeholder", "Images, audio and files of finished turns are named, not sent again."),
+    "shortened": (
+        "shortened",
+        "A long text of a finished turn: the model gets its beginning and its end.",
+    ),
+    "placeholder": (
+        "placeholder",
+        "Images, audio and files of finished turns are named, not sent again.",
+    ),
     "summarised": (
         "in the summary",
         "Old turns, which a compaction summarised: by its rule, before they left the view, or because it was asked to. "
@@ -26,8 +32,14 @@ STATES: Mapping[str, tuple[str, str]] = {
     ),
     "hidden": ("left out", "Views of conversations without tools leave out calls and results."),
     "orphan": ("left out", "No call in the view matches this result."),
-    "late": ("as text", "The result came after its call was summarised or left out, so it is shown as text."),
-    "rewound": ("rewound", "Taken back, as for another answer or an edited question. It stays in the log alone."),
+    "late": (
+        "as text",
+        "The result came after its call was summarised or left out, so it is shown as text.",
+    ),
+    "rewound": (
+        "rewound",
+        "Taken back, as for another answer or an edited question. It stays in the log alone.",
+    ),
 }
 """Label and explanation of each `ViewReason.state`."""
 

@@ -22,7 +22,9 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 MAX_LEVELS: Final = 200
 """Nesting far above what models write, and far below the limit of Python's recursive `json`."""
 
-DEEP_ARGUMENTS: Final = "the arguments are not a JSON object, or they nest too deeply; correct the call"
+DEEP_ARGUMENTS: Final = (
+    "the arguments are not a JSON object, or they nest too deeply; correct the call"
+)
 """The error of an invalid call: a fixed sentence, because it is stored and a retry must make the same message."""
 
 _LEVELS: Final = MAX_LEVELS + 20
@@ -61,7 +63,11 @@ def has_few_levels(value: Any, most: int = MAX_LEVELS) -> bool:
     """Return True if dicts, lists and tuples nest at most `most` levels deep, at any depth of the caller's stack."""
     level = [value]
     for _ in range(most):
-        children = (child for parent in level for child in (parent.values() if isinstance(parent, dict) else parent))
+        children = (
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+        )
         level = [child for child in children if isinstance(child, dict | list | tuple)]
         if not level:
             return True
@@ -118,7 +124,9 @@ def _parts(node: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
 
 def _key_text(key: Any) -> str:
     """Return a key as `json.dumps` writes it."""
-    written = json.dumps({key if key is None or isinstance(key, str | int | float) else str(key): 0})
+    written = json.dumps(
+        {key if key is None or isinstance(key, str | int | float) else str(key): 0}
+    )
     return written.removeprefix("{").removesuffix(": 0}")
 
 
@@ -171,7 +179,11 @@ def _json_leaf(value: Any) -> Any:
         to_jsonable_python(value)
     except (PydanticSerializationError, ValueError):
         is_bytes = isinstance(value, bytes | bytearray)
-        return base64.b64encode(value).decode() if is_bytes else to_jsonable_python(value, serialize_unknown=True)
+        return (
+            base64.b64encode(value).decode()
+            if is_bytes
+            else to_jsonable_python(value, serialize_unknown=True)
+        )
     return value
 
 
@@ -214,11 +226,17 @@ def _with_items(value: Any, made: list[Any]) -> Any:
 def with_invalid_calls(message: AIMessage) -> AIMessage:
     """Move calls whose arguments nest too deeply to the invalid ones, as they are when a provider's dict is read."""
     calls = message.tool_calls
-    deep = [call for call in calls if isinstance(call["args"], dict) and not has_few_levels(call["args"])]
+    deep = [
+        call
+        for call in calls
+        if isinstance(call["args"], dict) and not has_few_levels(call["args"])
+    ]
     if not deep:
         return message
     invalid = [
-        invalid_tool_call(name=call["name"], args=deep_json(call["args"]), id=call["id"], error=DEEP_ARGUMENTS)
+        invalid_tool_call(
+            name=call["name"], args=deep_json(call["args"]), id=call["id"], error=DEEP_ARGUMENTS
+        )
         for call in deep
     ]
     update = {

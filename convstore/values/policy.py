@@ -67,7 +67,9 @@ class HistoryPolicy:
     media: Literal["finished_turns", "never"] = "finished_turns"
     view: Literal["full", "conversation"] = "full"
     compact: Literal["explicit", "before_load"] = "explicit"
-    provider: Literal["anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"] | None = None
+    provider: (
+        Literal["anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"] | None
+    ) = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never_stub", check_names(self.never_stub, name="never_stub"))
@@ -78,12 +80,18 @@ class HistoryPolicy:
             check_number(getattr(self, name), name=name, minimum=0)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise InvalidInputError(f"{name} must be one of {choices}, not {getattr(self, name)!r}")
+                raise InvalidInputError(
+                    f"{name} must be one of {choices}, not {getattr(self, name)!r}"
+                )
 
     def __str__(self) -> str:
         """Return the budget and all changed options, as `parse_policy` takes them."""
         defaults = {field.name: field.default for field in fields(self)}
-        names = [name for name in defaults if name == "max_tokens" or getattr(self, name) != defaults[name]]
+        names = [
+            name
+            for name in defaults
+            if name == "max_tokens" or getattr(self, name) != defaults[name]
+        ]
         values = asdict(self) | {"never_stub": "+".join(sorted(self.never_stub))}
         return ",".join(f"{name}={values[name]}" for name in names)
 
@@ -109,7 +117,9 @@ class CompactionRule:
         if (trigger := self.max_tokens_before_summary) is not None:
             check_number(trigger, name="max_tokens_before_summary", minimum=1)
             if self.max_summary_tokens >= trigger:
-                raise InvalidInputError("max_summary_tokens must be less than max_tokens_before_summary")
+                raise InvalidInputError(
+                    "max_summary_tokens must be less than max_tokens_before_summary"
+                )
 
     def under(self, budget: int | None) -> CompactionRule:
         """Return the rule with its trigger for views of a budget, in tokens; None for no limit.
@@ -143,8 +153,13 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
     >>> view_key(HistoryPolicy(), "approximate") == view_key(HistoryPolicy(max_turns=2), "approximate")
     False
     """
-    names = sorted(field.name for field in fields(policy) if field.name not in ("compact", "provider"))
-    values = [sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value for name in names]
+    names = sorted(
+        field.name for field in fields(policy) if field.name not in ("compact", "provider")
+    )
+    values = [
+        sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value
+        for name in names
+    ]
     return hashlib.sha256(json.dumps([names, values, counter]).encode()).hexdigest()[:16]
 
 
@@ -165,7 +180,9 @@ def parse_policy(text: str) -> HistoryPolicy:
             raise InvalidInputError("each option is OPTION=VALUE, and named once")
         return HistoryPolicy(**{name: _option(name, value) for name, value in pairs})
     except (InvalidInputError, RecursionError, TypeError, ValueError) as error:
-        raise InvalidInputError(f"it must have options of HistoryPolicy, such as max_tokens=8000: {error}") from error
+        raise InvalidInputError(
+            f"it must have options of HistoryPolicy, such as max_tokens=8000: {error}"
+        ) from error
 
 
 def _option(name: str, text: str) -> Any:

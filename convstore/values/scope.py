@@ -46,7 +46,8 @@ _RESERVED = frozenset(
 )
 """Names of other parameters of the store's methods."""
 
-_MAX_KEYS, _MAX_DEPTH = 8, 8
+_MAX_KEYS = 8
+_MAX_DEPTH = 8
 
 
 def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
@@ -54,9 +55,17 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
 
     >>> check_choice("skip", None, "skip", "raise", name="resent")
     """
-    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
-        *first, last = [f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices]
-        shown = f"{value!r:.80}" if isinstance(value, str | int | float | None) else f"of type {type(value).__name__}"
+    if not any(
+        value is choice or (isinstance(value, str) and value == choice) for choice in choices
+    ):
+        *first, last = [
+            f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices
+        ]
+        shown = (
+            f"{value!r:.80}"
+            if isinstance(value, str | int | float | None)
+            else f"of type {type(value).__name__}"
+        )
         raise InvalidInputError(f"{name} must be {', '.join(first)} or {last}, not {shown}")
 
 
@@ -68,7 +77,9 @@ def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
     """
     found = None if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
     if found is None or not all(isinstance(part, str) for part in found):
-        raise InvalidInputError(f"{name} must be a collection of tool names, each a str, not {names!r}")
+        raise InvalidInputError(
+            f"{name} must be a collection of tool names, each a str, not {names!r}"
+        )
     return frozenset(found)
 
 
@@ -97,7 +108,9 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
                 f"a scope key must be a Python name other than {', '.join(sorted(_RESERVED))}, not {key!r}"
             )
     if not 1 <= len(names) <= _MAX_KEYS or len(set(names)) != len(names):
-        raise InvalidScopeError(f"scope_keys must be 1 to {_MAX_KEYS} different names, not {keys!r}")
+        raise InvalidScopeError(
+            f"scope_keys must be 1 to {_MAX_KEYS} different names, not {keys!r}"
+        )
     return names
 
 
@@ -105,7 +118,9 @@ def check_listing(keys: Sequence[str], listing: Sequence[str]) -> tuple[str, ...
     """Return scope keys to list conversations by; raise an InvalidScopeError for any others than the store's."""
     names = () if isinstance(listing, str) else tuple(listing)
     if not names or len(set(names)) != len(names) or not set(names) <= set(keys):
-        raise InvalidScopeError(f"a listing names some of this store's scope keys, {', '.join(keys)}, not {listing!r}")
+        raise InvalidScopeError(
+            f"a listing names some of this store's scope keys, {', '.join(keys)}, not {listing!r}"
+        )
     return names
 
 
@@ -119,7 +134,9 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
         return (*outer, (PATH, _check_path(values[PATH])))
     checked = dict(check_partial_scope(keys, values))
     if missing := [key for key in keys if key not in values]:
-        raise InvalidScopeError(f"the scope lacks {', '.join(missing)}; this store's scope is {', '.join(keys)}")
+        raise InvalidScopeError(
+            f"the scope lacks {', '.join(missing)}; this store's scope is {', '.join(keys)}"
+        )
     return tuple((key, checked[key]) for key in keys)
 
 
@@ -130,7 +147,9 @@ def as_scope(scope: Any) -> dict[str, Any]:
         InvalidScopeError: It is no mapping from names to values.
     """
     if not isinstance(scope, Mapping) or not all(isinstance(key, str) for key in scope):
-        raise InvalidScopeError(f"a scope must be a dict of its keys and values, not {type(scope).__name__}")
+        raise InvalidScopeError(
+            f"a scope must be a dict of its keys and values, not {type(scope).__name__}"
+        )
     return dict(scope)
 
 
@@ -144,7 +163,9 @@ def child_scope(scope: Scope, ids: Sequence[str]) -> Scope:
     above = dict(scope).get(PATH)
     path = step if above is None else f"{above}/{step}"
     if path.count("/") >= _MAX_DEPTH:
-        raise InvalidInputError(f"a child is at most {_MAX_DEPTH} levels below the outermost conversation, not {path}")
+        raise InvalidInputError(
+            f"a child is at most {_MAX_DEPTH} levels below the outermost conversation, not {path}"
+        )
     return (*root_scope(scope), (PATH, path))
 
 
@@ -166,24 +187,38 @@ def _check_path(path: Any) -> str:
     """Return the path of a child if `child_scope` could have made it, else raise an InvalidScopeError."""
     steps = path.split("/") if type(path) is str else []
     ids = [id_ for step in steps for id_ in step.split(":", 1)]
-    is_made = not any(id_problem(unquote(id_)) or quote(unquote(id_), safe="") != id_ for id_ in ids)
+    is_made = not any(
+        id_problem(unquote(id_)) or quote(unquote(id_), safe="") != id_ for id_ in ids
+    )
     if not is_made or not 1 <= len(steps) <= _MAX_DEPTH:
-        raise InvalidScopeError(f"path is that of a child, as `chat.child(...).scope` has it, not {path!r}")
+        raise InvalidScopeError(
+            f"path is that of a child, as `chat.child(...).scope` has it, not {path!r}"
+        )
     return str(path)
 
 
-def check_partial_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def check_partial_scope(
+    keys: Sequence[str], values: Mapping[str, Any]
+) -> tuple[tuple[str, str], ...]:
     """Return the pairs of a partial scope; raise an InvalidScopeError for unknown keys and unusable values."""
     if unknown := [key for key in values if key not in keys]:
-        raise InvalidScopeError(f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}")
+        raise InvalidScopeError(
+            f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}"
+        )
     for key, value in values.items():
         if problem := id_problem(value):
-            hint = f"; pass str({key})" if isinstance(value, int | str | UUID) and type(value) is not str else ""
+            hint = (
+                f"; pass str({key})"
+                if isinstance(value, int | str | UUID) and type(value) is not str
+                else ""
+            )
             raise InvalidScopeError(f"scope value {key} {problem}{hint}")
     return tuple(values.items())
 
 
-def check_selection(keys: Sequence[str], values: Mapping[str, Any], *, everything: bool) -> tuple[tuple[str, str], ...]:
+def check_selection(
+    keys: Sequence[str], values: Mapping[str, Any], *, everything: bool
+) -> tuple[tuple[str, str], ...]:
     """Return the pairs of a partial scope, none with `everything`; raise an InvalidInputError for both or neither.
 
     A scope that is empty by mistake must not select the conversations of all users.
@@ -192,12 +227,18 @@ def check_selection(keys: Sequence[str], values: Mapping[str, Any], *, everythin
     if type(everything) is not bool:
         raise InvalidInputError(f"everything must be True or False, not {everything!r}")
     if everything == bool(pairs):
-        raise InvalidInputError("name scope values to select their conversations, or pass everything=True for all")
+        raise InvalidInputError(
+            "name scope values to select their conversations, or pass everything=True for all"
+        )
     return pairs
 
 
 def scope_of_run(
-    keys: Sequence[str], *, context: Any, configurable: Mapping[str, Any], given: Mapping[str, Any] | None = None
+    keys: Sequence[str],
+    *,
+    context: Any,
+    configurable: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
 ) -> Scope:
     """Return the complete scope of an agent or graph run, from the values that the application started it with.
 
@@ -211,7 +252,9 @@ def scope_of_run(
         InvalidScopeError: A key is missing, unknown or ambiguous, or a value is not usable.
     """
     given = given or {}
-    from_run = _values_of_run([key for key in keys if key not in given], context=context, configurable=configurable)
+    from_run = _values_of_run(
+        [key for key in keys if key not in given], context=context, configurable=configurable
+    )
     values = {**from_run, **given}
     if missing := [key for key in keys if key not in values]:
         raise InvalidScopeError(
@@ -221,13 +264,19 @@ def scope_of_run(
     return check_scope(keys, values)
 
 
-def _values_of_run(keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]) -> dict[str, Any]:
+def _values_of_run(
+    keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a run's values for some keys; two different values for one key raise, as one must be another user's."""
     found: dict[str, Any] = {}
     for key in keys:
-        in_context = context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
+        in_context = (
+            context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
+        )
         values = [value for value in (in_context, configurable.get(key)) if value is not None]
-        if len(values) == 2 and not (type(values[0]) is type(values[1]) is str and values[0] == values[1]):
+        if len(values) == 2 and not (
+            type(values[0]) is type(values[1]) is str and values[0] == values[1]
+        ):
             raise InvalidScopeError(
                 f"{key} has different values in the run's context and in config['configurable']; pass it once, "
                 "or set it where the tool or the integration is created"
@@ -264,4 +313,8 @@ def id_problem(value: Any) -> str:
         size = len(value.encode())
     except UnicodeEncodeError:
         return "must be text that UTF-8 can encode, without lone surrogates"
-    return f"must be at most {MAX_ID_BYTES} bytes in UTF-8, not {size:,}" if size > MAX_ID_BYTES else ""
+    return (
+        f"must be at most {MAX_ID_BYTES} bytes in UTF-8, not {size:,}"
+        if size > MAX_ID_BYTES
+        else ""
+    )

@@ -103,21 +103,25 @@ class ViewStamp(BaseModel):
         try:
             return HistoryPolicy(**self.policy)
         except TypeError as error:
-            raise InvalidInputError(f"the stamp has a policy that this version does not know: {error}") from error
+            raise InvalidInputError(
+                f"the stamp has a policy that this version does not know: {error}"
+            ) from error
 
 
 def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
     """Return what broke the prompt cache from one view to a later one, in a few words; "" if nothing did."""
     if before is None or after is None:
         return ""
-    old, new = before.marks, after.marks
+    old = before.marks
+    new = after.marks
     causes = {
         "summary made": before.summary != after.summary != "",
         "summary set aside": before.summary != after.summary,
         "another policy": before.policy != after.policy,
         "turns left out": old.start != new.start,
         "texts shortened": old.short_through != new.short_through,
-        "results became stubs": old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub,
+        "results became stubs": old.stubs_through != new.stubs_through
+        or after.parts.stub > before.parts.stub,
     }
     return next((cause for cause, is_true in causes.items() if is_true), "")
 
@@ -140,7 +144,16 @@ class ViewReason(BaseModel):
     first: int
     last: int
     state: Literal[
-        "whole", "stub", "shortened", "placeholder", "summarised", "left_out", "hidden", "orphan", "late", "rewound"
+        "whole",
+        "stub",
+        "shortened",
+        "placeholder",
+        "summarised",
+        "left_out",
+        "hidden",
+        "orphan",
+        "late",
+        "rewound",
     ]
     summary: int = 0
     limit: str = ""
@@ -186,7 +199,10 @@ def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
     """
     options = {name: value for name, value in asdict(policy).items() if name not in _NOT_IN_VIEWS}
     changed = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in changed.items()}
+    return {
+        name: sorted(value) if isinstance(value, frozenset) else value
+        for name, value in changed.items()
+    }
 
 
 def write_stamp(stamp: ViewStamp) -> str:
@@ -205,9 +221,13 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
         ValueError: The text is damaged or too long.
     """
     if len(text) > _MAX_CHARACTERS:
-        raise ValueError(f"its stamp is damaged: it is longer than {_MAX_CHARACTERS:,} characters (too many tools?)")
+        raise ValueError(
+            f"its stamp is damaged: it is longer than {_MAX_CHARACTERS:,} characters (too many tools?)"
+        )
     try:
-        return ViewStamp.model_validate_json(json.dumps({**json.loads(text), "conversation_id": conversation_id}))
+        return ViewStamp.model_validate_json(
+            json.dumps({**json.loads(text), "conversation_id": conversation_id})
+        )
     except (TypeError, ValidationError) as error:
         raise ValueError(f"its stamp is damaged: {error}") from error
 
@@ -215,14 +235,20 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
 def check_stamp(stamp: object) -> ViewStamp:
     """Return a caller's stamp; raise an InvalidInputError if it is not a stamp, or cannot be stored."""
     if not isinstance(stamp, ViewStamp):
-        raise InvalidInputError(f"stamp must be the stamp of a view (history.stamp), not {type(stamp).__name__}")
+        raise InvalidInputError(
+            f"stamp must be the stamp of a view (history.stamp), not {type(stamp).__name__}"
+        )
     try:
         return read_stamp(write_stamp(stamp), stamp.conversation_id)
-    except ValueError as error:  # too many tools in never_stub, text that UTF-8 cannot encode, or not validated
+    except (
+        ValueError
+    ) as error:  # too many tools in never_stub, text that UTF-8 cannot encode, or not validated
         raise InvalidInputError(f"the stamp cannot be stored: {error}") from error
 
 
 def check_own(stamp: ViewStamp | None, conversation: str) -> None:
     """Raise an InvalidInputError if a stamp names another conversation than this one."""
     if stamp and stamp.conversation_id not in ("", conversation):
-        raise InvalidInputError("stamp is the stamp of another conversation's view; pass that of a history of this one")
+        raise InvalidInputError(
+            "stamp is the stamp of another conversation's view; pass that of a history of this one"
+        )

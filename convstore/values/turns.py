@@ -51,7 +51,9 @@ def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Dec
         values = json.loads(json.dumps({"args": args, "message": message, "by": by}))
         return Decision(verdict=verdict, **values)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInputError(f"args, message and by must be values that JSON has: {error}") from error
+        raise InvalidInputError(
+            f"args, message and by must be values that JSON has: {error}"
+        ) from error
 
 
 class Pause(NamedTuple):

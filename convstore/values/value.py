@@ -14,7 +14,9 @@ class Value(BaseModel):
     with such arguments invalid calls, and values that JSON lacks a text. `model_dump` returns them as they are.
     """
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True
+    )
 
     @model_serializer(mode="wrap", when_used="json")
     def _as_json(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # noqa: ANN202

@@ -30,7 +30,9 @@ class ActiveTotals:
     _is_known: bool = True
     _counters: set[str] = field(default_factory=set)
     _questions: list[int] = field(default_factory=list)
-    _sums: dict[str, array[int]] = field(default_factory=lambda: {name: array("q", [0]) for name in COUNTS})
+    _sums: dict[str, array[int]] = field(
+        default_factory=lambda: {name: array("q", [0]) for name in COUNTS}
+    )
 
     def lose(self) -> None:
         """Mark the totals as unknown, because an entry is missing or cannot be read."""
@@ -38,7 +40,8 @@ class ActiveTotals:
 
     def add(self, entry: Entry) -> None:
         """Count an entry; if it is a rewind entry, compare its totals."""
-        before, self.problems = self.messages, []
+        before = self.messages
+        self.problems = []
         if entry.is_rewind:
             try:
                 self.messages = before.after(entry)
@@ -95,22 +98,33 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
         return replace(continued(totals, entry.totals), **changed)
     if not entry.branch:
         return totals
-    sizes = {name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")}  # it may have recounted all
+    sizes = {
+        name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")
+    }  # it may have recounted all
     return replace(continued(totals, before), **sizes)
 
 
-def branch_problem(entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]) -> str:
+def branch_problem(
+    entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]
+) -> str:
     """Compare the totals of a variant with those that follow from its last entry, in `known`; "" if they agree.
 
     Those of its first entry are compared by `ActiveTotals`, once it becomes active.
     """
-    event, stored = entry.event, entry.branch or entry.totals
+    event = entry.event
+    stored = entry.branch or entry.totals
     if event is None or not event.variant:
         return ""
     before = known.get((event.first_turn, event.variant))
     known[event.first_turn, event.variant] = stored
     if before is None or entry.rules != RULES or before.counter != stored.counter:
         return ""
-    made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at, event=event)
+    made = totals_after(
+        before, zip(entry.messages, messages, strict=True), at=entry.at, event=event
+    )
     wrong = [name for name in OF_ACTIVE if getattr(made, name) != getattr(stored, name)]
-    return f"the totals of variant {event.variant!r} do not follow: {', '.join(wrong)}" if wrong else ""
+    return (
+        f"the totals of variant {event.variant!r} do not follow: {', '.join(wrong)}"
+        if wrong
+        else ""
+    )

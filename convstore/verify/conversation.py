@@ -18,7 +18,15 @@ from convstore.mongo.annotations import state_in, values_in
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
 from convstore.mongo.drafts import draft_in
-from convstore.mongo.keys import ANNOTATIONS, DRAFTS, HEADS, LOG, application_state_id, first_id, state_id
+from convstore.mongo.keys import (
+    ANNOTATIONS,
+    DRAFTS,
+    HEADS,
+    LOG,
+    application_state_id,
+    first_id,
+    state_id,
+)
 from convstore.mongo.number_pools import UNRESERVED, lost_reservation
 from convstore.mongo.versions import is_newer
 from convstore.values.reports import Finding
@@ -69,8 +77,14 @@ class ConversationCheck:
     async def _replaced_findings(self) -> list[Finding]:
         """Return the breaks of a log that another repair replaced meanwhile; all else may come from that."""
         now = await self.subject.inspection.head(str(self.head["_id"]))
-        is_replaced = now is not None and first_id(str(now.get("conversation"))) == first_id(self.subject.conversation)
-        return [finding for finding in self.subject.findings if finding.kind in _BREAKS] if is_replaced else []
+        is_replaced = now is not None and first_id(str(now.get("conversation"))) == first_id(
+            self.subject.conversation
+        )
+        return (
+            [finding for finding in self.subject.findings if finding.kind in _BREAKS]
+            if is_replaced
+            else []
+        )
 
     async def _checked_log(self) -> LogCheck:
         check = await self._check_log(self.subject.conversation)
@@ -100,15 +114,21 @@ class ConversationCheck:
         _mark_breaks(check, repairable=True, repaired=True, repaired_as=made.target)
         breaks = [finding for finding in check.subject.findings if finding.kind in _BREAKS]
         self.head = await self.subject.inspection.head(str(self.head["_id"])) or self.head
-        self.subject = replace(self.subject, conversation=made.target, findings=[*self.subject.findings, *breaks])
+        self.subject = replace(
+            self.subject, conversation=made.target, findings=[*self.subject.findings, *breaks]
+        )
         self._state = await self.subject.inspection.state(made.target)
         return again
 
     async def _copied(self, check: LogCheck) -> Repaired | None:
         """Return a copy of what is left of the log; None if it cannot be made, which the findings say."""
         try:
-            made = await self.repairer.copy(self.head, self._state, sound_through=check.sound_through or 0)
-        except CorruptDocumentError as error:  # damage since the check, or the conversation is being deleted
+            made = await self.repairer.copy(
+                self.head, self._state, sound_through=check.sound_through or 0
+            )
+        except (
+            CorruptDocumentError
+        ) as error:  # damage since the check, or the conversation is being deleted
             _mark_breaks(check, problem=f"; it cannot be copied: {error.problem}")
             return None
         if made is None:
@@ -164,7 +184,9 @@ def _mark_breaks(check: LogCheck, *, problem: str = "", **outcome: Any) -> None:
     found = check.subject.findings
     for index, finding in enumerate(found):
         if finding.kind in _BREAKS:
-            found[index] = finding.model_copy(update=outcome | {"problem": finding.problem + problem})
+            found[index] = finding.model_copy(
+                update=outcome | {"problem": finding.problem + problem}
+            )
 
 
 async def _check_annotations(subject: Subject, check: LogCheck) -> None:
@@ -193,14 +215,22 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
                 continue
             # A young one may belong to a message that was appended after the log was checked.
             if ordinal < 1 or (ordinal > last and subject.is_old(at)):
-                removed = bool(is_whole and subject.repair and await subject.inspection.remove(ANNOTATIONS, [key]))
+                removed = bool(
+                    is_whole
+                    and subject.repair
+                    and await subject.inspection.remove(ANNOTATIONS, [key])
+                )
                 problem = "there is no message with its ordinal"
-                subject.report("annotation", ANNOTATIONS, key, problem, repairable=is_whole, repaired=removed)
+                subject.report(
+                    "annotation", ANNOTATIONS, key, problem, repairable=is_whole, repaired=removed
+                )
 
 
 async def _check_draft(subject: Subject) -> None:
     """Check that a draft can be read; a repair removes one that cannot, as no read shows it. A newer one stays."""
-    async with aclosing(subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation)) as documents:
+    async with aclosing(
+        subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation)
+    ) as documents:
         async for document in documents:
             try:
                 if not is_newer(document, "draft"):
@@ -208,7 +238,9 @@ async def _check_draft(subject: Subject) -> None:
             except CorruptDocumentError as error:
                 key = str(document["_id"])
                 removed = bool(subject.repair and await subject.inspection.remove(DRAFTS, [key]))
-                subject.report("damaged", DRAFTS, key, error.problem, repairable=True, repaired=removed)
+                subject.report(
+                    "damaged", DRAFTS, key, error.problem, repairable=True, repaired=removed
+                )
 
 
 def _check_application_state(subject: Subject, document: Document) -> None:

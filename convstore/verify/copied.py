@@ -3,6 +3,8 @@
 The copy numbers entries and messages without gaps. Everything that refers to a number or an ordinal of the log refers
 to the same entry or message in the copy: rewinds, variants, items and cuts. Message ids, source ids, dates, links and
 bodies stay as they are. Pure; `repair` reads and writes.
+
+The module is long because each kind of reference to a number or an ordinal has its translation.
 """
 
 from __future__ import annotations
@@ -162,7 +164,8 @@ class LogCopy:
             moved = self._moved_message(message, appended)
             call, _ = running.follow(appended, calls_of(appended), moved.ordinal, turn=moved.turn)
             if moved.type == "tool":
-                moved.answers, moved.arguments = call.result, call.arguments
+                moved.answers = call.result
+                moved.arguments = call.arguments
             running.add_size(moved)
             messages.append(moved)
         ids = {message.id for message in messages}
@@ -200,10 +203,15 @@ class LogCopy:
         if standing is None:
             return None
         known = self._standings.get(standing.place, first_standing(standing.place))
-        here, left = known.shown, standing.left
-        if finishes_variant(entry) and standing.variants <= known.variants:  # it came late: its number is taken
+        here = known.shown
+        left = standing.left
+        if (
+            finishes_variant(entry) and standing.variants <= known.variants
+        ):  # it came late: its number is taken
             number = known.variants + 1
-            standing = standing._replace(shown=standing.shown._replace(number=number), variants=number)
+            standing = standing._replace(
+                shown=standing.shown._replace(number=number), variants=number
+            )
         standing = standing._replace(variants=max(known.variants, standing.variants))
         if entry.event and entry.event.kind == "begin":
             return standing._replace(shown=here)
@@ -278,7 +286,8 @@ class LogCopy:
         rewinds = _after(self.log_active, entry)
         if rewinds is None:
             return replace(made, standing=None)
-        before, after = _pairs(self.log_active), _pairs(rewinds)
+        before = _pairs(self.log_active)
+        after = _pairs(rewinds)
         gone = self._moved(_without(after, before))
         back = self._moved(_without(before, after))
         pairs = _without(joined_pairs([*_pairs(self.active), *gone]), back)
@@ -298,11 +307,17 @@ class LogCopy:
         if made.messages:
             spans.append(_Span(made.first, made.last, made.number))
         known = {range_[:2]: range_ for range_ in self.active.ranges}
-        return tuple(known.get(pair) or _range_of(*pair, spans, until=made.number) for pair in pairs)
+        return tuple(
+            known.get(pair) or _range_of(*pair, spans, until=made.number) for pair in pairs
+        )
 
     def _moved(self, ranges: Pairs) -> Pairs:
         """Return where the copy has the messages in some ranges of the log."""
-        places = (self.places.get(ordinal, 0) for first, last in ranges for ordinal in range(first, last + 1))
+        places = (
+            self.places.get(ordinal, 0)
+            for first, last in ranges
+            for ordinal in range(first, last + 1)
+        )
         return joined_pairs((place, place) for place in places if place)
 
     def _place_before(self, ordinal: int) -> int:

@@ -60,7 +60,11 @@ def check_entry(
     for message in entry.messages if entry.rules == RULES else ():
         if text := _stub_problem(message, decoded.get(message.id), entry):
             problems.append(("stub", f"message {message.id!r}: {text}"))
-    read_back = {id_: read_back_ids(result) for id_, result in decoded.items() if isinstance(result, ToolMessage)}
+    read_back = {
+        id_: read_back_ids(result)
+        for id_, result in decoded.items()
+        if isinstance(result, ToolMessage)
+    }
     problems += [("source", text) for text in _source_problems(entry, payloads, read_back, codec)]
     if len({message.id for message in entry.messages}) < len(entry.messages):
         problems.append(("message", "two messages have the same id"))
@@ -93,12 +97,17 @@ def check_totals(
         return [], (stored,)
     expected = [_expected(entry, messages, before) for before in candidates]
     if stored in expected:
-        is_of_variant = entry.event is not None and entry.event.variant  # whose calls are not those of the log
+        is_of_variant = (
+            entry.event is not None and entry.event.variant
+        )  # whose calls are not those of the log
         before = candidates[expected.index(stored)]
         return [] if is_of_variant else _call_problems(entry, messages, before), (stored,)
     compared = [field.name for field in fields(Totals) if field.compare]
     differing = [name for name in compared if getattr(expected[0], name) != getattr(stored, name)]
-    return [("totals", f"the running totals do not follow: {', '.join(differing)}")], (expected[0], stored)
+    return [("totals", f"the running totals do not follow: {', '.join(differing)}")], (
+        expected[0],
+        stored,
+    )
 
 
 def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> list[Problem]:
@@ -106,14 +115,18 @@ def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals
     running = RunningTotals(before, before.sources_through)
     numbered = zip(entry.messages, messages, strict=True)
     calls = [
-        running.follow(message, calls_of(message), stored.ordinal, turn=stored.turn)[0] for stored, message in numbered
+        running.follow(message, calls_of(message), stored.ordinal, turn=stored.turn)[0]
+        for stored, message in numbered
     ]
     wrong = [
         stored.id
         for stored, call in zip(entry.messages, calls, strict=True)
         if (stored.answers, stored.arguments) != (call.result, call.arguments)
     ]
-    return [("message", f"message {id_!r}: the stored result id or arguments of its call are wrong") for id_ in wrong]
+    return [
+        ("message", f"message {id_!r}: the stored result id or arguments of its call are wrong")
+        for id_ in wrong
+    ]
 
 
 def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage) -> Iterator[str]:
@@ -142,7 +155,8 @@ def _is_right_about_seen(message: EntryMessage, appended: BaseMessage) -> bool:
     """
     if not is_written_by_model(appended):
         return message.saw == 0
-    stamp, whole = stamp_of("", message), saw_of(message.ordinal)
+    stamp = stamp_of("", message)
+    whole = saw_of(message.ordinal)
     if stamp is not None:
         return message.saw == saw_of(message.ordinal, stamp)
     return min(1, whole) <= message.saw <= whole
@@ -156,7 +170,10 @@ def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: En
         return "it has a stub, but is not a tool result" if message.stub is not None else ""
     own = [source.id for source in entry.sources if source.message_id == message.id]
     numbers = named_sources(message.tool, own, read_back_ids(appended))
-    if not _is_plain(appended.content) or stub_again(message, appended, source_ids=numbers) == message.stub:
+    if (
+        not _is_plain(appended.content)
+        or stub_again(message, appended, source_ids=numbers) == message.stub
+    ):
         return ""
     return "its stub does not match its content and its sources"
 
@@ -187,11 +204,17 @@ class RecentSources:
         problems = []
         for source in entry.sources:
             # Every writer knows the texts of the last entries; one that has run for long knows more.
-            was_shown = self.entries.pop(source.digest, -SHOWN_ENTRIES) >= entry.number - SHOWN_ENTRIES
+            was_shown = (
+                self.entries.pop(source.digest, -SHOWN_ENTRIES) >= entry.number - SHOWN_ENTRIES
+            )
             # A source with a number of its own, from a reservation, may be a copy of one with a higher number.
-            known = self.digests.get(earlier := source.earlier or 0, source.digest if earlier < source.id else b"")
+            known = self.digests.get(
+                earlier := source.earlier or 0, source.digest if earlier < source.id else b""
+            )
             if (was_shown and not earlier) or known != source.digest:
-                problems.append(("source", f"source {source.id} stores a wrong number for its earlier copy"))
+                problems.append(
+                    ("source", f"source {source.id} stores a wrong number for its earlier copy")
+                )
             self.digests[source.id] = source.digest
             self.entries[source.digest] = entry.number
             _keep_newest(self.digests, _DIGESTS_KEPT)
@@ -246,13 +269,21 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
     """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
-    made = totals_after(before, zip(entry.messages, messages, strict=True), at=entry.at, event=entry.event)
+    made = totals_after(
+        before, zip(entry.messages, messages, strict=True), at=entry.at, event=entry.event
+    )
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved
         through = max(through, stored.sources_through)
     is_for_child = not messages and stored.given_through == through > before.sources_through
     reserved = through if is_for_child else 0
-    given = max([before.given_through, reserved, *(source.id for source in entry.sources if not source.kept)])
+    given = max(
+        [
+            before.given_through,
+            reserved,
+            *(source.id for source in entry.sources if not source.kept),
+        ]
+    )
     made = replace(
         made,
         counter=stored.counter,
@@ -261,6 +292,8 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
         shown_at=entry.number if entry.sources else before.shown_at,
         link=stored.link,
     )
-    if before.counter != stored.counter and before.messages:  # every total was recomputed with another counter
+    if (
+        before.counter != stored.counter and before.messages
+    ):  # every total was recomputed with another counter
         made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)
     return with_active(made, entry, before)

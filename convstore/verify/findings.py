@@ -44,10 +44,14 @@ class Subject:
     checked: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
-    def report(self, kind: str, collection: str, document_id: str, problem: str, **outcome: Any) -> None:
+    def report(
+        self, kind: str, collection: str, document_id: str, problem: str, **outcome: Any
+    ) -> None:
         """Add a finding; `outcome` has its fields that say whether it can be repaired, and what is lost."""
         where: dict[str, Any] = {"collection": collection, "document_id": document_id, **outcome}
-        self.findings.append(Finding(kind=kind, problem=problem, conversation=self.conversation, **where))
+        self.findings.append(
+            Finding(kind=kind, problem=problem, conversation=self.conversation, **where)
+        )
 
     def is_old(self, moment: datetime | None) -> bool:
         """Return True if no append that was in flight at a time can still be."""
@@ -75,9 +79,15 @@ class Findings:
     _counts: Counter[str] = field(default_factory=Counter)
     _unrepaired: int = 0
 
-    def report(self, kind: str, collection: str, document_id: str, problem: str, **more: Any) -> None:
+    def report(
+        self, kind: str, collection: str, document_id: str, problem: str, **more: Any
+    ) -> None:
         """Add a finding; `more` is its conversation, if it belongs to one, and `repairable` and `repaired`."""
-        self._add(Finding(kind=kind, collection=collection, document_id=document_id, problem=problem, **more))
+        self._add(
+            Finding(
+                kind=kind, collection=collection, document_id=document_id, problem=problem, **more
+            )
+        )
 
     def add(self, subject: Subject) -> None:
         """Add a checked conversation, and report progress."""
@@ -96,4 +106,6 @@ class Findings:
     def result(self, *, listed: bool = True) -> VerifyReport:
         """Return the report so far, without the findings themselves if not `listed`."""
         first = tuple(self._first) if listed else ()
-        return VerifyReport(**self._checked, findings=first, counts=dict(self._counts), left=self._unrepaired)
+        return VerifyReport(
+            **self._checked, findings=first, counts=dict(self._counts), left=self._unrepaired
+        )

@@ -41,11 +41,16 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
     except StoreError as error:
         subject.report("damaged", HEADS, str(document["_id"]), problem_of(error))
     await _check_parent(subject, document, head)
-    tail, lost, is_late = check.tail, _lost(subject, head, check), _is_late(subject, head, check)
+    tail = check.tail
+    lost = _lost(subject, head, check)
+    is_late = _is_late(subject, head, check)
     entry = check.kept.get(head.entry.number)
     is_early = entry is not None and head.written_at < entry.at - _CLOCKS_DIFFER
     ahead = _ahead(subject, head, check)
-    if not (lost or is_late or is_early or ahead) or await subject.inspection.head(str(document["_id"])) != document:
+    if (
+        not (lost or is_late or is_early or ahead)
+        or await subject.inspection.head(str(document["_id"])) != document
+    ):
         return
     if lost:
         written = max(head.written_at, tail.updated_at or head.written_at)
@@ -53,7 +58,9 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
         await _repair(subject, document, "head_entry", lost, changes)
     elif entry and is_early:
         early = "it says that it was written before the entry that it names, so pruning may delete it too soon"
-        await _repair(subject, document, "head_date", early, {"written_at": max(subject.now, entry.at)})
+        await _repair(
+            subject, document, "head_date", early, {"written_at": max(subject.now, entry.at)}
+        )
     elif ahead:
         text = "it has a date in the future, so listings show it too far up, or pruning keeps it too long"
         await _repair(subject, document, "head_date", text, ahead)
@@ -72,7 +79,9 @@ async def _check_parent(subject: Subject, document: Document, head: Head) -> Non
         return
     above = await subject.inspection.head(head_id(outer, parent_id(parent)))
     if above and first_id(str(above.get("conversation"))) == parent and "has_children" not in above:
-        await _repair(subject, above, "head", "it does not know of the child below it", {"has_children": True})
+        await _repair(
+            subject, above, "head", "it does not know of the child below it", {"has_children": True}
+        )
 
 
 def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
@@ -87,13 +96,21 @@ def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
         were = "entry that was" if lost == 1 else "entries that were"
         return f"the log lacks {lost} {were} there at the last refresh of its head, and perhaps later ones"
     entry = check.kept.get(number)
-    return f"the log has another entry {number} than at the last refresh" if entry and entry.totals.link != link else ""
+    return (
+        f"the log has another entry {number} than at the last refresh"
+        if entry and entry.totals.link != link
+        else ""
+    )
 
 
 def _is_late(subject: Subject, head: Head, check: LogCheck) -> bool:
     """Return True if the writer of the last entry ended before it refreshed the head."""
     written = check.tail.updated_at
-    return written is not None and written - head.updated_at > REFRESH_AFTER and subject.is_old(written)
+    return (
+        written is not None
+        and written - head.updated_at > REFRESH_AFTER
+        and subject.is_old(written)
+    )
 
 
 def _ahead(subject: Subject, head: Head, check: LogCheck) -> dict[str, datetime]:
@@ -111,14 +128,24 @@ async def _repair(
     repaired = False
     if changes and subject.repair:
         repaired = await subject.inspection.set_head(document, changes)
-    subject.report(kind, HEADS, str(document["_id"]), problem, repairable=bool(changes), repaired=repaired)
+    subject.report(
+        kind, HEADS, str(document["_id"]), problem, repairable=bool(changes), repaired=repaired
+    )
 
 
 def _rebuilt(subject: Subject, document: Document, check: LogCheck) -> dict[str, Any] | None:
     """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
     written = max(subject.now, check.tail.updated_at or subject.now)
-    changes: dict[str, Any] = {"entry": [check.tail.entries, check.tail.link], "written_at": written}
+    changes: dict[str, Any] = {
+        "entry": [check.tail.entries, check.tail.link],
+        "written_at": written,
+    }
     if check.tail.updated_at and not isinstance(document.get("updated_at"), datetime):
         changes["updated_at"] = check.tail.updated_at
-    first = {"created_at": creation(check.kept[1].at, subject.conversation)} if 1 in check.kept else {}
-    return next((fields for fields in (changes, changes | first) if read_head({**document, **fields})[0]), None)
+    first = (
+        {"created_at": creation(check.kept[1].at, subject.conversation)} if 1 in check.kept else {}
+    )
+    return next(
+        (fields for fields in (changes, changes | first) if read_head({**document, **fields})[0]),
+        None,
+    )

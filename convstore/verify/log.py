@@ -73,7 +73,8 @@ class LogCheck:
 
     async def run(self) -> None:
         """Check all entries and chunks."""
-        inspection, conversation = self.subject.inspection, self.subject.conversation
+        inspection = self.subject.inspection
+        conversation = self.subject.conversation
         async with aclosing(self.subject.documents(inspection.entries, conversation)) as documents:
             async for document in documents:
                 await self._entry(document)
@@ -100,7 +101,10 @@ class LogCheck:
             self._report("damaged", key, "its `lookup` is wrong, so an index misplaces it")
         self._check_order(entry, key)
         payloads = await self._payloads(entry)
-        if sum(len(message.body) for message in entry.messages) + sum(map(len, payloads.values())) > _HEAVY:
+        if (
+            sum(len(message.body) for message in entry.messages) + sum(map(len, payloads.values()))
+            > _HEAVY
+        ):
             await asyncio.to_thread(self._check_content, entry, payloads)
         else:
             self._check_content(entry, payloads)
@@ -122,10 +126,13 @@ class LogCheck:
             self._expect_any_totals()
             self.active.lose()
         elif self._messages is not None and entry.first != self._messages + 1:
-            self._report("hole", key, f"ordinals continue with {entry.first}, not {self._messages + 1}")
+            self._report(
+                "hole", key, f"ordinals continue with {entry.first}, not {self._messages + 1}"
+            )
             self.active.lose()
         self._is_after_hole = False
-        self._link, self._messages = entry.totals.link, entry.last
+        self._link = entry.totals.link
+        self._messages = entry.last
 
     def _report_break(self, kind: str, key: str, problem: str, entry: Entry) -> None:
         """Report that entries before an entry are lost, with the ordinals and source ids that no entry has."""
@@ -133,7 +140,9 @@ class LogCheck:
             self.sound_through = self.tail.entries
         ordinals = _between(self.tail.messages, entry.first)
         numbers = [source.id for source in entry.sources]
-        sources = _between(self.tail.sources_through, min(numbers, default=entry.totals.sources_through + 1))
+        sources = _between(
+            self.tail.sources_through, min(numbers, default=entry.totals.sources_through + 1)
+        )
         self._report(kind, key, problem, lost_ordinals=ordinals, lost_source_ids=sources)
 
     def _find_hole(self, key: str) -> None:
@@ -141,7 +150,10 @@ class LogCheck:
         if number > self._next:
             lost = number - self._next
             are = "1 entry is" if lost == 1 else f"{lost:,} entries are"
-            self._missing = (entry_id(self.subject.conversation, self._next), f"{are} missing before {key!r}")
+            self._missing = (
+                entry_id(self.subject.conversation, self._next),
+                f"{are} missing before {key!r}",
+            )
             self._is_after_hole = True
             self._expect_anything()
         self._next = number + 1
@@ -157,11 +169,14 @@ class LogCheck:
     def _expect_anything(self) -> None:
         """Make the next entry unchecked against its predecessor, which cannot be read."""
         self._expect_any_totals()
-        self._link, self.is_damaged = None, True
+        self._link = None
+        self.is_damaged = True
         self.active.lose()
 
     def _expect_any_totals(self) -> None:
-        self._candidates, self._messages, self._sources = (), None, RecentSources()
+        self._candidates = ()
+        self._messages = None
+        self._sources = RecentSources()
 
     def _check_content(self, entry: Entry, payloads: Mapping[str, str]) -> None:
         key = entry_id(self.subject.conversation, entry.number)
@@ -185,7 +200,9 @@ class LogCheck:
             if message.begins_turn:
                 self._questions.add(message.ordinal)
             elif message.turn and message.turn not in self._questions and not self.is_damaged:
-                problems.append(("message", f"message {message.id!r}: its turn is no question before it"))
+                problems.append(
+                    ("message", f"message {message.id!r}: its turn is no question before it")
+                )
         return problems
 
     async def _payloads(self, entry: Entry) -> dict[str, str]:
@@ -199,8 +216,12 @@ class LogCheck:
 
     async def _check_items(self, entry: Entry, key: str) -> None:
         for row in item_rows([entry]):
-            item, text = row.item, None
-            if item.payload and (text := await self._payload(entry, f"item {item.id!r}", item.payload)) is None:
+            item = row.item
+            text = None
+            if (
+                item.payload
+                and (text := await self._payload(entry, f"item {item.id!r}", item.payload)) is None
+            ):
                 continue  # already reported
             if problem := item_problem(row, text, key=key, codec=self.subject.codec):
                 self._report("checksum", key, problem)
@@ -208,11 +229,14 @@ class LogCheck:
     async def _payload(self, entry: Entry, name: str, ref: PayloadRef) -> str | None:
         conversation = self.subject.conversation
         where = f"of {name} in {entry_id(conversation, entry.number)!r}"
-        texts, start = list[str | None](), 0
+        texts = list[str | None]()
+        start = 0
         for offset in range(0, len(ref.ends), _CHUNKS_AT_ONCE):
             ends = ref.ends[offset : offset + _CHUNKS_AT_ONCE]
             first = ref.chunk + offset
-            documents = await self.subject.inspection.chunks(conversation, ref.token, first, len(ends))
+            documents = await self.subject.inspection.chunks(
+                conversation, ref.token, first, len(ends)
+            )
             for number, end in enumerate(ends, first):
                 key = chunk_id(conversation, ref.token, number)
                 texts.append(self._chunk(where, key, documents.get(key), end - start))
@@ -226,7 +250,9 @@ class LogCheck:
             return None
         return whole
 
-    def _chunk(self, where: str, key: str, document: Document | None, characters: int) -> str | None:
+    def _chunk(
+        self, where: str, key: str, document: Document | None, characters: int
+    ) -> str | None:
         if document is None:
             self._report("payload_missing", key, f"{where}; it cannot be read")
             return None
@@ -245,11 +271,18 @@ class LogCheck:
             age = age_of(token, self.subject.now)
             if token in self._tokens or (age is not None and age <= ORPHAN_AGE):
                 continue
-            found, repairable = list(group), age is not None and is_whole
-            removed = repairable and self.subject.repair and await self.subject.inspection.remove(LOG, found)
+            found = list(group)
+            repairable = age is not None and is_whole
+            removed = (
+                repairable
+                and self.subject.repair
+                and await self.subject.inspection.remove(LOG, found)
+            )
             when = "of unknown age" if age is None else f"{age.days} days old"
             problem = f"{len(found)} payload chunks that no entry refers to, {when}"
-            self._report("orphan_chunks", found[0], problem, repairable=repairable, repaired=bool(removed))
+            self._report(
+                "orphan_chunks", found[0], problem, repairable=repairable, repaired=bool(removed)
+            )
 
 
 def _between(last: int, following: int) -> tuple[int, int] | None:
@@ -273,6 +306,10 @@ def token_of(key: str) -> str:
 
 def _tokens_in(document: Document) -> set[str]:
     """Return the payload tokens in an entry's messages and items, as far as they can be read."""
-    lists = [found for name in ("messages", "items") if isinstance(found := document.get(name), list)]
-    payloads = (message.get("payload") for rows in lists for message in rows if isinstance(message, Mapping))
+    lists = [
+        found for name in ("messages", "items") if isinstance(found := document.get(name), list)
+    ]
+    payloads = (
+        message.get("payload") for rows in lists for message in rows if isinstance(message, Mapping)
+    )
     return {str(payload.get("token")) for payload in payloads if isinstance(payload, Mapping)}

@@ -75,12 +75,15 @@ class Repairer:
     tombstones: Tombstones
     codec: Codec
 
-    async def copy(self, head: Document, state: Document | None, *, sound_through: int) -> Repaired | None:
+    async def copy(
+        self, head: Document, state: Document | None, *, sound_through: int
+    ) -> Repaired | None:
         """Copy what is left of the log of a head; None if it has another log now.
 
         Up to `sound_through` the entries follow each other, and are copied as they are.
         """
-        source, target = head["conversation"], repaired_id(head["conversation"], secrets.token_hex(12))
+        source = head["conversation"]
+        target = repaired_id(head["conversation"], secrets.token_hex(12))
         if not await self.tombstones.begin_repair(head, target, sweep_after=_SWEEP_AFTER):
             return None
         copy = LogCopy(self.codec)
@@ -90,7 +93,9 @@ class Repairer:
         if sound_through:
             await self._copy_state(source, target, copy, state)
             await self.copies.entries(source, target, through=sound_through)
-        copied, link, last = [(1, sound_through)], copy.tail.link, None
+        copied = [(1, sound_through)]
+        link = copy.tail.link
+        last = None
         reserved = lost_reservation(state or {}, through=copy.tail.sources_through)
         through = max(reserved, copy.tail.sources_through)
         async with aclosing(self._entries(source, entry_id(source, sound_through))) as entries:
@@ -99,7 +104,9 @@ class Repairer:
                 if entry.after != link:
                     await self._reserve(target, copy, entry, _before_sources(entry))
                 await self._append(source, target, copy, entry)
-                copied, link, last = _with_number(copied, entry.number), entry.totals.link, entry
+                copied = _with_number(copied, entry.number)
+                link = entry.totals.link
+                last = entry
         if last and through:
             await self._reserve(target, copy, last, through + _ROOM)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
@@ -107,7 +114,9 @@ class Repairer:
 
     async def replace(self, head: Document, made: Repaired) -> bool:
         """Let a head name the copy of its log, and move what came late; False if another repair or an end was first."""
-        source, target, tail = head["conversation"], made.target, made.copy.tail
+        source = head["conversation"]
+        target = made.target
+        tail = made.copy.tail
         if not await self.tombstones.keep_copy(target, sweep_after=_SWEEP_AFTER):
             return False
         is_replaced = await self.tombstones.replace_log(
@@ -121,7 +130,9 @@ class Repairer:
         if not is_replaced:
             return False
         await self.tombstones.end_copy(target)
-        await self.ends.states.remove(source)  # so that loads that have the id cached look for the head
+        await self.ends.states.remove(
+            source
+        )  # so that loads that have the id cached look for the head
         self.ends.reader.cache.end_conversation(source)
         if late := await self._late(source, made.copied):
             moved = await self._move(source, target, made.copy, late, made.copied)
@@ -131,7 +142,9 @@ class Repairer:
     async def reserve(self, conversation: str, tail: Totals, through: int) -> Entry | None:
         """Reserve the source ids up to one that children have; None if another writer appended first."""
         copy = LogCopy(self.codec, tail)
-        made = copy.reserved(self.ends.reader.clock.now(), through, link=self.ends.reader.clock.link())
+        made = copy.reserved(
+            self.ends.reader.clock.now(), through, link=self.ends.reader.clock.link()
+        )
         try:
             await self.ends.reader.log.insert(conversation, made, (), token="")
         except SlotTaken:
@@ -148,7 +161,8 @@ class Repairer:
 
         If one of them is damaged, or was written by a newer convstore, the rest stays in the log that was replaced.
         """
-        source, target = tombstone["conversation"], await self.tombstones.current(tombstone)
+        source = tombstone["conversation"]
+        target = await self.tombstones.current(tombstone)
         if not target:
             return
         await self.ends.states.remove(source)
@@ -179,10 +193,14 @@ class Repairer:
         for start, end in zip(starts, ends, strict=True):
             through = "" if end is None else entry_id(source, end - 1)
             if end is None or end - 1 > start:
-                late += [entry async for entry in self._entries(source, entry_id(source, start), through)]
+                late += [
+                    entry async for entry in self._entries(source, entry_id(source, start), through)
+                ]
         return late
 
-    async def _move(self, source: str, target: str, copy: LogCopy, late: Sequence[Entry], copied: Numbers) -> Numbers:
+    async def _move(
+        self, source: str, target: str, copy: LogCopy, late: Sequence[Entry], copied: Numbers
+    ) -> Numbers:
         """Append late entries to the copy; return the numbers of all that it has then."""
         for entry in late:
             await self._append(source, target, copy, entry)
@@ -194,7 +212,9 @@ class Repairer:
         payloads = await self._payloads(source, entry)
         for tries in range(_TRIES):
             work = partial(copy.follow, entry, payloads)
-            made = await run_in_thread_if_long(work, characters=characters_of(entry.messages, payloads))
+            made = await run_in_thread_if_long(
+                work, characters=characters_of(entry.messages, payloads)
+            )
             if made is None:
                 break
             await self.copies.chunks(source, target, made)
@@ -216,7 +236,9 @@ class Repairer:
         for message in entry.messages:
             if ref := message.payload:
                 with suppress(CorruptDocumentError):
-                    [found[message.id]] = await self.ends.reader.log.payload_ranges(source, [(ref, 0, ref.ends[-1])])
+                    [found[message.id]] = await self.ends.reader.log.payload_ranges(
+                        source, [(ref, 0, ref.ends[-1])]
+                    )
         return found
 
     async def _catch_up(self, target: str, copy: LogCopy) -> bool:
@@ -233,12 +255,15 @@ class Repairer:
             await self.ends.reader.log.insert(target, made, (), token="")
             copy.add(made)
 
-    async def _copy_state(self, source: str, target: str, copy: LogCopy, document: Document | None) -> None:
+    async def _copy_state(
+        self, source: str, target: str, copy: LogCopy, document: Document | None
+    ) -> None:
         """Insert the state of the copy, with the summaries that cover no message after its last one.
 
         It has no summaries if they or the state are damaged.
         """
-        state, kept = State(target, self.ends.reader.clock.now()), list[SummaryRecord]()
+        state = State(target, self.ends.reader.clock.now())
+        kept = list[SummaryRecord]()
         with suppress(CorruptDocumentError):
             if document and not is_newer(document, "state"):
                 records = await self.ends.summaries.all(source)
@@ -250,7 +275,9 @@ class Repairer:
             await self.ends.summaries.insert(target, record)
         await self.ends.states.insert(state)
 
-    async def _entries(self, conversation: str, after: str, through: str = "") -> AsyncGenerator[Entry, None]:
+    async def _entries(
+        self, conversation: str, after: str, through: str = ""
+    ) -> AsyncGenerator[Entry, None]:
         """Yield the entries after a key and through another, also those that are appended meanwhile."""
         while page := await self.inspection.entries(conversation, after=after, through=through):
             for document in page:

@@ -23,7 +23,9 @@ class SchemaCheck:
     """Compares a database with the schema."""
 
     def __init__(self, driver: Driver, migrator: Migrator) -> None:
-        self._inspection, self._driver, self._migrator = SchemaInspection(driver), driver, migrator
+        self._inspection = SchemaInspection(driver)
+        self._driver = driver
+        self._migrator = migrator
         self._indexes = indexes_for(migrator.scope_keys)
 
     async def run(self, findings: Findings) -> None:
@@ -39,12 +41,17 @@ class SchemaCheck:
             else:
                 await self._options(findings, collection, options[collection])
             indexes = list(dict.fromkeys([*own, *of_stored_keys[collection]]))
-            await self._look_at_indexes(findings, collection, indexes, is_there=collection in options)
+            await self._look_at_indexes(
+                findings, collection, indexes, is_there=collection in options
+            )
 
     async def _migrations(self, findings: Findings) -> None:
-        records, refused = await self._migrator.records(), ""
+        records = await self._migrator.records()
+        refused = ""
         for name in records.changed:
-            findings.report("migration", MIGRATIONS, name, "it ran in another form than this version has")
+            findings.report(
+                "migration", MIGRATIONS, name, "it ran in another form than this version has"
+            )
         if (pending := records.due()) and findings.repair:
             try:
                 await self._migrator.run()
@@ -54,19 +61,28 @@ class SchemaCheck:
         for migration in pending:
             repaired = migration not in records.pending
             problem = "it has not run" if repaired else f"it has not run{refused}"
-            findings.report("migration", MIGRATIONS, migration.name, problem, repairable=True, repaired=repaired)
+            findings.report(
+                "migration", MIGRATIONS, migration.name, problem, repairable=True, repaired=repaired
+            )
 
     async def _create_collection(self, findings: Findings, collection: str) -> None:
         if findings.repair:
             await self._driver.create_collection(collection, clustered=collection == LOG)
-        name, repair = self._driver.prefix + collection, findings.repair
+        name = self._driver.prefix + collection
+        repair = findings.repair
         problem = "the collection is missing; its documents are lost, or it was never created"
         findings.report("collection", collection, name, problem, repairable=True, repaired=repair)
 
-    async def _options(self, findings: Findings, collection: str, options: Mapping[str, Any]) -> None:
+    async def _options(
+        self, findings: Findings, collection: str, options: Mapping[str, Any]
+    ) -> None:
         name = self._driver.prefix + collection
         advice = "the store works without; to change it, dump the collection, drop it, run setup() and restore it"
-        if collection == LOG and "clusteredIndex" not in options and await self._driver.can_cluster():
+        if (
+            collection == LOG
+            and "clusteredIndex" not in options
+            and await self._driver.can_cluster()
+        ):
             findings.report("options", collection, name, f"it is not clustered; {advice}")
         compressor = await self._inspection.compressor(collection)
         if compressor not in ("", "zstd"):
@@ -91,17 +107,22 @@ class SchemaCheck:
 
     async def _is_of_another_store(self, index: Index) -> bool:
         """Return True if an index is for a scope key that no conversation has, although conversations exist."""
-        return index.present.startswith("scope.") and await self._inspection.lacks(HEADS, index.present, given="scope")
+        return index.present.startswith("scope.") and await self._inspection.lacks(
+            HEADS, index.present, given="scope"
+        )
 
     async def _create_index(self, findings: Findings, collection: str, index: Index) -> None:
-        problem, repaired = "the index is missing", False
+        problem = "the index is missing"
+        repaired = False
         if findings.repair:
             try:
                 await self._migrator.leased(partial(self._driver.create_index, collection, index))
                 repaired = True
             except StoreError as error:
                 problem = f"the index is missing and cannot be created: {error}"
-        findings.report("index_missing", collection, index.name, problem, repairable=True, repaired=repaired)
+        findings.report(
+            "index_missing", collection, index.name, problem, repairable=True, repaired=repaired
+        )
 
 
 def _problems_of(collection: str, index: Mapping[str, Any]) -> dict[str, str]:

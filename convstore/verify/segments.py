@@ -37,15 +37,28 @@ async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> 
     compared with it nor built from it: searches read the log.
     """
     damaged = []
-    wrong_entries = [item.document_id for item in subject.findings if item.collection == LOG and not item.repaired]
-    async with aclosing(subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation)) as documents:
+    wrong_entries = [
+        item.document_id
+        for item in subject.findings
+        if item.collection == LOG and not item.repaired
+    ]
+    async with aclosing(
+        subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation)
+    ) as documents:
         async for document in documents:
             subject.checked["search_segments"] += 1
             if is_foreign(document):
                 continue
             if problem := await _problem(scope, document, index, wrong_entries):
                 damaged.append(str(document["_id"]))
-                subject.report("segment", SEARCH, damaged[-1], problem, repairable=True, repaired=subject.repair)
+                subject.report(
+                    "segment",
+                    SEARCH,
+                    damaged[-1],
+                    problem,
+                    repairable=True,
+                    repaired=subject.repair,
+                )
     if damaged and subject.repair:
         await subject.inspection.remove(SEARCH, damaged)
         if not wrong_entries:
@@ -53,11 +66,19 @@ async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> 
                 await index.seal(scope)
 
 
-async def _problem(scope: Scope, document: Document, index: SearchIndex, wrong_entries: Sequence[str]) -> str:
+async def _problem(
+    scope: Scope, document: Document, index: SearchIndex, wrong_entries: Sequence[str]
+) -> str:
     try:
         segment = segment_from(document)
     except ValueError as error:
         return str(error)
-    low, high = (entry_id(document["conversation"], number) for number in (segment.first - 1, segment.until))
+    low, high = (
+        entry_id(document["conversation"], number) for number in (segment.first - 1, segment.until)
+    )
     is_comparable = scope and not any(low <= entry <= high for entry in wrong_entries)
-    return "" if not is_comparable or await index.is_right(scope, segment) else "it is not what the log gives"
+    return (
+        ""
+        if not is_comparable or await index.is_right(scope, segment)
+        else "it is not what the log gives"
+    )

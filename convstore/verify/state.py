@@ -48,14 +48,17 @@ class StateCheck:
         self.subject.report("state", LOG, state_id(self.subject.conversation), problem, **outcome)
 
     def _report_summary(self, token: str, problem: str) -> None:
-        self.subject.report("summary", SUMMARIES, summary_id(self.subject.conversation, token), problem)
+        self.subject.report(
+            "summary", SUMMARIES, summary_id(self.subject.conversation, token), problem
+        )
 
     async def run(self, check: LogCheck) -> None:
         """Check the state against the log and the summaries, and the summaries against the log.
 
         Nothing is checked if a newer convstore wrote the state or a summary.
         """
-        found, is_whole = dict[str, SummaryRecord](), True
+        found = dict[str, SummaryRecord]()
+        is_whole = True
         if self.document and is_newer(self.document, "state"):
             return
         async with aclosing(self._stored_summaries()) as documents:
@@ -68,7 +71,9 @@ class StateCheck:
                 if record is not None:
                     self._digests[record.token] = record.digest
                     # Texts are dropped, because those of all summaries together may be large.
-                    found[record.token] = replace(record, text="", messages=(), folded=(), results=())
+                    found[record.token] = replace(
+                        record, text="", messages=(), folded=(), results=()
+                    )
         state = await self._state(check)
         named = self._compare(state, found) if state else None
         for record in found.values():
@@ -82,18 +87,28 @@ class StateCheck:
             await self._check_hints(state, check)
 
     def _stored_summaries(self) -> AsyncGenerator[Document, None]:
-        return self.subject.documents(self.subject.inspection.documents_of, SUMMARIES, self.subject.conversation)
+        return self.subject.documents(
+            self.subject.inspection.documents_of, SUMMARIES, self.subject.conversation
+        )
 
     async def _state(self, check: LogCheck) -> State | None:
         if self.document is None:
-            first, inspection = check.kept.get(1), self.subject.inspection
-            if first and self.subject.is_old(first.at) and not await inspection.state(self.subject.conversation):
+            first = check.kept.get(1)
+            inspection = self.subject.inspection
+            if (
+                first
+                and self.subject.is_old(first.at)
+                and not await inspection.state(self.subject.conversation)
+            ):
                 await self._restore(check, "the state of the conversation is missing")
             return None
         try:
-            token, (*_, (_, last)) = current_summary(self.document)[0], [(0, ""), *changes_in(self.document)]
+            token = current_summary(self.document)[0]
+            (*_, (_, last)) = [(0, ""), *changes_in(self.document)]
             if token != last:
-                raise CorruptDocumentError(str(self.document["_id"]), "its current summary is not the last one")
+                raise CorruptDocumentError(
+                    str(self.document["_id"]), "its current summary is not the last one"
+                )
             summary = summary_in(self.document) if token else None
             check_pool(self.document, through=check.tail.sources_through)
             return state_from(self.document, summary)
@@ -103,18 +118,30 @@ class StateCheck:
 
     async def _restore(self, check: LogCheck, problem: str) -> None:
         subject = self.subject
-        is_readable, is_repaired = check.is_readable and not check.is_damaged, False
+        is_readable = check.is_readable and not check.is_damaged
+        is_repaired = False
         if is_readable and subject.repair:
             records = list[SummaryRecord]()
             async for document in self._stored_summaries():
                 with suppress(CorruptDocumentError):  # it was reported before
                     records.append(summary_from(document))
             stored = (self.document or {}).get("revision")
-            revision = max(int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0)
-            active, last = check.active.messages, check.tail.messages
-            fits = [record for record in records if record.last <= last and record.gaps == active.gaps(record.last)]
-            state = restored(subject.conversation, records, fits.__contains__, revision=revision, at=subject.now)
-            is_repaired = await subject.inspection.replace_state(self.document, state_document(state))
+            revision = max(
+                int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0
+            )
+            active = check.active.messages
+            last = check.tail.messages
+            fits = [
+                record
+                for record in records
+                if record.last <= last and record.gaps == active.gaps(record.last)
+            ]
+            state = restored(
+                subject.conversation, records, fits.__contains__, revision=revision, at=subject.now
+            )
+            is_repaired = await subject.inspection.replace_state(
+                self.document, state_document(state)
+            )
         self._report(problem, repairable=is_readable, repaired=is_repaired)
 
     def _summary(self, document: Document) -> SummaryRecord | None:
@@ -147,28 +174,45 @@ class StateCheck:
             key = summary_id(subject.conversation, record.token)
             removed = bool(subject.repair and await subject.inspection.remove(SUMMARIES, [key]))
             problem = "it was never the current summary, and no document refers to it"
-            subject.report("summary_unused", SUMMARIES, key, problem, repairable=True, repaired=removed)
+            subject.report(
+                "summary_unused", SUMMARIES, key, problem, repairable=True, repaired=removed
+            )
 
     async def _check_range(self, record: SummaryRecord) -> None:
-        entry = await self.subject.inspection.entry(entry_id(self.subject.conversation, record.entry)) or {}
-        first, count = entry.get("first"), entry.get("count")
-        holds = isinstance(first, int) and isinstance(count, int) and first <= record.last <= first + count - 1
+        entry = (
+            await self.subject.inspection.entry(entry_id(self.subject.conversation, record.entry))
+            or {}
+        )
+        first = entry.get("first")
+        count = entry.get("count")
+        holds = (
+            isinstance(first, int)
+            and isinstance(count, int)
+            and first <= record.last <= first + count - 1
+        )
         if not holds or not 1 <= record.first <= record.last:
             text = f"it replaces messages {record.first} to {record.last}, which are not in the entry it names"
             self._report_summary(record.token, text)
 
     async def _check_hints(self, state: State, check: LogCheck) -> None:
         stored = dict((self.document or {}).get("views") or {})
-        valid = {key: view for key, view in stored.items() if key in state.views and _is_of(check, state.views[key])}
+        valid = {
+            key: view
+            for key, view in stored.items()
+            if key in state.views and _is_of(check, state.views[key])
+        }
         if len(valid) < len(stored):
-            await self._mend("views", valid, "a stored record of views is damaged or does not match the log")
+            await self._mend(
+                "views", valid, "a stored record of views is damaged or does not match the log"
+            )
         await self._check_moves()
         if self.document and self.document.get("system") is not None:
             await self._check_system(state.system, check)
 
     async def _check_moves(self) -> None:
         """Check the moves of records that are kept for past views without a stamp."""
-        stored, sound = (self.document or {}).get("moves") or {}, dict[str, Any]()
+        stored = (self.document or {}).get("moves") or {}
+        sound = dict[str, Any]()
         for key in stored if isinstance(stored, Mapping) else ():
             with suppress(CorruptDocumentError):
                 moves_in({"moves": stored}, key)
@@ -181,23 +225,34 @@ class StateCheck:
         found = None if check.is_damaged else await self._derived_system(check)
         if system is None or (found and system.gaps == found.gaps and not _is_same(system, found)):
             whole = system_document(found, self.subject.conversation) if found else None
-            await self._mend("system", whole, "its leading system messages are not those of the log")
+            await self._mend(
+                "system", whole, "its leading system messages are not those of the log"
+            )
 
     async def _derived_system(self, check: LogCheck) -> LeadingSystem | None:
         """Return the leading system messages of the log; None if one of its first entries is damaged."""
-        active, conversation = check.active.messages, self.subject.conversation
-        start, last = (entry_id(conversation, active.start_from(1) + more) for more in (-1, _FIRST_ENTRIES))
+        active = check.active.messages
+        conversation = self.subject.conversation
+        start, last = (
+            entry_id(conversation, active.start_from(1) + more) for more in (-1, _FIRST_ENTRIES)
+        )
         documents = await self.subject.inspection.entries(conversation, after=start, through=last)
-        if {item.document_id for item in check.subject.findings}.intersection(str(item["_id"]) for item in documents):
+        if {item.document_id for item in check.subject.findings}.intersection(
+            str(item["_id"]) for item in documents
+        ):
             return None
         entries = list(map(entry_from, documents))
         found = system_of(rows_of(active.of(entries)), "", active.gaps)
-        counters = {entry.totals.counter for entry in entries if found and entry.first <= found.through}
+        counters = {
+            entry.totals.counter for entry in entries if found and entry.first <= found.through
+        }
         return replace(found, counter=counters.pop()) if found and len(counters) == 1 else found
 
     async def _mend(self, name: str, value: Any, problem: str) -> None:
         subject = self.subject
-        repaired = subject.repair and await subject.inspection.set_hint(self.document or {}, name, value)
+        repaired = subject.repair and await subject.inspection.set_hint(
+            self.document or {}, name, value
+        )
         self._report(problem, repairable=True, repaired=repaired)
 
 
@@ -225,8 +280,11 @@ def _is_of(check: LogCheck, record: ViewRecord) -> bool:
 
 def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
     """Return the problem of a summary compared with earlier ones, "" if it is sound."""
-    previous, parent = found.get(record.previous), found.get(record.parent)
-    if (previous and record.version != previous.version + 1) or (not record.previous and record.version != 1):
+    previous = found.get(record.previous)
+    parent = found.get(record.parent)
+    if (previous and record.version != previous.version + 1) or (
+        not record.previous and record.version != 1
+    ):
         return "its version does not follow that of the previous summary"
     if parent and (record.first != parent.first or record.last <= parent.last):
         return "it does not begin with the same message as the summary it extends, or does not end later"

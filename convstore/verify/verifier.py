@@ -26,7 +26,8 @@ from convstore.verify.repair import Repairer
 from convstore.verify.schema import SchemaCheck
 from convstore.verify.segments import SearchIndex
 
-_HEADS, _PARALLEL = 100, 4
+_HEADS = 100
+_PARALLEL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,11 @@ class Verifier:
         while findings.repair and keys:
             removed += await self.inspection.remove(collection, keys)
             keys = await self._leftovers(collection, conversation)
-        outcome, text = {"repairable": True, "repaired": removed > 0}, "left over from a deleted conversation"
-        findings.report("leftover", collection, conversation, text, conversation=conversation, **outcome)
+        outcome = {"repairable": True, "repaired": removed > 0}
+        text = "left over from a deleted conversation"
+        findings.report(
+            "leftover", collection, conversation, text, conversation=conversation, **outcome
+        )
 
     async def _leftovers(self, collection: str, conversation: str) -> list[str]:
         """Return the keys of documents that are too old to belong to work in flight."""
@@ -113,4 +117,8 @@ class Verifier:
             return [*old, state_id(conversation)] if has_state else old
         documents = await self.inspection.documents_of(collection, conversation)
         dated = [(str(document["_id"]), document.get("at")) for document in documents]
-        return [key for key, at in dated if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE]
+        return [
+            key
+            for key, at in dated
+            if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE
+        ]

@@ -20,7 +20,9 @@ from convstore.values.policy import HistoryPolicy
 from convstore.view.render import NOTE_RESULTS
 from convstore.view.view import ActiveRows
 
-_MIN_ENTRIES, _MORE_ENTRIES, _MAX_ENTRIES = 30, 8, 1_000
+_MIN_ENTRIES = 30
+_MORE_ENTRIES = 8
+_MAX_ENTRIES = 1_000
 
 
 @dataclass(slots=True)
@@ -77,10 +79,21 @@ class Load(ActiveRows):
         """Return the tokens after the summary or the leading system messages, weighed as in a compaction plan."""
         if not self.rows:
             return 0
-        last, system = self.rows[-1], () if self.summary else self.system or ()
-        now = [] if is_finished(self.rows) else takewhile(lambda row: row.turn == last.turn, reversed(self.rows))
+        last = self.rows[-1]
+        system = () if self.summary else self.system or ()
+        now = (
+            []
+            if is_finished(self.rows)
+            else takewhile(lambda row: row.turn == last.turn, reversed(self.rows))
+        )
         whole = sum(row.message.tokens - row.message.view_tokens for row in now)
-        return max(0, last.before + last.message.view_tokens + whole - sum(message.view_tokens for message in system))
+        return max(
+            0,
+            last.before
+            + last.message.view_tokens
+            + whole
+            - sum(message.view_tokens for message in system),
+        )
 
     def count(self, entries: Sequence[Entry]) -> None:
         """Add documents to the report."""
@@ -100,11 +113,18 @@ class Load(ActiveRows):
         """
         held = self.held
         check_links(self.cached.conversation, [*held.entries[-1:], *new])
-        self.entries, rows = [*held.entries, *new], list[Row]()
+        self.entries = [*held.entries, *new]
+        rows = list[Row]()
         if held.rows and held.key == self.depends_on:
-            self.kept_notes, last, added = held.notes, held.rows[-1], self._rows_of(new)
+            self.kept_notes = held.notes
+            last = held.rows[-1]
+            added = self._rows_of(new)
             is_continued = not added or added[0].before == last.before + last.message.view_tokens
-            rows = marked([*held.rows, *added], self.log.active.of(new or self.entries[-1:])) if is_continued else []
+            rows = (
+                marked([*held.rows, *added], self.log.active.of(new or self.entries[-1:]))
+                if is_continued
+                else []
+            )
         self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:
@@ -116,7 +136,8 @@ class Load(ActiveRows):
         check_dense(self.cached.conversation, entries, last=self.before - 1)
         if entries[-1].number + 1 < self.entries[0].number:  # there are rewound entries in between
             self.kept_from = max(self.kept_from, self.entries[0].number)
-        self.entries, self.earlier_results = entries + self.entries, None
+        self.entries = entries + self.entries
+        self.earlier_results = None
         self._use_rows(self._rows_of(self.entries))
 
     def _rows_of(self, entries: Sequence[Entry]) -> list[Row]:
@@ -129,14 +150,18 @@ class Load(ActiveRows):
     def _take_record(self) -> None:
         """Use the record as far as the rows read confirm it: its marks, its start, and the results before that."""
         self.is_complete = self.before <= (self.summary.entry if self.summary else 1)
-        record, last = self.record, self.entries[-1].last
+        record = self.record
+        last = self.entries[-1].last
         if max(record.marks) > last or (not self.is_missing and not self._confirms(record)):
             self.record = NO_RECORD
         elif record.start > 1 and not self.is_missing and not self.is_complete:
             index = bisect_left(self.rows, record.start, key=lambda row: row.message.ordinal)
-            self.rows, self.is_confirmed = self.rows[index:], True
+            self.rows = self.rows[index:]
+            self.is_confirmed = True
             if record.results is not None and self._still_holds(record):
-                self.earlier_results = tuple(result for result in record.results if result.ordinal > self._covered)
+                self.earlier_results = tuple(
+                    result for result in record.results if result.ordinal > self._covered
+                )
 
     @property
     def is_missing(self) -> bool:
@@ -156,12 +181,14 @@ class Load(ActiveRows):
 
     def moved(self, marks: tuple[int, int, int]) -> ViewRecord:
         """Return the record with moved marks, and with the results before its start as of now."""
-        begin, record = bisect_left(self.rows, marks[0], key=lambda row: row.message.ordinal), self.record
+        begin = bisect_left(self.rows, marks[0], key=lambda row: row.message.ordinal)
+        record = self.record
         if marks[0] != record.start:
             entry = self.rows[begin].entry
             record = ViewRecord(entry=entry.number, link=entry.totals.link)
         named = record._replace(start=marks[0], short_through=marks[1], stubs_through=marks[2])
-        results, gaps = self.results_before(begin), self._gaps_before(marks[0])
+        results = self.results_before(begin)
+        gaps = self._gaps_before(marks[0])
         return named._replace(results=results, gaps=gaps, after=self._covered)
 
     def _gaps_before(self, ordinal: int) -> bytes:
@@ -182,20 +209,27 @@ class Load(ActiveRows):
 
         An entry may hold results before the rows and among them.
         """
-        first, covered = self.rows[0].message.ordinal, self._covered
+        first = self.rows[0].message.ordinal
+        covered = self._covered
         found = (message for message in named_in(results) if covered < message.ordinal < first)
         return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
 
 
 def is_continued_by(cached: Sequence[Entry], entries: Sequence[Entry]) -> bool:
     """Return True if the entries just read begin with the last cached one."""
-    pair = [(entry.totals, [message.digest for message in entry.messages]) for entry in (*cached[-1:], *entries[:1])]
+    pair = [
+        (entry.totals, [message.digest for message in entry.messages])
+        for entry in (*cached[-1:], *entries[:1])
+    ]
     return len(pair) == 2 and pair[0] == pair[1]
 
 
 def differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
     """Return True if the log now has another entry at the number of the cached tail."""
-    return any(tail and entry.number == tail.entries and entry.totals.link != tail.link for entry in entries)
+    return any(
+        tail and entry.number == tail.entries and entry.totals.link != tail.link
+        for entry in entries
+    )
 
 
 def entries_needed(first: int, tail: Totals, policy: HistoryPolicy) -> int:

@@ -49,8 +49,12 @@ class Loader:
 
     def __init__(self, ends: LogEndReader) -> None:
         reader = ends.reader
-        self._reader, self._ends, self._states = reader, ends, ends.states
-        self._cache, self._clock, self._counter = reader.cache, reader.clock, reader.counter
+        self._reader = reader
+        self._ends = ends
+        self._states = ends.states
+        self._cache = reader.cache
+        self._clock = reader.clock
+        self._counter = reader.counter
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
@@ -60,9 +64,13 @@ class Loader:
             with suppress(ConversationDeletedError):
                 if history := await self._load(scope, policy):
                     return history
-        return await self._load(scope, policy, stores=False) or History(messages=[], report=HistoryReport())
+        return await self._load(scope, policy, stores=False) or History(
+            messages=[], report=HistoryReport()
+        )
 
-    async def _load(self, scope: Scope, policy: HistoryPolicy, *, stores: bool = True) -> History | None:
+    async def _load(
+        self, scope: Scope, policy: HistoryPolicy, *, stores: bool = True
+    ) -> History | None:
         """Return the view; None if another load moved the record, so that it has to be decided again."""
         cached, found = await self._ends.find(scope)
         if cached is None:
@@ -75,17 +83,22 @@ class Loader:
             if write := self._write(load, record):
                 view, is_stored = await asyncio.gather(self._show(load, decision), _succeeds(write))
             else:  # a task of its own would take a tenth of a load
-                view, is_stored = await self._show(load, decision), True
+                view = await self._show(load, decision)
+                is_stored = True
             load.round_trips += max(write is not None, load.payload_reads)
         self._cache_end(load, decision)
         return self._history(load, decision, view) if is_stored else None
 
-    async def _begin(self, cached: CachedConversation, found: Totals | None, policy: HistoryPolicy) -> Load:
+    async def _begin(
+        self, cached: CachedConversation, found: Totals | None, policy: HistoryPolicy
+    ) -> Load:
         """Read the state and the entries since the start in the record; of cached entries, only the last."""
         key = view_key(policy, self._counter.name)
         first, is_start = self._first_known(cached, key)
         limit = entries_needed(first if is_start else 0, cached.tail or found or Totals(), policy)
-        held, cached.end = cached.end or LoadedEnd(), None  # cached again after a successful load
+        # cached again after a successful load
+        held = cached.end or LoadedEnd()
+        cached.end = None
         if is_start and held.entries and held.entries[0].number > first:
             held = LoadedEnd()
         last = held.entries[-1] if held.entries else None
@@ -99,7 +112,9 @@ class Loader:
             known=last,
             items_from=max(cached.entries, found.entries if found else 0),
         )
-        if first and not end.entries and not held.entries:  # the record was stored before a backup was restored
+        if (
+            first and not end.entries and not held.entries
+        ):  # the record was stored before a backup was restored
             end = await self._ends.read(cached, limit=limit)
         is_joined = bool(held.entries) and is_continued_by(held.entries, end.entries)
         is_replaced = bool(held.entries) and not is_joined and len(end.entries) < limit
@@ -109,7 +124,8 @@ class Loader:
         held = held if is_joined else LoadedEnd()
         load = Load(policy, key, Snapshot(cached), end.state, held=held, has_system=has_system)
         load.record = end.state.views.get(key, NO_RECORD)
-        load.documents, load.size = end.documents + bool(found), end.size
+        load.documents = end.documents + bool(found)
+        load.size = end.size
         load.round_trips = end.round_trips + bool(found)
         await self._add_end(load, end.entries)
         return load
@@ -123,18 +139,27 @@ class Loader:
         if state is None:
             return 0, False
         record = state.views.get(key)
-        return max(record.entry if record else 1, state.summary.entry if state.summary else 1), record is not None
+        return max(
+            record.entry if record else 1, state.summary.entry if state.summary else 1
+        ), record is not None
 
     async def _add_end(self, load: Load, entries: Sequence[Entry]) -> None:
         """Add the last entries, which overlap the cached ones by one entry, and what of the state fits them."""
         if not entries:
             load.system = ()
             return
-        cached, totals = load.cached, entries[-1].totals
+        cached = load.cached
+        totals = entries[-1].totals
         self._cache.confirm(cached, totals)
         await self._take_snapshot(load, await self._reader.snapshot(cached, totals, entries))
-        known = (item for item in (cached.system, load.state.system) if item and item.counter == self._counter.name)
-        cached.system = next((item for item in known if item.gaps == load.log.active.gaps(item.through)), None)
+        known = (
+            item
+            for item in (cached.system, load.state.system)
+            if item and item.counter == self._counter.name
+        )
+        cached.system = next(
+            (item for item in known if item.gaps == load.log.active.gaps(item.through)), None
+        )
         load.system = cached.system.messages if cached.system else None
         load.add_end(await self._reader.counted(entries[bool(load.held.entries) :]))
         self._take_beginning(load)
@@ -148,7 +173,9 @@ class Loader:
         summary = load.state.summary
         if summary and load.log.fits(summary):
             load.summary = summary
-            load.summary_messages = self._reader.summary_messages(summary, talk=load.policy.view == "conversation")
+            load.summary_messages = self._reader.summary_messages(
+                summary, talk=load.policy.view == "conversation"
+            )
 
     def _take_beginning(self, load: Load) -> None:
         """Take the leading system messages from the rows, if they reach back to them."""
@@ -160,7 +187,8 @@ class Loader:
         """Read the log's leading system messages if they are unknown; they are nearly always in its first entries."""
         if load.system is not None:
             return
-        first, rows = list[Entry](), list[Row]()
+        first = list[Entry]()
+        rows = list[Row]()
         async with aclosing(self._reader.batches(load.log, at_once=_FIRST_ENTRIES)) as batches:
             async for entries in batches:
                 load.count(entries)
@@ -189,7 +217,8 @@ class Loader:
 
     async def _read_more(self, load: Load) -> None:
         """Read entries before those that were read, but none before those that the view needs."""
-        before, limit = load.before, min(_MAX_ENTRIES, 4 * len(load.entries))
+        before = load.before
+        limit = min(_MAX_ENTRIES, 4 * len(load.entries))
         start = load.log.active.stretch_before(before, max(0, before - limit))
         if before > load.first_needed:
             start = max(start, load.first_needed)
@@ -199,7 +228,9 @@ class Loader:
         load.count(entries)
         load.round_trips += 1
         if not entries:
-            raise CorruptDocumentError(entry_id(load.cached.conversation, before - 1), "the entry is missing")
+            raise CorruptDocumentError(
+                entry_id(load.cached.conversation, before - 1), "the entry is missing"
+            )
         load.prepend(await self._reader.counted(entries))
         self._take_beginning(load)
 
@@ -223,19 +254,27 @@ class Loader:
 
     def _moved(self, load: Load, decision: Decision) -> ViewRecord | None:
         """Return the record to store; None if nothing moved or there is no room for one more record."""
-        if (decision.stored == load.record.marks and not load.has_stale_results) or not load.entries:
+        if (
+            decision.stored == load.record.marks and not load.has_stale_results
+        ) or not load.entries:
             return None
-        views, now = load.state.views, self._clock.now()
+        views = load.state.views
+        now = self._clock.now()
         is_full = load.key not in views and len(views) >= MAXIMUM_RECORDS
         if is_full and now - min(view.moved_at for view in views.values()) < _UNUSED_AFTER:
             return None
         return load.moved(decision.stored)._replace(moved_at=now)
 
-    def _write(self, load: Load, record: ViewRecord | None) -> Coroutine[Any, Any, bool | None] | None:
+    def _write(
+        self, load: Load, record: ViewRecord | None
+    ) -> Coroutine[Any, Any, bool | None] | None:
         """Return the command that stores what this load found out, None if it found nothing new."""
-        system, is_new = load.cached.system, load.has_system and load.state.system is None
+        system = load.cached.system
+        is_new = load.has_system and load.state.system is None
         if record is not None:
-            return self._states.move_view(load.state, load.key, record, seen=load.entries[-1].number, system=system)
+            return self._states.move_view(
+                load.state, load.key, record, seen=load.entries[-1].number, system=system
+            )
         if system and is_new and load.first_needed > 1:
             return self._states.remember_system(load.state, system)
         return None
@@ -249,7 +288,9 @@ class Loader:
         needed = dict([*needed.items()][1 - _MAX_RECENT :]) | {load.key: load.first_needed}
         first = max(min(needed.values()), load.kept_from)
         entries = load.entries[bisect_left(load.entries, first, key=lambda entry: entry.number) :]
-        rows = load.known_rows[bisect_left(load.known_rows, first, key=lambda row: row.entry.number) :]
+        rows = load.known_rows[
+            bisect_left(load.known_rows, first, key=lambda row: row.entry.number) :
+        ]
         first_ordinal = rows[0].message.ordinal if rows else 0
         notes = {key: note for key, note in load.kept_notes.items() if key[0] >= first_ordinal}
         self._cache.keep_end(load.cached, LoadedEnd(entries, load.depends_on, rows, notes, needed))
@@ -259,7 +300,9 @@ class Loader:
         rows = load.rows[decision.begin :]
         needed = payloads_needed(rows, decision.shown, load.policy)
         # Nearly always none: only a system prompt that is too large for its entry has a payload.
-        needed += [(message.id, message.payload) for message in load.system or () if message.payload]
+        needed += [
+            (message.id, message.payload) for message in load.system or () if message.payload
+        ]
         payloads, read = await self._read_payloads(load.cached, rows, needed)
         if read:
             load.payload_reads = 1
@@ -273,7 +316,10 @@ class Loader:
         )
 
     async def _read_payloads(
-        self, cached: CachedConversation, rows: Sequence[Row], needed: Sequence[tuple[str, PayloadRef]]
+        self,
+        cached: CachedConversation,
+        rows: Sequence[Row],
+        needed: Sequence[tuple[str, PayloadRef]],
     ) -> tuple[dict[str, str], list[PayloadRef]]:
         """Return the texts that a view of these rows needs, by message id, and the payloads read from the database.
 
@@ -285,7 +331,9 @@ class Loader:
         if not needed and not kept:
             return {}, []
         cached_texts = {
-            id_: kept[id_].text for id_, ref in needed if id_ in kept and len(kept[id_].text) >= ref.ends[-1]
+            id_: kept[id_].text
+            for id_, ref in needed
+            if id_ in kept and len(kept[id_].text) >= ref.ends[-1]
         }
         missing = {id_: ref for id_, ref in needed if id_ not in cached_texts}
         read = await self._reader.payloads(cached, list(missing.values()))
@@ -314,13 +362,17 @@ class Loader:
             for row in rows
             if row.message.id in payloads
         }
-        kept = shown | {id_: payload for id_, payload in cached.payloads.items() if id_ not in before}
+        kept = shown | {
+            id_: payload for id_, payload in cached.payloads.items() if id_ not in before
+        }
         self._cache.keep_payloads(cached, kept)
 
     def _history(self, load: Load, decision: Decision, view: View) -> History:
         summary = load.summary.text if load.summary else None
         report = _report(load, decision, view)
-        history = History(messages=view.messages, summary=summary, tokens=view.tokens, report=report)
+        history = History(
+            messages=view.messages, summary=summary, tokens=view.tokens, report=report
+        )
         return history.sealed(self._stamper(load, decision, view))
 
     def _stamper(self, load: Load, decision: Decision, view: View) -> Stamper:

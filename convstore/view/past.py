@@ -68,20 +68,33 @@ class PastViews(Loader):
     _keeps_payloads = False
 
     async def view_at(
-        self, scope: Scope, at: Moment, policy: HistoryPolicy, *, reasons_before: int | None, has_policy: bool
+        self,
+        scope: Scope,
+        at: Moment,
+        policy: HistoryPolicy,
+        *,
+        reasons_before: int | None,
+        has_policy: bool,
     ) -> PastView:
         """Return a view as it was; see `Conversation.view_at`."""
         if reasons_before is not None:
             check_number(reasons_before, name="reasons_before", minimum=1, maximum=2**53)
         cached = await self._reader.find(scope)
-        if cached is None and at is not None and not (isinstance(at, ViewStamp) and not at.conversation_id):
+        if (
+            cached is None
+            and at is not None
+            and not (isinstance(at, ViewStamp) and not at.conversation_id)
+        ):
             raise _missing(at)
-        view, has_unknown_types = self._empty(cached, policy), False
+        view = self._empty(cached, policy)
+        has_unknown_types = False
         if cached:
             async with self._reader.reading(cached):
                 point = await self._point(cached, at, policy)
                 if point.entry:
-                    view, has_unknown_types = await self._load_at(cached, point, policy, reasons_before)
+                    view, has_unknown_types = await self._load_at(
+                        cached, point, policy, reasons_before
+                    )
         return view if has_policy else self._compared(view, at, has_unknown_types=has_unknown_types)
 
     def _empty(self, cached: CachedConversation | None, policy: HistoryPolicy) -> PastView:
@@ -98,15 +111,22 @@ class PastViews(Loader):
         key = view_key(policy, self._counter.name)
         if at is None:
             end = await self._ends.read(cached)
-            number, record = end.entries[-1].number if end.entries else 0, end.state.views.get(key, NO_RECORD)
+            number = end.entries[-1].number if end.entries else 0
+            record = end.state.views.get(key, NO_RECORD)
             return Point(number, end.state.summary, record=record, is_now=True)
         if isinstance(at, ViewStamp):
             if at.conversation_id != cached.conversation:
                 raise _missing(at)
             is_same = key == view_key(at.history_policy, self._counter.name)
-            return Point(at.entry, await self._summary(cached, at.summary), at.marks if is_same else None)
+            return Point(
+                at.entry, await self._summary(cached, at.summary), at.marks if is_same else None
+            )
         rows = await self._reader.messages_by_id(cached, [at]) if isinstance(at, str) else {}
-        row = rows.get(at) if isinstance(at, str) else await self._reader.log.message_at(cached.conversation, at)
+        row = (
+            rows.get(at)
+            if isinstance(at, str)
+            else await self._reader.log.message_at(cached.conversation, at)
+        )
         if row is None:
             raise _missing(at)
         entry = row.entry.number
@@ -114,7 +134,12 @@ class PastViews(Loader):
         token = next((token for seen, token in reversed(changes) if seen < entry), "")
         seen = [move.record for move in moves if move.seen <= entry]
         record = seen[-1] if seen else NO_RECORD
-        return Point(entry, await self._summary(cached, token), record=record, is_first_use=is_cut and not seen)
+        return Point(
+            entry,
+            await self._summary(cached, token),
+            record=record,
+            is_first_use=is_cut and not seen,
+        )
 
     async def _summary(self, cached: CachedConversation, token: str) -> SummaryRecord | None:
         if not token:
@@ -124,11 +149,17 @@ class PastViews(Loader):
             if token not in {known for _, known in await self._states.changes(cached.conversation)}:
                 raise UnknownMessageError  # a stamp named it
             key = summary_id(cached.conversation, token)
-            raise CorruptDocumentError(key, "the summary of a past view is missing", collection=SUMMARIES)
+            raise CorruptDocumentError(
+                key, "the summary of a past view is missing", collection=SUMMARIES
+            )
         return found
 
     async def _load_at(
-        self, cached: CachedConversation, point: Point, policy: HistoryPolicy, reasons_before: int | None
+        self,
+        cached: CachedConversation,
+        point: Point,
+        policy: HistoryPolicy,
+        reasons_before: int | None,
     ) -> tuple[PastView, bool]:
         """Load the view; values of unregistered types are kept as they are stored. True if there were any."""
         try:
@@ -142,7 +173,11 @@ class PastViews(Loader):
             return await views._view(cached, point, policy, reasons_before), True
 
     async def _view(
-        self, cached: CachedConversation, point: Point, policy: HistoryPolicy, reasons_before: int | None
+        self,
+        cached: CachedConversation,
+        point: Point,
+        policy: HistoryPolicy,
+        reasons_before: int | None,
     ) -> PastView:
         """Return the view with one page of its reasons; UnknownMessageError if it never was there."""
         load = await self._load_until(cached, point, policy)
@@ -151,14 +186,18 @@ class PastViews(Loader):
         view = await self._show(load, decision)
         history = self._history(load, decision, view)
         found = reasons_of(view, load, decision)
-        reasons = [reason for reason in found if reasons_before is None or reason.first < reasons_before]
+        reasons = [
+            reason for reason in found if reasons_before is None or reason.first < reasons_before
+        ]
         page = reasons[-_MAX_REASONS:]
         left = page[0].first if len(page) < len(reasons) else None
         past = PastView(
             messages=history.messages,
             summary=history.summary,
             tokens=history.tokens,
-            report=history.report.model_copy(update={"reasons": tuple(page), "reasons_before": left}),
+            report=history.report.model_copy(
+                update={"reasons": tuple(page), "reasons_before": left}
+            ),
             entry=point.entry,
             ordinal=load.log.tail.messages,
             is_first_use=point.is_first_use,
@@ -168,21 +207,40 @@ class PastViews(Loader):
         )
         return past.sealed(self._stamper(load, decision, view))
 
-    async def _load_until(self, cached: CachedConversation, point: Point, policy: HistoryPolicy) -> Load:
+    async def _load_until(
+        self, cached: CachedConversation, point: Point, policy: HistoryPolicy
+    ) -> Load:
         """Read the end of the log as it was at a point."""
-        tail, before = cached.tail or await self._reader.tail(cached), point.entry + 1
+        tail = cached.tail or await self._reader.tail(cached)
+        before = point.entry + 1
         limit = entries_needed(0, tail, policy)
-        entries = await self._reader.log.entries(cached.conversation, before=before, limit=limit, fields=VIEW_FIELDS)
+        entries = await self._reader.log.entries(
+            cached.conversation, before=before, limit=limit, fields=VIEW_FIELDS
+        )
         if not entries or entries[-1].number != point.entry:
-            if not 1 <= point.entry <= (await self._reader.log.last_totals(cached.conversation)).entries:
+            if (
+                not 1
+                <= point.entry
+                <= (await self._reader.log.last_totals(cached.conversation)).entries
+            ):
                 raise UnknownMessageError
-            raise CorruptDocumentError(entry_id(cached.conversation, point.entry), "the entry is missing")
+            raise CorruptDocumentError(
+                entry_id(cached.conversation, point.entry), "the entry is missing"
+            )
         last = entries[-1]
         state = State(cached.conversation, last.at, summary=point.summary)
-        load = Load(policy, view_key(policy, self._counter.name), Snapshot(cached), state, record=point.record)
+        load = Load(
+            policy,
+            view_key(policy, self._counter.name),
+            Snapshot(cached),
+            state,
+            record=point.record,
+        )
         load.count(entries)
         load.has_hidden = last.branch is not None and not point.is_now
-        await self._take_snapshot(load, await self._snapshot(cached, last, entries, of_variant=load.has_hidden))
+        await self._take_snapshot(
+            load, await self._snapshot(cached, last, entries, of_variant=load.has_hidden)
+        )
         load.add_end(await self._reader.counted(entries))
         self._take_beginning(load)
         load.system = load.system if load.is_complete and not load.summary else None
@@ -219,10 +277,16 @@ class PastViews(Loader):
 
     async def _rendered(self, load: Load, marks: ViewMarks) -> Decision:
         """Return the decision that a stamp has, reading back to its start."""
-        while not load.is_complete and not (load.rows and load.rows[0].message.ordinal <= marks.start):
+        while not load.is_complete and not (
+            load.rows and load.rows[0].message.ordinal <= marks.start
+        ):
             await self._read_more(load)
         # If it left out all, its note has the number of turns, which a turn's beginning tells.
-        while not load.is_complete and load.begin == len(load.rows) and load.rows[-1].message.ordinal < marks.start:
+        while (
+            not load.is_complete
+            and load.begin == len(load.rows)
+            and load.rows[-1].message.ordinal < marks.start
+        ):
             await self._read_more(load)
         await self._read_beginning(load)
         return past_decision(load, self._decoder(load), marks)
@@ -252,7 +316,9 @@ def check_moment(at: object) -> Moment:
     if type(at) is int:
         check_number(at, name="at", minimum=1, maximum=2**53)
         return at
-    raise InvalidInputError(f"at must be a stamp, a message id or an ordinal, not {type(at).__name__}")
+    raise InvalidInputError(
+        f"at must be a stamp, a message id or an ordinal, not {type(at).__name__}"
+    )
 
 
 def _missing(at: Moment) -> UnknownMessageError:

@@ -55,10 +55,14 @@ class Provider:
 
 PROVIDERS = {
     "anthropic": Provider(CallIdTemplate("toolu_{r:24:b}"), system_first=True),
-    "bedrock_converse": Provider(CallIdTemplate("tooluse_{r:22:b}"), system_first=True, human_first=True),
+    "bedrock_converse": Provider(
+        CallIdTemplate("tooluse_{r:22:b}"), system_first=True, human_first=True
+    ),
     "google_genai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=True, human_first=True),
     "mistralai": Provider(CallIdTemplate("{r:9:x}"), system_first=False, media_in_results="named"),
-    "openai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=False, media_in_results="moved"),
+    "openai": Provider(
+        CallIdTemplate("call_{r:24:x}"), system_first=False, media_in_results="moved"
+    ),
 }
 """Providers by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
@@ -75,15 +79,25 @@ def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseM
 
 def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
     """Restore the original call ids in results that came back under ids that `made_for` assigned."""
-    ids, original_ids, call_ids = _ids_for(provider), dict[str, str](), set[str]()
+    ids = _ids_for(provider)
+    original_ids = dict[str, str]()
+    call_ids = set[str]()
     restored: list[BaseMessage] = []
     for message in messages:
         for call in calls_of(message):
             call_ids.add(call.id)
             original_ids[ids.give(call, message)] = call.id
         is_renamed = isinstance(message, ToolMessage) and message.tool_call_id not in call_ids
-        original = original_ids.get(message.tool_call_id) if is_renamed and isinstance(message, ToolMessage) else None
-        restored.append(message.model_copy(update={"tool_call_id": original}) if original is not None else message)
+        original = (
+            original_ids.get(message.tool_call_id)
+            if is_renamed and isinstance(message, ToolMessage)
+            else None
+        )
+        restored.append(
+            message.model_copy(update={"tool_call_id": original})
+            if original is not None
+            else message
+        )
     return restored
 
 
@@ -113,7 +127,9 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
     """
     if provider is None:
         return [
-            _with_text(each, own=True) if isinstance(each, AIMessage) and _may_be_empty(each) else each
+            _with_text(each, own=True)
+            if isinstance(each, AIMessage) and _may_be_empty(each)
+            else each
             for each in messages
         ]
     ids = _ids_for(provider)
@@ -125,11 +141,17 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
             own = first.response_metadata.get("model_provider") == provider
             clean = _with_text(first if own else _without_foreign_parts(first), own=own)
             renamed, answers = rename_calls(clean, results, ids)
-            adapted += [renamed, *_with_allowed_media(answers, PROVIDERS[provider].media_in_results)]
+            adapted += [
+                renamed,
+                *_with_allowed_media(answers, PROVIDERS[provider].media_in_results),
+            ]
         elif isinstance(first, SystemMessage) and PROVIDERS[provider].system_first and not at_head:
             adapted += [_instruction(first), *results]
         else:
-            adapted += [_with_text(first) if isinstance(first, HumanMessage | SystemMessage) else first, *results]
+            adapted += [
+                _with_text(first) if isinstance(first, HumanMessage | SystemMessage) else first,
+                *results,
+            ]
     return _with_human_first(adapted) if PROVIDERS[provider].human_first else adapted
 
 
@@ -137,17 +159,25 @@ def _with_allowed_media(results: Sequence[ToolMessage], where: str) -> list[Base
     """Return results with texts in place of images and files, unless these are kept, and the message they move to."""
     if where == "kept":
         return list(results)
-    named, media = list[BaseMessage](), list[Any]()
+    named = list[BaseMessage]()
+    media = list[Any]()
     for result in results:
         blocks: Any = result.content
         found = [block for block in blocks if is_media(block)] if isinstance(blocks, list) else []
-        texts = [_media_text(block) if is_media(block) else block for block in blocks] if found else blocks
+        texts = (
+            [_media_text(block) if is_media(block) else block for block in blocks]
+            if found
+            else blocks
+        )
         named.append(result.model_copy(update={"content": texts}) if found else result)
         media += found
     if where == "named" or not media:
         return named
     said = [{"type": "text", "text": MOVED}, *media]
-    return [*named, HumanMessage(said, id=f"media-{results[0].id}", additional_kwargs=mark("media"))]
+    return [
+        *named,
+        HumanMessage(said, id=f"media-{results[0].id}", additional_kwargs=mark("media")),
+    ]
 
 
 def _media_text(block: Any) -> dict[str, str]:
@@ -156,7 +186,10 @@ def _media_text(block: Any) -> dict[str, str]:
 
 def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Insert a human message if an AI message would be the first one after the leading system messages."""
-    head = next((index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)), None)
+    head = next(
+        (index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)),
+        None,
+    )
     if head is None or not isinstance(messages[head], AIMessage):
         return messages
     return [
@@ -179,7 +212,11 @@ def _without_foreign_parts(message: AIMessage) -> AIMessage:
 def _with_text(message: _Message, *, own: bool = False) -> _Message:
     """Return the message, with a placeholder text if nothing in it would be sent to this provider."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
-    other_fields = message.additional_kwargs.values() if own else [message.additional_kwargs.get("function_call")]
+    other_fields = (
+        message.additional_kwargs.values()
+        if own
+        else [message.additional_kwargs.get("function_call")]
+    )
     if not all(map(_is_blank, blocks)) or any(other_fields) or calls_of(message):
         return message
     return message.model_copy(update={"content": NO_TEXT})
@@ -199,15 +236,22 @@ def _is_blank(block: Any) -> bool:
 def _instruction(message: SystemMessage) -> HumanMessage:
     """Convert a system message to a human one that the provider accepts in the middle of a list; keep its id."""
     said = message.content
-    text = f"{INSTRUCTION}\n{said}" if isinstance(said, str) else [{"type": "text", "text": INSTRUCTION}, *said]
-    return HumanMessage(text, id=message.id, name=message.name, additional_kwargs=message.additional_kwargs)
+    text = (
+        f"{INSTRUCTION}\n{said}"
+        if isinstance(said, str)
+        else [{"type": "text", "text": INSTRUCTION}, *said]
+    )
+    return HumanMessage(
+        text, id=message.id, name=message.name, additional_kwargs=message.additional_kwargs
+    )
 
 
 def _groups(messages: Sequence[BaseMessage]) -> Iterator[tuple[BaseMessage, list[ToolMessage]]]:
     """Yield each message with the tool results that follow it."""
     index = 0
     while index < len(messages):
-        first, results = messages[index], list[ToolMessage]()
+        first = messages[index]
+        results = list[ToolMessage]()
         index += 1
         while index < len(messages) and isinstance(result := messages[index], ToolMessage):
             results.append(result)

@@ -15,17 +15,30 @@ from convstore.view.sizes import Showing
 
 def reasons_of(view: View, load: Load, decision: Decision) -> list[ViewReason]:
     """Return the reasons in the order of the log, given what was loaded for the view and what it shows of that."""
-    rows, policy, summary, last = load.rows[decision.begin :], load.policy, load.summary, load.log.tail.messages
+    rows = load.rows[decision.begin :]
+    policy = load.policy
+    summary = load.summary
+    last = load.log.tail.messages
     begin = rows[0].message.ordinal if rows else last + 1
-    before = [ViewReason(first=message.ordinal, last=message.ordinal, state="whole") for message in load.system or ()]
+    before = [
+        ViewReason(first=message.ordinal, last=message.ordinal, state="whole")
+        for message in load.system or ()
+    ]
     done = before[-1].last if before else 0
     if summary:
-        before.append(ViewReason(first=done + 1, last=summary.last, state="summarised", summary=summary.version))
+        before.append(
+            ViewReason(
+                first=done + 1, last=summary.last, state="summarised", summary=summary.version
+            )
+        )
         done = summary.last
     if done + 1 < begin:
         limit = _limit(rows, policy)
         before.append(ViewReason(first=done + 1, last=begin - 1, state="left_out", limit=limit))
-    inactive = [ViewReason(first=low, last=high, state="rewound") for low, high in load.log.active.gaps(last)]
+    inactive = [
+        ViewReason(first=low, last=high, state="rewound")
+        for low, high in load.log.active.gaps(last)
+    ]
     active = (piece for reason in before for piece in _without(reason, inactive))
     shown = _shown(view, rows, decision.shown, policy)
     return _merged(sorted([*active, *inactive, *shown], key=lambda reason: reason.first))
@@ -63,7 +76,11 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
     if policy.max_turns is None:
         return "max_tokens"
     turns = len({row.turn for row in rows})
-    return "max_turns" if policy.max_tokens is None or turns > policy.max_turns * 3 // 4 - 1 else "max_tokens"
+    return (
+        "max_turns"
+        if policy.max_tokens is None or turns > policy.max_turns * 3 // 4 - 1
+        else "max_tokens"
+    )
 
 
 def _without(reason: ViewReason, others: Sequence[ViewReason]) -> Iterator[ViewReason]:
@@ -84,7 +101,11 @@ def _merged(reasons: Iterable[ViewReason]) -> list[ViewReason]:
     merged: list[ViewReason] = []
     for new in reasons:
         before = merged[-1] if merged else None
-        if before and before.last + 1 == new.first and (before.state, before.summary) == (new.state, new.summary):
+        if (
+            before
+            and before.last + 1 == new.first
+            and (before.state, before.summary) == (new.state, new.summary)
+        ):
             merged[-1] = before.model_copy(update={"last": new.last})
         else:
             merged.append(new)

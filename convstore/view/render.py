@@ -3,6 +3,8 @@
 Rows of the log are decoded as stubs, with placeholders or in full. A note replaces the turns that are left out, and
 `tool_calls.pair` makes the list acceptable to any provider. The caller reads the payloads that `payloads_needed` names
 and passes their texts in.
+
+The module is long because each form in which a message can be shown stands here, beside the list that it goes into.
 """
 
 from __future__ import annotations
@@ -15,13 +17,28 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_hidden
-from convstore.log.stored_message import Form, KeptMessage, Look, Shown, payload_needed, read_message, stub_again
+from convstore.log.stored_message import (
+    Form,
+    KeptMessage,
+    Look,
+    Shown,
+    payload_needed,
+    read_message,
+    stub_again,
+)
 from convstore.log.summary import NamedResult, how_to_read
 from convstore.messages.encoding import decode_if_plain, decode_plain, digest_of, fields_of
 from convstore.messages.json_text import plain_json
 from convstore.messages.provenance import MARK, kind_of, mark
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
-from convstore.messages.tool_calls import Pairing, calls_of, has_calls, missing_result, pair, without_orphans
+from convstore.messages.tool_calls import (
+    Pairing,
+    calls_of,
+    has_calls,
+    missing_result,
+    pair,
+    without_orphans,
+)
 from convstore.messages.values import Codec
 from convstore.sources.shortening import (
     SHORTENED,
@@ -87,7 +104,9 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
     ]
 
 
-def make_note(left_out: tuple[int, int], results: Sequence[NamedResult], *, first: int) -> HumanMessage:
+def make_note(
+    left_out: tuple[int, int], results: Sequence[NamedResult], *, first: int
+) -> HumanMessage:
     """Build the note for turns and steps that are left out; equal arguments give equal notes.
 
     Args:
@@ -95,7 +114,11 @@ def make_note(left_out: tuple[int, int], results: Sequence[NamedResult], *, firs
         results: The newest results in them, newest first.
         first: Ordinal of the first message after the turns.
     """
-    counts = [f"{n} earlier {unit}{'s' * (n != 1)}" for n, unit in zip(left_out, ("turn", "step"), strict=True) if n]
+    counts = [
+        f"{n} earlier {unit}{'s' * (n != 1)}"
+        for n, unit in zip(left_out, ("turn", "step"), strict=True)
+        if n
+    ]
     verb = "is" if sum(left_out) == 1 else "are"
     text = f"[Note: {' and '.join(counts)} {verb} left out here to save context. {how_to_read(results)}]"
     return HumanMessage(text, id=f"note-{first}", additional_kwargs=mark("note"))
@@ -115,13 +138,17 @@ def payloads_needed(
     ]
 
 
-def _payload_in_view(message: EntryMessage, policy: HistoryPolicy, showing: Showing) -> PayloadRef | None:
+def _payload_in_view(
+    message: EntryMessage, policy: HistoryPolicy, showing: Showing
+) -> PayloadRef | None:
     ref = message.payload
     if ref is None or is_hidden(message, policy):
         return None
     # Media follow the texts of a payload.
     has_media = policy.media == "never" and message.type != "tool" and ref.shown < ref.ends[-1]
-    return payload_needed(message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing))
+    return payload_needed(
+        message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing)
+    )
 
 
 def _limit(policy: HistoryPolicy, showing: Showing) -> int | None:
@@ -150,12 +177,14 @@ def build_view(
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
-    policy, counter = decoder.policy, decoder.counter
+    policy = decoder.policy
+    counter = decoder.counter
     visible = [(row.message, form) for row, form in zip(rows, shown, strict=True) if form]
     if policy.view == "conversation":
         visible = [part for part in visible if not is_hidden(part[0], policy)]
     visible[:0] = [(message, WHOLE if message.payload is None else FINISHED) for message in system]
-    logged, made = [message for message, _ in visible], [decoder.shown(message, form) for message, form in visible]
+    logged = [message for message, _ in visible]
+    made = [decoder.shown(message, form) for message, form in visible]
     listed = [message for message, _ in (*made[: len(system)], *notes, *made[len(system) :])]
     pairing, late_results = _paired(listed, logged, policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
@@ -165,14 +194,26 @@ def build_view(
     known = [*map(sizes.get, map(id, messages))]
     if None in known:  # the others are in this form already
         messages = [
-            sendable_message(each) if size is None else each for each, size in zip(messages, known, strict=True)
+            sendable_message(each) if size is None else each
+            for each, size in zip(messages, known, strict=True)
         ]
     orphans = set(pairing.orphans)
-    changed = [part for part in made if part[1].is_stub or part[1].has_placeholder or part[1].is_shortened]
+    changed = [
+        part for part in made if part[1].is_stub or part[1].has_placeholder or part[1].is_shortened
+    ]
     return View(
         messages=messages,
-        sizes=[count(counter, messages[index]) if size is None else size for index, size in enumerate(known)],
-        stubbed=tuple([str(message.id) for message, look in changed if look.is_stub and message.id not in orphans]),
+        sizes=[
+            count(counter, messages[index]) if size is None else size
+            for index, size in enumerate(known)
+        ],
+        stubbed=tuple(
+            [
+                str(message.id)
+                for message, look in changed
+                if look.is_stub and message.id not in orphans
+            ]
+        ),
         placeholders=tuple([str(message.id) for message, look in changed if look.has_placeholder]),
         shortened=tuple([str(message.id) for message, look in changed if look.is_shortened]),
         missing_results=pairing.missing,
@@ -198,7 +239,9 @@ class Decoder:
         counter: TokenCounter,
         payloads: Mapping[str, str] | None = None,
     ) -> None:
-        self.policy, self.counter, self.payloads = policy, counter, payloads or {}
+        self.policy = policy
+        self.counter = counter
+        self.payloads = payloads or {}
         self._codec = codec
         self._options = policy.media, policy.shorten_over, policy.stub_min_tokens
 
@@ -209,7 +252,8 @@ class Decoder:
             if kept.body is None:
                 return decode_plain(message.body, message.stub if kept.is_stub else None), kept
             return decode_plain(kept.body), kept
-        found, body = self._plain(message, showing), None
+        found = self._plain(message, showing)
+        body = None
         if found is None:
             decoded, seen = self._decode(message, showing)
             found = sendable_message(decoded), seen
@@ -223,20 +267,34 @@ class Decoder:
 
     def _plain(self, message: EntryMessage, showing: Showing) -> Shown | None:
         """Return a message that is shown as it is stored or as its stub, which is quick; None for any other."""
-        ref, policy, stub = message.payload, self.policy, None if showing.whole else message.stub
-        if showing.room is not None or (ref and (stub is None or ref.body)) or (stub or "").startswith("\n"):
+        ref = message.payload
+        policy = self.policy
+        stub = None if showing.whole else message.stub
+        if (
+            showing.room is not None
+            or (ref and (stub is None or ref.body))
+            or (stub or "").startswith("\n")
+        ):
             return None
-        is_tool, is_whole = message.type == "tool", showing.whole or stub is not None
-        if not is_whole and (message.tokens > policy.stub_min_tokens if is_tool else policy.shorten_over is not None):
+        is_tool = message.type == "tool"
+        is_whole = showing.whole or stub is not None
+        if not is_whole and (
+            message.tokens > policy.stub_min_tokens if is_tool else policy.shorten_over is not None
+        ):
             return None
-        shown, has_media = decode_if_plain(message.body, stub), policy.media == "never" and not is_tool
+        shown = decode_if_plain(message.body, stub)
+        has_media = policy.media == "never" and not is_tool
         if shown is None or not (is_tool or is_whole or has_media or type(shown.content) is str):
             return None
-        is_same = (shown.type, shown.id) == (message.type, message.id) and digest_of(message.body) == message.digest
+        is_same = (shown.type, shown.id) == (message.type, message.id) and digest_of(
+            message.body
+        ) == message.digest
         if not is_same or MARK in message.body:
             return None
         tokens = message.tokens if showing.whole or has_media else message.view_tokens
-        return shown, Look(None if message.is_estimate and stub is None else tokens, is_stub=stub is not None)
+        return shown, Look(
+            None if message.is_estimate and stub is None else tokens, is_stub=stub is not None
+        )
 
     def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
         if showing.room is not None:
@@ -249,40 +307,64 @@ class Decoder:
     def size(self, message: EntryMessage) -> int:
         """Return the size of a message in a finished turn; an estimate if more is shown than its entry holds."""
         policy = self.policy
-        media = message.tokens - message.view_tokens if policy.media == "never" and message.type != "tool" else 0
+        media = (
+            message.tokens - message.view_tokens
+            if policy.media == "never" and message.type != "tool"
+            else 0
+        )
         length = len(message.body) + (message.payload.shown if message.payload else 0)
         if message.type == "tool":
-            is_known = message.stub is not None or not stub_below_default(message, policy, self._codec)
+            is_known = message.stub is not None or not stub_below_default(
+                message, policy, self._codec
+            )
         else:
-            is_known = policy.shorten_over is None or length <= policy.shorten_over or message.type not in SHORTENED
+            is_known = (
+                policy.shorten_over is None
+                or length <= policy.shorten_over
+                or message.type not in SHORTENED
+            )
         if is_known:
             return message.view_tokens + media
         if policy.shorten_over and _payload_in_view(message, policy, FINISHED):
             return self._size_short(message, policy.shorten_over, length) + media
         shown, look = self.shown(message, FINISHED)
-        return message.view_tokens + media if look.tokens is not None else count(self.counter, shown)
+        return (
+            message.view_tokens + media if look.tokens is not None else count(self.counter, shown)
+        )
 
     def _size_short(self, message: EntryMessage, limit: int, length: int) -> int:
         """Return the most tokens of a message whose texts are shortened; what its payload holds is not read.
 
         Of `length` characters some go: in proportion, and at least a quarter of a token each, as dense scripts stay.
         """
-        tokens, lengths = message.view_tokens, lengths_without_arguments(read_message(self._codec, message).content)
-        cut = [text - limit * CHARACTERS_PER_TOKEN for text in lengths if text > limit * CHARACTERS_PER_TOKEN]
-        left = max(tokens * (length - sum(cut)) // length, tokens - sum(cut) // CHARACTERS_PER_TOKEN)
+        tokens = message.view_tokens
+        lengths = lengths_without_arguments(read_message(self._codec, message).content)
+        cut = [
+            text - limit * CHARACTERS_PER_TOKEN
+            for text in lengths
+            if text > limit * CHARACTERS_PER_TOKEN
+        ]
+        left = max(
+            tokens * (length - sum(cut)) // length, tokens - sum(cut) // CHARACTERS_PER_TOKEN
+        )
         return min(tokens, left + _cut_tokens(self.counter) * len(cut))
 
     def size_made_up(self, message: EntryMessage) -> int:
         """Return the size of the largest result that a view may make up for a call of a message."""
         calls = calls_of(read_message(self._codec, message))
-        return max((count(self.counter, missing_result(call, ai_message_id=message.id)) for call in calls), default=0)
+        return max(
+            (count(self.counter, missing_result(call, ai_message_id=message.id)) for call in calls),
+            default=0,
+        )
 
     def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
         """Return the size of a message whose texts are cut, given its size without that.
 
         It is the most that it may take if the view reads its payload, which is not read to decide.
         """
-        if not needs_edges_only(_limit(self.policy, showing)) or _payload_in_view(message, self.policy, showing):
+        if not needs_edges_only(_limit(self.policy, showing)) or _payload_in_view(
+            message, self.policy, showing
+        ):
             return min(tokens, self._most(message, showing))
         shown, look = self.shown(message, showing)
         return count(self.counter, shown) if look.tokens is None else look.tokens
@@ -293,7 +375,8 @@ class Decoder:
         They are cut further if the store's counter counts more than a token for four characters. Arguments that stay
         too large, such as a list of a thousand texts, are cut as one text.
         """
-        most, form = self._most(message, showing), self._form(message, whole=False)
+        most = self._most(message, showing)
+        form = self._form(message, whole=False)
         form = form._replace(has_media=form.has_media or showing.whole)
         ways = _ever_shorter(_limit(self.policy, showing) or 0)
         found = self._cut_to(form, *next(ways))
@@ -304,7 +387,9 @@ class Decoder:
         return found
 
     def _cut_to(self, form: Form, arguments: Arguments, limit: int) -> Shown:
-        shown, look = form._replace(shorten_over=limit, arguments=arguments).decode(self._codec, self.payloads)
+        shown, look = form._replace(shorten_over=limit, arguments=arguments).decode(
+            self._codec, self.payloads
+        )
         if look.tokens is None or form.message.is_estimate:
             look.tokens = count(self.counter, shown)
         return shown, look
@@ -314,7 +399,8 @@ class Decoder:
 
         What its entry holds is counted; for what cannot be cut in its payload, a character is at most a token.
         """
-        room, read = showing.room or 0, read_message(self._codec, message)
+        room = showing.room or 0
+        read = read_message(self._codec, message)
         lengths, uncut = text_lengths(read)
         least = count(self.counter, _at_its_shortest(read))
         if showing.whole or self.policy.media == "never":
@@ -335,7 +421,11 @@ class Decoder:
         policy = self.policy
         if message.type != "tool":
             return Form(message, False, None, policy.media == "never", policy.shorten_over)
-        stub = stub_below_default(message, policy, self._codec) if message.stub is None else message.stub
+        stub = (
+            stub_below_default(message, policy, self._codec)
+            if message.stub is None
+            else message.stub
+        )
         return Form(message, False, stub)
 
 
@@ -362,17 +452,26 @@ def _cut_tokens(counter: TokenCounter) -> int:
     """Return the size of the words in the middle of a text that was cut."""
     text = "word " * 10_000
     shown = shorten_text(text, _MIN_TEXT_TOKENS, "8e03978e-40d5-43e8-bc93-6894a57f9324")
-    return count(counter, HumanMessage(shown)) - count(counter, HumanMessage(text[: 4 * _MIN_TEXT_TOKENS])) + 5
+    return (
+        count(counter, HumanMessage(shown))
+        - count(counter, HumanMessage(text[: 4 * _MIN_TEXT_TOKENS]))
+        + 5
+    )
 
 
 def _paired(
-    messages: Sequence[BaseMessage], stored: Sequence[EntryMessage], policy: HistoryPolicy, *, has_notes: bool
+    messages: Sequence[BaseMessage],
+    stored: Sequence[EntryMessage],
+    policy: HistoryPolicy,
+    *,
+    has_notes: bool,
 ) -> tuple[Pairing, tuple[str, ...]]:
     """Return the messages as the provider accepts them, and the results whose calls are left out."""
     if policy.provider:
         messages = with_original_ids(messages, policy.provider)
     answers = {message.id: message.answers for message in stored if message.answers}
-    pairing, late_results = pair(messages, answers), tuple[str, ...]()
+    pairing = pair(messages, answers)
+    late_results = tuple[str, ...]()
     if has_notes and pairing.orphans:
         calls = {message.id: f"{message.tool} {message.arguments}".strip() for message in stored}
         late_results = pairing.orphans
@@ -410,7 +509,8 @@ def _with_unique_ids(
         given = {str(messages[index].id) for index in {*others} - {*generated}}
         taken = {message.id for message in logged} | given
         for index in generated:
-            message, id_ = messages[index], str(messages[index].id)
+            message = messages[index]
+            id_ = str(messages[index].id)
             while id_ in taken:
                 id_ += "~"
             taken.add(id_)

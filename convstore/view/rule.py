@@ -71,14 +71,20 @@ def render(log: SizedLog, marks: ViewMarks) -> Decision:
 
 def is_enough(log: SizedLog) -> bool:
     """Return True if turns before these cannot be shown and cannot change the decision, whatever the record."""
-    budget, turns, limit = log.policy.max_tokens, len(log.turns), log.policy.max_turns
+    budget = log.policy.max_tokens
+    turns = len(log.turns)
+    limit = log.policy.max_turns
     end = turns + (log.now.begin < log.now.end)
     if limit and end > limit:
         return True
     if budget is None or turns < 2:  # the start must be able to move
         return False
-    first = max(0, end - (limit - limit // 4)) if limit else 0  # `max_turns` may leave only these to exceed the budget
-    sizes = (log.part(index, short=log.last, stubs=0).size for index in reversed(range(first, turns)))
+    first = (
+        max(0, end - (limit - limit // 4)) if limit else 0
+    )  # `max_turns` may leave only these to exceed the budget
+    sizes = (
+        log.part(index, short=log.last, stubs=0).size for index in reversed(range(first, turns))
+    )
     return any(size > budget for size in accumulate(sizes))
 
 
@@ -86,11 +92,15 @@ class _Choice:
     """The marks while they are chosen. `start` is the index of a turn; the turn in progress has the last index."""
 
     def __init__(self, log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> None:
-        self.log, self._note = log, note
+        self.log = log
+        self._note = note
         first, self.short, self.stubs = record
-        self._known_start, self.start = first, log.index_of(first)
-        self._known_index, self.gap = self.start, (log.policy.max_tokens or 0) // 4
-        self._known_stubs, self._is_excursion = self.stubs, False
+        self._known_start = first
+        self.start = log.index_of(first)
+        self._known_index = self.start
+        self.gap = (log.policy.max_tokens or 0) // 4
+        self._known_stubs = self.stubs
+        self._is_excursion = False
         self._sums: dict[int, tuple[list[int], list[tuple[int, Sequence[range]]]]] = {}
 
     @property
@@ -100,11 +110,14 @@ class _Choice:
 
     def limit_turns(self) -> None:
         """Drop turns down to three quarters of `max_turns` if there are more."""
-        maximum, end = self.log.policy.max_turns, len(self.log.turns) + (self.log.now.begin < self.log.now.end)
+        maximum = self.log.policy.max_turns
+        end = len(self.log.turns) + (self.log.now.begin < self.log.now.end)
         if maximum and end - self.start > maximum:
             self.start = end - (maximum - maximum // 4)
 
-    def early(self, start: int | None = None, short: int | None = None, *, left: Sequence[range] = ()) -> int:
+    def early(
+        self, start: int | None = None, short: int | None = None, *, left: Sequence[range] = ()
+    ) -> int:
         """Return the size of the turns before the one in progress, with the note, which counts more left-out steps."""
         first = self.start if start is None else start
         sizes, parts = self._later(self.short if short is None else short)
@@ -115,7 +128,8 @@ class _Choice:
         """Return the sizes of the finished turns from each turn on, and the steps that each leaves out, if any."""
         if short not in self._sums:
             # New stubs are always in the current turn; the turn that had them before is shortened instead.
-            parts, sizes = list[tuple[int, Sequence[range]]](), self.log.plain_sizes()
+            parts = list[tuple[int, Sequence[range]]]()
+            sizes = self.log.plain_sizes()
             for index in self.log.changed(short, self._known_stubs):
                 part = self.log.part(index, short=short, stubs=self._known_stubs)
                 sizes[index] = part.size
@@ -130,7 +144,8 @@ class _Choice:
 
     def move(self, budget: int) -> None:
         """Shorten turns before the newest, then the newest, then move the start, each only as far as needed."""
-        newest, may_move = len(self.log.turns) - 1, self.log.unseen <= budget // 2 or self.early() > budget
+        newest = len(self.log.turns) - 1
+        may_move = self.log.unseen <= budget // 2 or self.early() > budget
         if newest < 0 or not may_move or self.early() <= budget // 4:
             return
         marks = [self.short, self._through(newest - 1)]
@@ -153,7 +168,9 @@ class _Choice:
     def _skip(self, most: int) -> None:
         """Move the start past turns with which the finished ones exceed a size even without a note, to the newest."""
         sizes, _ = self._later(self.short)
-        self.start = bisect_left(sizes, -most, self.start, max(self.start, len(self.log.turns) - 1), key=neg)
+        self.start = bisect_left(
+            sizes, -most, self.start, max(self.start, len(self.log.turns) - 1), key=neg
+        )
 
     def _through(self, index: int) -> int:
         """Return `short_through` with all turns up to one shortened."""
@@ -161,7 +178,8 @@ class _Choice:
 
     def settle(self) -> None:
         """Settle all steps of the turn in progress but the last one."""
-        log, before = self.log, self.log.before_last_step
+        log = self.log
+        before = self.log.before_last_step
         if before <= self.stubs:
             return
         if (holder := log.holder(self.stubs)) is not None:
@@ -170,7 +188,8 @@ class _Choice:
 
     def excursion(self, budget: int) -> None:
         """Leave out for this view what it takes to make room for what the model has not read yet."""
-        log, end = self.log, len(self.log.turns)
+        log = self.log
+        end = len(self.log.turns)
         newest = max(0, end - 1)
         self._is_excursion = True
         if end > 1:
@@ -193,12 +212,22 @@ class _Choice:
 
     def decision(self, stored: tuple[int, int, int]) -> Decision:
         log = self.log
-        marks = ViewMarks(start=log.first(self.start), short_through=self.short, stubs_through=self.stubs, gap=self.gap)
-        first, shown, left = log.begin(self.start), log.plainly_shown(self.start), list[range]()
+        marks = ViewMarks(
+            start=log.first(self.start),
+            short_through=self.short,
+            stubs_through=self.stubs,
+            gap=self.gap,
+        )
+        first = log.begin(self.start)
+        shown = log.plainly_shown(self.start)
+        left = list[range]()
         for index in log.changed(self.short, self.stubs):
             if index >= self.start:
-                turn, part = log.turns[index], log.part(index, short=self.short, stubs=self.stubs)
+                turn = log.turns[index]
+                part = log.part(index, short=self.short, stubs=self.stubs)
                 shown[turn.begin - first : turn.end - first] = part.shown
                 left += part.left
         now = log.current(self.stubs, self.gap)
-        return Decision(marks, stored, first, [*shown, *now.shown], [*left, *now.left], self._is_excursion)
+        return Decision(
+            marks, stored, first, [*shown, *now.shown], [*left, *now.left], self._is_excursion
+        )

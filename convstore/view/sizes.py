@@ -4,6 +4,8 @@ Pure. `rule` decides by these sizes, and `render` shows each message in the form
 
 A *step* is an AI message with the results of its calls. *Settled* steps show their results as stubs and at most an
 eighth of the budget of each text; together they take at most a quarter of it, and the oldest leave.
+
+The module is long because each size is that of one form of a message, and a turn is the sum of them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Showing(NamedTuple):
     room: int | None = None
 
 
-FINISHED, WHOLE = Showing(), Showing(whole=True)
+FINISHED = Showing()
+WHOLE = Showing(whole=True)
 
 
 class Turn(NamedTuple):
@@ -97,10 +100,20 @@ class SizedLog:
     """
 
     def __init__(
-        self, rows: Sequence[Row], policy: HistoryPolicy, sizers: Sizers, *, begin: int = 0, fixed: int = 0
+        self,
+        rows: Sequence[Row],
+        policy: HistoryPolicy,
+        sizers: Sizers,
+        *,
+        begin: int = 0,
+        fixed: int = 0,
     ) -> None:
-        self.rows, self.policy, self.fixed, self._shortened = rows, policy, fixed, sizers.shortened
-        self._eighth, self._quarter = (policy.max_tokens or 0) // 8, (policy.max_tokens or 0) // 4
+        self.rows = rows
+        self.policy = policy
+        self.fixed = fixed
+        self._shortened = sizers.shortened
+        self._eighth = (policy.max_tokens or 0) // 8
+        self._quarter = (policy.max_tokens or 0) // 4
         turns = _turns(rows, begin)
         end = len(rows)
         self.now = Turn(end, end) if is_finished(rows) or not turns else turns.pop()
@@ -115,8 +128,12 @@ class SizedLog:
 
     def _measure(self, sizers: Sizers) -> None:
         """Set the size of each row in a finished turn, and of each settled result."""
-        rows, policy, measure = self.rows, self.policy, sizers.finished
-        final = [row.message.view_tokens if measure is None else measure(row.message) for row in rows]
+        rows = self.rows
+        policy = self.policy
+        measure = sizers.finished
+        final = [
+            row.message.view_tokens if measure is None else measure(row.message) for row in rows
+        ]
         self._final = final
         self._settled = final.copy()
         self._settled_whole = set[int]()
@@ -180,11 +197,14 @@ class SizedLog:
     def _add_missing(self, sizers: Sizers) -> None:
         """Add what a view makes up: results of unanswered calls, and the text around results without their call."""
         for turn in (*self.turns, self.now):
-            unanswered, caller = 0, turn.begin
+            unanswered = 0
+            caller = turn.begin
             for index in range(turn.begin, turn.end):
-                message, added = self.rows[index].message, 0
+                message = self.rows[index].message
+                added = 0
                 if message.calls:
-                    unanswered, caller = unanswered + len(message.calls), index
+                    unanswered = unanswered + len(message.calls)
+                    caller = index
                 elif message.type == "tool" and unanswered and message.arguments:
                     unanswered -= 1
                 elif message.type == "tool":
@@ -192,7 +212,10 @@ class SizedLog:
                 if added:
                     self._add(index, added)
             if unanswered:
-                self._add(caller, unanswered * max(sizers.missing, sizers.made_up(self.rows[caller].message)))
+                self._add(
+                    caller,
+                    unanswered * max(sizers.missing, sizers.made_up(self.rows[caller].message)),
+                )
 
     def _add(self, index: int, tokens: int) -> None:
         for sizes in (self._whole, self._final, self._settled):
@@ -244,8 +267,13 @@ class SizedLog:
         if len(self._steps) < 2:
             return 0
         before = range(self._steps[0].start, self._steps[-1].start)
-        ordinals = unread([row.message for row in self.rows[before.start :]], question=self._newest_question or 0)
-        first = next((at for at in before if ordinals and self.rows[at].message.ordinal in ordinals), before.stop)
+        ordinals = unread(
+            [row.message for row in self.rows[before.start :]], question=self._newest_question or 0
+        )
+        first = next(
+            (at for at in before if ordinals and self.rows[at].message.ordinal in ordinals),
+            before.stop,
+        )
         return bisect_right(self._steps, first, key=lambda step: step.stop)
 
     def plain_sizes(self) -> list[int]:
@@ -281,7 +309,9 @@ class SizedLog:
             done = self._read[: self._steps_through(self._read, stubs)]
             settled = self._settle_now(done, gap)
             body = _head(self.now, self._steps).stop
-            self._current[stubs, gap] = self._joined(self.now, body, done, settled, self._in_progress)
+            self._current[stubs, gap] = self._joined(
+                self.now, body, done, settled, self._in_progress
+            )
         return self._current[stubs, gap]
 
     def _settle_now(self, done: Sequence[range], gap: int) -> Part:
@@ -293,18 +323,23 @@ class SizedLog:
         if done and self.rows[done[0].start].message.is_reasoning:
             first = self._cut(done[0], self._eighth, self._answered)
             if first.size <= gap:
-                rest = self._settle(done[1:], gap - first.size, self._answered, counts_whole=counts_whole)
+                rest = self._settle(
+                    done[1:], gap - first.size, self._answered, counts_whole=counts_whole
+                )
                 return Part(first.size + rest.size, [*first.shown, *rest.shown], rest.left)
         return self._settle(done, gap, self._answered, counts_whole=counts_whole)
 
     def _partly_settled(self, turn: Turn, stubs: int) -> Part:
         """Return a finished turn with its steps up to `stubs` settled."""
-        steps, finished = steps_of(self.rows, turn), Forms(self._finished, self._final)
+        steps = steps_of(self.rows, turn)
+        finished = Forms(self._finished, self._final)
         done = steps[: self._steps_through(steps, stubs)]
         settled = self._settle(done, self._quarter, finished)
         return self._joined(turn, _head(turn, steps).stop, done, settled, finished)
 
-    def _joined(self, turn: Turn, body: int, done: Sequence[range], settled: Part, rest: Forms) -> Part:
+    def _joined(
+        self, turn: Turn, body: int, done: Sequence[range], settled: Part, rest: Forms
+    ) -> Part:
         """Return a turn with some of its first steps settled; `body` is where its steps begin."""
         begin = done[-1].stop if done else body
         size = sum(rest.sizes[turn.begin : body]) + settled.size + sum(rest.sizes[begin : turn.end])
@@ -313,26 +348,39 @@ class SizedLog:
 
     def _steps_through(self, steps: Sequence[range], ordinal: int) -> int:
         """Return how many steps end with a message up to an ordinal."""
-        return bisect_right(steps, ordinal, key=lambda step: self.rows[step.stop - 1].message.ordinal)
+        return bisect_right(
+            steps, ordinal, key=lambda step: self.rows[step.stop - 1].message.ordinal
+        )
 
     def _short(self, turn: Turn) -> Part:
         """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
-        eighth, steps, forms = self._eighth, steps_of(self.rows, turn), self._in_shortened
-        is_answered, head = bool(steps) and has_answer(self.rows[turn.begin : turn.end]), _head(turn, steps)
+        eighth = self._eighth
+        steps = steps_of(self.rows, turn)
+        forms = self._in_shortened
+        is_answered = bool(steps) and has_answer(self.rows[turn.begin : turn.end])
+        head = _head(turn, steps)
         answer = steps.pop() if is_answered else range(0)
         question = sum(self._settled[at] for at in head)
         settled = self._settle(steps, self._quarter - min(question, eighth), forms)
         said = self._cut(answer, eighth, forms)
         asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size), forms)
         parts = (asked, settled, said)
-        return Part(sum(part.size for part in parts), [form for part in parts for form in part.shown], settled.left)
+        return Part(
+            sum(part.size for part in parts),
+            [form for part in parts for form in part.shown],
+            settled.left,
+        )
 
-    def _settle(self, steps: Sequence[range], gap: int, forms: Forms, *, counts_whole: bool = False) -> Part:
+    def _settle(
+        self, steps: Sequence[range], gap: int, forms: Forms, *, counts_whole: bool = False
+    ) -> Part:
         """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
         counted = self._cut_sizes(steps, forms)
         has_kept = self.policy.stub_tools == "never" or bool(self.policy.never_stub)
         if has_kept and not counts_whole:
-            counted = [size - self._kept_whole(step) for size, step in zip(counted, steps, strict=True)]
+            counted = [
+                size - self._kept_whole(step) for size, step in zip(counted, steps, strict=True)
+            ]
         left = leaving(counted, gap, max(1, self._eighth))
         kept = [self._cut(step, self._eighth, forms) for step in steps[left:]]
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
@@ -343,7 +391,8 @@ class SizedLog:
         """Return the sizes of successive steps with their texts cut; most steps have no text that is."""
         if not steps:
             return []
-        begin, end = steps[0].start, steps[-1].stop
+        begin = steps[0].start
+        end = steps[-1].stop
         sums = [0, *accumulate(forms.sizes[begin:end])]
         sizes = [sums[step.stop - begin] - sums[step.start - begin] for step in steps]
         long = [at for at, size in enumerate(forms.sizes[begin:end], begin) if size > self._eighth]
@@ -354,14 +403,17 @@ class SizedLog:
     def _kept_whole(self, step: range) -> int:
         """Return the size of the results in a step that the policy always shows whole."""
         kept = (
-            at for at in step if self.rows[at].message.type == "tool" and is_always_whole(self.rows[at], self.policy)
+            at
+            for at in step
+            if self.rows[at].message.type == "tool" and is_always_whole(self.rows[at], self.policy)
         )
         return sum(self._settled[at] for at in kept)
 
     @cached_property
     def _in_progress(self) -> Forms:
         """Return the forms in the turn in progress: whole, from its newest question on if turns interleave."""
-        shown, sizes = [WHOLE] * len(self.rows), self._whole.copy()
+        shown = [WHOLE] * len(self.rows)
+        sizes = self._whole.copy()
         for at in range(self.now.begin, self._newest_row):
             shown[at] = self._finished[at]
             sizes[at] = self._final[at]
@@ -378,7 +430,8 @@ class SizedLog:
     @cached_property
     def _answered(self) -> Forms:
         """Return the forms in steps of the turn in progress that the model has answered."""
-        shown, sizes = [WHOLE] * len(self.rows), self._whole.copy()
+        shown = [WHOLE] * len(self.rows)
+        sizes = self._whole.copy()
         for at in range(self.now.begin, self.now.end):
             if self.rows[at].message.type == "tool" and at not in self._settled_whole:
                 shown[at] = FINISHED
@@ -387,9 +440,12 @@ class SizedLog:
 
     def _cut(self, part: range, room: int, forms: Forms) -> Part:
         """Return some rows with texts of at most `room` tokens."""
-        size, shown = 0, list[Showing]()
+        size = 0
+        shown = list[Showing]()
         for at in part:
-            message, showing, tokens = self.rows[at].message, forms.shown[at], forms.sizes[at]
+            message = self.rows[at].message
+            showing = forms.shown[at]
+            tokens = forms.sizes[at]
             if tokens > room and message.type in SHORTENED:
                 showing = showing._replace(room=room)
                 tokens = self._shortened(message, showing, tokens)

@@ -33,7 +33,9 @@ from convstore.view.sizes import SizedLog, Sizers
 Stamper = Callable[[Sequence[BaseMessage]], ViewStamp]
 """Makes the stamp of a view from its messages."""
 
-_MISSING = missing_result(Call("call_of_twenty_four_char", "a_tool_of_twenty", 0), ai_message_id=None)
+_MISSING = missing_result(
+    Call("call_of_twenty_four_char", "a_tool_of_twenty", 0), ai_message_id=None
+)
 """A result made up for a call without one, which is measured to decide."""
 
 _STUB_MIN = HistoryPolicy().stub_min_tokens
@@ -65,10 +67,15 @@ class ActiveRows:
     def results_before(self, index: int, left: Sequence[range] = ()) -> tuple[LeftOut, ...]:
         """Return the newest named messages before a row and in later steps that are left out, newest first."""
         if self._named[0] is not self.rows:
-            self._named = self.rows, [at for at, row in enumerate(self.rows) if row.message.is_named]
+            self._named = (
+                self.rows,
+                [at for at, row in enumerate(self.rows) if row.message.is_named],
+            )
         named = self._named[1]
         end = bisect_left(named, index)
-        places = [at for step in reversed(left) for at in reversed(step) if self.rows[at].message.is_named]
+        places = [
+            at for step in reversed(left) for at in reversed(step) if self.rows[at].message.is_named
+        ]
         places += reversed(named[max(0, end - NOTE_RESULTS) : end])
         own = [LeftOut(self.rows[at].message.ordinal, self.rows[at].message.name) for at in places]
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
@@ -89,15 +96,26 @@ class ActiveRows:
         """The row at which the first whole turn begins."""
         if self.is_complete:
             return 0 if self.summary else len(leading_system(self.rows))
-        return next((index for index, row in enumerate(self.rows) if row.message.begins_turn), len(self.rows))
+        return next(
+            (index for index, row in enumerate(self.rows) if row.message.begins_turn),
+            len(self.rows),
+        )
 
     def note(self, index: int, left: Sequence[range], counter: TokenCounter) -> Shown | None:
         """Return the note of a view that begins with a row and leaves out some later steps, None if it needs none."""
         turns = self.turns_before(index) if self.rows else 0
         if not turns and not left:
             return None
-        first = self.rows[index].message.ordinal if index < len(self.rows) else self.rows[-1].message.ordinal + 1
-        key = first, turns, *(self.rows[at].message.ordinal for step in left for at in (step.start, step.stop - 1))
+        first = (
+            self.rows[index].message.ordinal
+            if index < len(self.rows)
+            else self.rows[-1].message.ordinal + 1
+        )
+        key = (
+            first,
+            turns,
+            *(self.rows[at].message.ordinal for step in left for at in (step.start, step.stop - 1)),
+        )
         if key not in self.kept_notes:
             names = [left_out.name for left_out in self.results_before(index, left)]
             message = make_note((turns, len(left)), names, first=first)
@@ -107,10 +125,17 @@ class ActiveRows:
 
 def sized(active: ActiveRows, decoder: Decoder, *, begin: int) -> SizedLog:
     """Return the turns from a row on with their sizes under the decoder's policy."""
-    policy, counter = decoder.policy, decoder.counter
-    is_default = (policy.shorten_over, policy.media) == (None, "finished_turns") and policy.stub_min_tokens >= _STUB_MIN
+    policy = decoder.policy
+    counter = decoder.counter
+    is_default = (policy.shorten_over, policy.media) == (
+        None,
+        "finished_turns",
+    ) and policy.stub_min_tokens >= _STUB_MIN
     sizers = Sizers(
-        None if is_default else decoder.size, decoder.size_cut, _missing_tokens(counter), decoder.size_made_up
+        None if is_default else decoder.size,
+        decoder.size_cut,
+        _missing_tokens(counter),
+        decoder.size_made_up,
     )
     fixed = sum(count(counter, message) for message in active.summary_messages)
     fixed += sum(message.tokens for message in active.system or ())
@@ -144,7 +169,11 @@ def past_decision(active: ActiveRows, decoder: Decoder, marks: ViewMarks) -> Dec
 def _begin(active: ActiveRows, start: int) -> int:
     """Return the row at which a start is, or the first whole turn after it."""
     index = bisect_left(active.rows, start, key=lambda row: row.message.ordinal)
-    is_here = not active.is_complete and index < len(active.rows) and active.rows[index].message.ordinal == start
+    is_here = (
+        not active.is_complete
+        and index < len(active.rows)
+        and active.rows[index].message.ordinal == start
+    )
     return index if is_here else max(active.begin, index)
 
 
@@ -152,10 +181,15 @@ def view_of(active: ActiveRows, decision: Decision, decoder: Decoder) -> View:
     """Make the view of a decision; see `render.build_view`. Equal arguments give equal views."""
     notes: list[Shown] = [(message, Look(None)) for message in active.summary_messages]
     if note := active.note(decision.begin, decision.left, decoder.counter):
-        own = {"additional_kwargs": mark("note"), "response_metadata": {}}  # `deep` takes six times as long
+        own = {
+            "additional_kwargs": mark("note"),
+            "response_metadata": {},
+        }  # `deep` takes six times as long
         notes.append((note[0].model_copy(update=own), note[1]))
     rows = active.rows[decision.begin :]
-    return build_view(rows, decision.shown, decoder=decoder, system=active.system or (), notes=notes)
+    return build_view(
+        rows, decision.shown, decoder=decoder, system=active.system or (), notes=notes
+    )
 
 
 def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:
@@ -174,5 +208,6 @@ def _stamp(
     sums = dict.fromkeys(PARTS, 0)
     for part, size in zip(parts_of(messages[: len(sizes)], smaller), sizes, strict=False):
         sums[part] += size
-    digest, options = digest_of_messages(messages), changed_options(policy)
+    digest = digest_of_messages(messages)
+    options = changed_options(policy)
     return ViewStamp(digest=digest, policy=options, parts=ViewParts(**sums), **identity)

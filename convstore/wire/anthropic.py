@@ -27,7 +27,11 @@ _IMAGE_CHARACTERS: Final = 5 * 1024 * 1024
 _HOSTED_ID: Final = re.compile(r"srvtoolu_[a-zA-Z0-9_]+")
 _HOSTED_RESULTS: Final = frozenset(
     {
-        *("bash_code_execution_tool_result", "code_execution_tool_result", "text_editor_code_execution_tool_result"),
+        *(
+            "bash_code_execution_tool_result",
+            "code_execution_tool_result",
+            "text_editor_code_execution_tool_result",
+        ),
         *("tool_search_tool_result", "web_fetch_tool_result", "web_search_tool_result"),
     }
 )
@@ -50,7 +54,8 @@ def to_anthropic(
     steps = _joined(steps)
     head = next((at for at, step in enumerate(steps) if step.role not in _SYSTEM), len(steps))
     system = [block for step in steps[:head] for block in step.content(lambda _: None)]
-    made, finished = list[dict[str, Any]](), 0
+    made = list[dict[str, Any]]()
+    finished = 0
     for step in steps[head:]:
         finished = finished if step.is_open else len(made) + 1 + bool(step.results)
         made += _messages(step)
@@ -79,11 +84,15 @@ def _messages(step: Step) -> Iterator[dict[str, Any]]:
         if problem := _problem(step):
             step.withhold(problem)
         content = [block for part in step.parts if (block := _block(part, step))]
-        if content and content[-1]["type"] == "text":  # the API rejects white space at the end of the last answer
+        if (
+            content and content[-1]["type"] == "text"
+        ):  # the API rejects white space at the end of the last answer
             content[-1]["text"] = content[-1]["text"].rstrip()
     else:
         content = step.content(_media if step.role == "user" else lambda _: None)
-        content = [{"type": "text", "text": INSTRUCTION}, *content] if step.role in _SYSTEM else content
+        content = (
+            [{"type": "text", "text": INSTRUCTION}, *content] if step.role in _SYSTEM else content
+        )
     role = "assistant" if step.role == "assistant" else "user"
     yield {"role": role, "content": content_of(content) or NO_TEXT}
     if step.results:
@@ -94,7 +103,11 @@ def _problem(step: Step) -> str:
     """Return why the reasoning of a message cannot go, "" if all of it can."""
     thoughts = [at for at, part in enumerate(step.parts) if is_reasoning(part)]
     provider = step.message.response_metadata.get("model_provider") or "anthropic"
-    if provider != "anthropic" or not all(_thought(step.parts[at]) for at in thoughts) or step.reasoning:
+    if (
+        provider != "anthropic"
+        or not all(_thought(step.parts[at]) for at in thoughts)
+        or step.reasoning
+    ):
         return "it has no signature of Anthropic"
     is_followed = any(
         isinstance(part, Text | WireCall) or (isinstance(part, Block) and _is_paired(part, step))
@@ -108,14 +121,21 @@ def _thought(part: Part | WireCall) -> dict[str, Any] | None:
     block = part.block if isinstance(part, Block) else {}
     names = _SIGNED.get(str(block.get("type")), ())
     found = {name: block.get(name) for name in names}
-    is_signed = names and all(isinstance(value, str) for value in found.values()) and found[names[-1]]
+    is_signed = (
+        names and all(isinstance(value, str) for value in found.values()) and found[names[-1]]
+    )
     return {"type": block["type"], **found} if is_signed else None
 
 
 def _block(part: Part | WireCall, step: Step) -> dict[str, Any] | None:
     """Return the block of a part of an answer, None for one that is not sent."""
     if isinstance(part, WireCall):
-        return {"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.arguments)}
+        return {
+            "type": "tool_use",
+            "id": part.id,
+            "name": part.name,
+            "input": json.loads(part.arguments),
+        }
     if not isinstance(part, Block):
         return {"type": "text", "text": part.text} if isinstance(part, Text) else None
     if part.kind == "reasoning":
@@ -136,7 +156,9 @@ def _is_paired(part: Block, step: Step) -> bool:
     results = [block.block.get("tool_use_id") for block in others if block.type in _HOSTED_RESULTS]
     own = part.block.get("id" if part.type == "server_tool_use" else "tool_use_id")
     is_whole = calls.count(own) == results.count(own) == 1
-    is_going_on = step.is_open and is_paused(step.message) and calls.count(own) == 1 and own not in results
+    is_going_on = (
+        step.is_open and is_paused(step.message) and calls.count(own) == 1 and own not in results
+    )
     return (is_whole or is_going_on) and _HOSTED_ID.fullmatch(str(own)) is not None
 
 
@@ -153,18 +175,30 @@ def _media(media: Media) -> dict[str, Any] | None:
     is_image = media.kind == "image"
     is_small = not is_image or len(media.data) <= _IMAGE_CHARACTERS
     source: dict[str, str] | None = None
-    if media.data and is_small and media.mime_type in (IMAGES if is_image else ("application/pdf",)):
+    if (
+        media.data
+        and is_small
+        and media.mime_type in (IMAGES if is_image else ("application/pdf",))
+    ):
         source = {"type": "base64", "media_type": media.mime_type, "data": media.data}
-    elif media.url.startswith("https:") and (is_image or media.mime_type in ("", "application/pdf")):
+    elif media.url.startswith("https:") and (
+        is_image or media.mime_type in ("", "application/pdf")
+    ):
         source = {"type": "url", "url": media.url}
     elif media.file_id.startswith("file_"):
         source = {"type": "file", "file_id": media.file_id}
     title = {"title": media.name[:500]} if media.name and not is_image else {}
     is_known = source is not None and media.kind in ("image", "file")
-    return {"type": "image" if is_image else "document", "source": source, **title} if is_known else None
+    return (
+        {"type": "image" if is_image else "document", "source": source, **title}
+        if is_known
+        else None
+    )
 
 
-def _mark(system: list[dict[str, Any]], messages: list[dict[str, Any]], finished: int, ttl: str) -> None:
+def _mark(
+    system: list[dict[str, Any]], messages: list[dict[str, Any]], finished: int, ttl: str
+) -> None:
     """Mark the end of the system messages, of the finished turns and of the view: three of the four marks allowed."""
     control: Any = {"type": "ephemeral", "ttl": ttl}
     if system:

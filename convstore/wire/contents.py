@@ -15,7 +15,15 @@ from convstore.values.json_form import valid_text
 from convstore.wire.parts import Block, Media, Text, parts_of
 from convstore.wire.requests import Dropped
 
-_TEXTS = ("thinking", "reasoning", "reasoning_content", "reasoningContent", "reasoningText", "text", "content")
+_TEXTS = (
+    "thinking",
+    "reasoning",
+    "reasoning_content",
+    "reasoningContent",
+    "reasoningText",
+    "text",
+    "content",
+)
 _BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 """Keys of ``additional_kwargs`` in which gateways put reasoning; the first one with a text counts."""
 
@@ -47,7 +55,11 @@ class ContentReader:
 
     def other(self, message: BaseMessage, block: Block) -> Iterator[dict[str, Any]]:
         """Yield what the framework has for another block; by default nothing, but a report."""
-        calls = (*message.tool_calls, *message.invalid_tool_calls) if isinstance(message, AIMessage) else ()
+        calls = (
+            (*message.tool_calls, *message.invalid_tool_calls)
+            if isinstance(message, AIMessage)
+            else ()
+        )
         if block.kind != "call" or block.id not in {call["id"] for call in calls}:
             name = "reasoning" if block.kind == "reasoning" else block.type or "block"
             self.drop(message, name, "the framework has no part for it")
@@ -63,7 +75,11 @@ class ContentReader:
 
     def without_file(self, message: BaseMessage, media: Media) -> str:
         """Report a file, and return the text that names it."""
-        self.drop(message, media.kind, "the framework has no part for such a file in a message of this kind")
+        self.drop(
+            message,
+            media.kind,
+            "the framework has no part for such a file in a message of this kind",
+        )
         return media.description
 
     def drop(self, message: BaseMessage, part: str, reason: str) -> None:
@@ -79,12 +95,28 @@ def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:
     """
     part = {"type": "reasoning", "text": valid_text(_text_in(block)), "state": "done"}
     levels = *(block[key] for key in ("extras", *_TEXTS) if isinstance(block.get(key), dict)), block
-    fields = {key: value for level in levels for key, value in level.items() if isinstance(value, str) and value}
-    encrypted, item = fields.get("encrypted_content"), fields.get("id")
+    fields = {
+        key: value
+        for level in levels
+        for key, value in level.items()
+        if isinstance(value, str) and value
+    }
+    encrypted = fields.get("encrypted_content")
+    item = fields.get("id")
     proofs = (
         ("openai", {"reasoningEncryptedContent": encrypted, "itemId": item if encrypted else None}),
-        ("anthropic", {"redactedData": fields.get("data") if block.get("type") == "redacted_thinking" else None}),
-        ("google", {"thoughtSignature": fields.get("thoughtSignature") or fields.get("thought_signature")}),
+        (
+            "anthropic",
+            {
+                "redactedData": fields.get("data")
+                if block.get("type") == "redacted_thinking"
+                else None
+            },
+        ),
+        (
+            "google",
+            {"thoughtSignature": fields.get("thoughtSignature") or fields.get("thought_signature")},
+        ),
         ("anthropic", {"signature": fields.get("signature")}),
     )
     for provider, given in proofs:
@@ -98,7 +130,11 @@ def _reasoning_beside(message: BaseMessage) -> Iterator[dict[str, Any]]:
     for key in _BESIDE:
         value = message.additional_kwargs.get(key)
         blocks = [{"text": value}] if isinstance(value, str) and value else value
-        if found := [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []:
+        if (
+            found := [block for block in blocks if isinstance(block, dict)]
+            if isinstance(blocks, list)
+            else []
+        ):
             yield from map(reasoning_part, found)
             return
 
@@ -108,5 +144,7 @@ def _text_in(value: Any) -> str:
     if isinstance(value, list):
         return "\n\n".join(filter(None, map(_text_in, value)))
     if isinstance(value, Mapping):
-        return next((text for key in ("summary", *_TEXTS) if (text := _text_in(value.get(key)))), "")
+        return next(
+            (text for key in ("summary", *_TEXTS) if (text := _text_in(value.get(key)))), ""
+        )
     return value if isinstance(value, str) else ""

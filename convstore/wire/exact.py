@@ -30,7 +30,9 @@ def marked(own: dict[str, Any], *messages: BaseMessage) -> dict[str, Any]:
     exact = json.dumps(own)
     try:
         held = _held_by(messages)
-        short: dict[str, Any] = _without(own, {json.dumps(value): key for key, value in held.items()})
+        short: dict[str, Any] = _without(
+            own, {json.dumps(value): key for key, value in held.items()}
+        )
         if "exact" not in own and json.dumps(_filled(short, held)) == exact:
             return short
     except (LookupError, RecursionError):  # it has references of its own, or is nested very deep
@@ -67,19 +69,29 @@ def _filled(node: Any, held: dict[str, Any]) -> Any:
 
 def _held_by(messages: Sequence[BaseMessage]) -> dict[str, Any]:
     """Return the values that references name; those of messages after the first one begin with its number."""
-    return {f"{at}:{key}" if at else key: value for at, each in enumerate(messages) for key, value in _held_in(each)}
+    return {
+        f"{at}:{key}" if at else key: value
+        for at, each in enumerate(messages)
+        for key, value in _held_in(each)
+    }
 
 
 def _held_in(message: BaseMessage) -> Iterator[tuple[str, Any]]:
     """Yield the values of a message: long texts, its content, texts, files, arguments of calls."""
-    yield from ((f"long.{at}", text) for at, text in enumerate(_texts_in(message.content)) if len(text) >= _LONG)
+    yield from (
+        (f"long.{at}", text)
+        for at, text in enumerate(_texts_in(message.content))
+        if len(text) >= _LONG
+    )
     if isinstance(message, ToolMessage) and isinstance(message.content, str):
         with suppress(ValueError):
             yield "json", json.loads(message.content)
     yield "content", message.content
     for at, block in enumerate(message.content if isinstance(message.content, list) else ()):
         values = block if isinstance(block, dict) else {"text": block}
-        yield from ((f"{at}.{key}", values[key]) for key in ("text", "reasoning", "url") if key in values)
+        yield from (
+            (f"{at}.{key}", values[key]) for key in ("text", "reasoning", "url") if key in values
+        )
         if "base64" in values:
             yield f"{at}.base64", values["base64"].translate(_URL_SAFE)
             yield f"{at}.uri", f"data:{values.get('mime_type')};base64,{values['base64']}"
@@ -92,5 +104,7 @@ def _texts_in(value: Any) -> Iterator[str]:
     """Yield the texts anywhere in a value."""
     if isinstance(value, str):
         yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for inner in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from _texts_in(inner)

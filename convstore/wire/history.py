@@ -46,7 +46,9 @@ class History(Value):
         """
         return self.stamp_for(self.messages)
 
-    def stamp_for(self, messages: Sequence[BaseMessage], *, entry: int = 0, adapted: bool = False) -> ViewStamp | None:
+    def stamp_for(
+        self, messages: Sequence[BaseMessage], *, entry: int = 0, adapted: bool = False
+    ) -> ViewStamp | None:
         """Return the stamp of this view after it was extended or changed for a model.
 
         Args:
@@ -59,10 +61,14 @@ class History(Value):
         stamp = self._stamp(messages)
         changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
         if entry or adapted or len(messages) != len(self.messages):
-            changes["ordinal"] = 0  # the model may have seen messages that were appended since the load
+            changes["ordinal"] = (
+                0  # the model may have seen messages that were appended since the load
+            )
         return stamp.model_copy(update=changes)
 
-    def to_openai(self, *, api: Literal["chat", "responses"] = "chat", model: str | None = None) -> OpenAIMessages:
+    def to_openai(
+        self, *, api: Literal["chat", "responses"] = "chat", model: str | None = None
+    ) -> OpenAIMessages:
         """Return the view as `messages` of OpenAI's Chat Completions, or as `input` of its Responses API.
 
         The API accepts them, whatever wrote the log. `.dropped` of the list names the parts that it has no place for.
@@ -81,7 +87,9 @@ class History(Value):
             raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
         return (to_chat if api == "chat" else to_responses)(self.messages, model=model)
 
-    def to_anthropic(self, *, cache: Literal["5m", "1h"] | None = None, model: str | None = None) -> AnthropicMessages:
+    def to_anthropic(
+        self, *, cache: Literal["5m", "1h"] | None = None, model: str | None = None
+    ) -> AnthropicMessages:
         """Return the view as the arguments `messages` and `system` of Anthropic's API, to pass with ``**``.
 
         `system` is missing without leading system messages; a later one becomes a user message in its place. Thinking

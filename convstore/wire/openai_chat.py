@@ -45,12 +45,20 @@ def to_chat(messages: Sequence[BaseMessage], *, model: str | None = None) -> Ope
 
 def media_part(media: Media) -> dict[str, Any] | None:
     """Return the content part of an image, audio or a file, None for one that the API does not take."""
-    if media.kind == "image" and (url := media.data_url if media.mime_type in IMAGES else media.url):
+    if media.kind == "image" and (
+        url := media.data_url if media.mime_type in IMAGES else media.url
+    ):
         return {"type": "image_url", "image_url": {"url": url}}
     if media.kind == "audio" and media.data and media.mime_type in _AUDIO:
-        return {"type": "input_audio", "input_audio": {"data": media.data, "format": _AUDIO[media.mime_type]}}
+        return {
+            "type": "input_audio",
+            "input_audio": {"data": media.data, "format": _AUDIO[media.mime_type]},
+        }
     if media.data and media.mime_type == "application/pdf":
-        return {"type": "file", "file": {"file_data": media.data_url, "filename": media.name or "file.pdf"}}
+        return {
+            "type": "file",
+            "file": {"file_data": media.data_url, "filename": media.name or "file.pdf"},
+        }
     is_upload = media.kind == "file" and media.file_id.startswith("file-")
     return {"type": "file", "file": {"file_id": media.file_id}} if is_upload else None
 
@@ -60,8 +68,16 @@ def _message(step: Step) -> dict[str, Any]:
         if isinstance(part, Block):
             step.drop(part.type, "Chat Completions does not know it")
     content = content_of(step.content(media_part if step.role == "user" else lambda _: None))
-    fields = {"role": step.role, "content": content or (None if step.results else NO_TEXT), **step.reasoning}
-    name = "" if step.message.type == "function" else _NOT_IN_NAMES.sub("_", valid_text(step.message.name or ""))[:64]
+    fields = {
+        "role": step.role,
+        "content": content or (None if step.results else NO_TEXT),
+        **step.reasoning,
+    }
+    name = (
+        ""
+        if step.message.type == "function"
+        else _NOT_IN_NAMES.sub("_", valid_text(step.message.name or ""))[:64]
+    )
     calls = [_call(result.call) for result in step.results]
     return fields | ({"name": name} if name else {}) | ({"tool_calls": calls} if calls else {})
 
@@ -69,7 +85,11 @@ def _message(step: Step) -> dict[str, Any]:
 def _call(call: WireCall) -> dict[str, Any]:
     if call.input is not None:
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.input}}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 def _results(step: Step) -> Iterator[dict[str, Any]]:
@@ -78,7 +98,10 @@ def _results(step: Step) -> Iterator[dict[str, Any]]:
     for result in step.results:
         step.drop_status(result)
         moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
-        named = [part if isinstance(part, Text) else Text(part.plain_text or part.description) for part in result.parts]
+        named = [
+            part if isinstance(part, Text) else Text(part.plain_text or part.description)
+            for part in result.parts
+        ]
         content = step.content(media_part, result._replace(parts=[*named]))
         yield {"role": "tool", "tool_call_id": result.call.id, "content": content_of(content)}
     if moved:

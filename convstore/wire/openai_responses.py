@@ -32,7 +32,11 @@ def to_responses(messages: Sequence[BaseMessage], *, model: str | None = None) -
     made: list[dict[str, Any]] = []
     ids: set[str] = set()
     for step in steps:
-        made += list(_assistant(step, ids)) or [_said(NO_TEXT)] if step.role == "assistant" else [_message(step)]
+        made += (
+            list(_assistant(step, ids)) or [_said(NO_TEXT)]
+            if step.role == "assistant"
+            else [_message(step)]
+        )
         made += [_output(step, result) for result in step.results]
     return OpenAIMessages(made, dropped)
 
@@ -57,8 +61,12 @@ def _problem(step: Step, ids: set[str]) -> str:
     for part, following in zip(step.parts, [*step.parts[1:], None], strict=False):
         if not isinstance(part, Block) or part.kind != "reasoning":
             continue
-        own, lists = part.block.get("id"), [part.block.get("summary"), part.block.get("content") or []]
-        is_valid = all(isinstance(items, list) and all(isinstance(text, dict) for text in items) for items in lists)
+        own = part.block.get("id")
+        lists = [part.block.get("summary"), part.block.get("content") or []]
+        is_valid = all(
+            isinstance(items, list) and all(isinstance(text, dict) for text in items)
+            for items in lists
+        )
         is_own = isinstance(own, str) and own.startswith("rs_") and own not in seen
         if not (is_valid and is_own and part.block.get("encrypted_content")):
             return "it is not encrypted reasoning of OpenAI"
@@ -71,11 +79,14 @@ def _problem(step: Step, ids: set[str]) -> str:
 def _own_id(part: Part | WireCall, step: Step) -> str:
     """Return the id that OpenAI gave the item of a part, "" without one."""
     if isinstance(part, WireCall):
-        own, prefix = part.item_id, "fc_" if part.input is None else "ctc_"
+        own = part.item_id
+        prefix = "fc_" if part.input is None else "ctc_"
     elif isinstance(part, Block):
-        own, prefix = str(part.block.get("id")), "rs_"
+        own = str(part.block.get("id"))
+        prefix = "rs_"
     else:
-        own, prefix = (isinstance(part, Text) and part.id) or step.message.id or "", "msg_"
+        own = (isinstance(part, Text) and part.id) or step.message.id or ""
+        prefix = "msg_"
     return own if own.startswith(prefix) else ""
 
 
@@ -88,11 +99,20 @@ def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
             return {"type": "custom_tool_call", **item, "input": part.input}
         return {"type": "function_call", **item, "arguments": part.arguments}
     if isinstance(part, Block):
-        return {key: value for key in _REASONING_FIELDS if (value := part.block.get(key)) is not None}
+        return {
+            key: value for key in _REASONING_FIELDS if (value := part.block.get(key)) is not None
+        }
     text = part.text if isinstance(part, Text) else part.description
     if id_:
-        own |= {"status": "completed", "content": [{"type": "output_text", "text": text, "annotations": []}]}
-    return _said(text) | own | ({"phase": part.phase} if isinstance(part, Text) and part.phase in _PHASES else {})
+        own |= {
+            "status": "completed",
+            "content": [{"type": "output_text", "text": text, "annotations": []}],
+        }
+    return (
+        _said(text)
+        | own
+        | ({"phase": part.phase} if isinstance(part, Text) and part.phase in _PHASES else {})
+    )
 
 
 def _said(text: str) -> dict[str, Any]:
@@ -101,7 +121,9 @@ def _said(text: str) -> dict[str, Any]:
 
 def _message(step: Step) -> dict[str, Any]:
     """Return a message of a user, the system or a developer."""
-    content = step.content(_media_part if step.role == "user" else lambda _: None, kind="input_text")
+    content = step.content(
+        _media_part if step.role == "user" else lambda _: None, kind="input_text"
+    )
     return {"type": "message", "role": step.role, "content": content_of(content) or NO_TEXT}
 
 
@@ -115,7 +137,9 @@ def _output(step: Step, result: Result) -> dict[str, Any]:
 def _media_part(media: Media) -> dict[str, Any] | None:
     """Return the input part of an image or a file, None for one that the API does not take."""
     is_image = media.kind == "image"
-    data = media.data_url if media.mime_type in (IMAGES if is_image else ("application/pdf",)) else ""
+    data = (
+        media.data_url if media.mime_type in (IMAGES if is_image else ("application/pdf",)) else ""
+    )
     upload = {"file_id": media.file_id} if media.file_id.startswith("file-") else None
     if is_image:
         where = {"image_url": data or media.url} if data or media.url else upload

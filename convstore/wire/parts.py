@@ -20,8 +20,18 @@ from convstore.messages.tool_calls import CALL_BLOCKS
 from convstore.sources.detection import parse_json
 from convstore.values.json_form import has_few_levels, is_json, valid_text
 
-_CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id")
-_MEDIA_HOLDERS: Final = ("extras", "metadata", "source", "image_url", "video_url", "input_audio", "file")
+_CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(
+    ("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id"
+)
+_MEDIA_HOLDERS: Final = (
+    "extras",
+    "metadata",
+    "source",
+    "image_url",
+    "video_url",
+    "input_audio",
+    "file",
+)
 _MAX_LEVELS: Final = 100
 """Maximum nesting of values that are shown as JSON; pydantic writes none with more than 255."""
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
@@ -90,7 +100,9 @@ def parts_of(message: BaseMessage) -> list[Part]:
     """
     content: Any = message.content
     blocks = content if isinstance(content, list) else [content]
-    own = message.additional_kwargs.get("reasoning")  # where langchain-openai may keep an item of the Responses API
+    own = message.additional_kwargs.get(
+        "reasoning"
+    )  # where langchain-openai may keep an item of the Responses API
     blocks = [own, *blocks] if isinstance(own, dict) and is_reasoning(own) else blocks
     parts = [part for block in blocks if (part := _part_of(block)) is not None]
     if not any(isinstance(part, Text) and part.text.strip() for part in parts):
@@ -125,7 +137,9 @@ def parsed_value(text: str) -> Any:
 
 
 def _is_shown(value: Any) -> bool:
-    return (not isinstance(value, dict | list) or has_few_levels(value, _MAX_LEVELS)) and is_json(value)
+    return (not isinstance(value, dict | list) or has_few_levels(value, _MAX_LEVELS)) and is_json(
+        value
+    )
 
 
 def _part_of(block: Any) -> Part | None:
@@ -136,8 +150,14 @@ def _part_of(block: Any) -> Part | None:
     if kind == "non_standard":
         return _part_of(block.get("value"))
     if is_reasoning(block):
-        if signature := _text(block.get("extras"), "signature"):  # LangChain's standard form of Anthropic's thinking
-            block = {"type": "thinking", "thinking": _text(block, "reasoning"), "signature": signature}
+        if signature := _text(
+            block.get("extras"), "signature"
+        ):  # LangChain's standard form of Anthropic's thinking
+            block = {
+                "type": "thinking",
+                "thinking": _text(block, "reasoning"),
+                "signature": signature,
+            }
         return Block("reasoning", _sendable(block))
     if key := _CALL_BLOCKS.get(kind):
         return Block("call", block, _text(block, key))
@@ -179,13 +199,17 @@ def _media(block: dict[str, Any]) -> Media:
     """Return a media block of any format; data that is not Base64 is left out."""
     inner = [block[key] for key in _MEDIA_HOLDERS if isinstance(block.get(key), dict)]
     given = {key: value for part in (block, *inner) for key, value in part.items()}
-    fields = {key: b64encode(value).decode() if isinstance(value, bytes) else value for key, value in given.items()}
+    fields = {
+        key: b64encode(value).decode() if isinstance(value, bytes) else value
+        for key, value in given.items()
+    }
     url = _text(fields, "url", "image_url", "file_url", "video_url")
     data = _text(fields, "base64", "data", "file_data")
     mime_type = _text(fields, "mime_type", "media_type").lower()
     if (written := data if data.startswith("data:") else url).startswith("data:"):
         head, _, data = written.partition(",")
-        mime_type, url = head[5:].partition(";")[0].lower() or mime_type, ""
+        mime_type = head[5:].partition(";")[0].lower() or mime_type
+        url = ""
     if not mime_type and (form := _text(fields, "format")):
         mime_type = f"audio/{form}"
     is_id = fields.get("source_type") == "id" or fields.get("type") == "id"

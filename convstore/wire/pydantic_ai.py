@@ -18,12 +18,19 @@ from convstore.wire.contents import ContentReader
 from convstore.wire.parts import Media
 
 JSON: TypeAlias = dict[str, Any]
-_URLS: Final = {"image-url": "image/*", "audio-url": "audio/*", "video-url": "video/*", "document-url": ""}
+_URLS: Final = {
+    "image-url": "image/*",
+    "audio-url": "audio/*",
+    "video-url": "video/*",
+    "document-url": "",
+}
 _FILES: Final = frozenset({*_URLS, "binary", "uploaded-file"})
 _SIGNATURES: Final = ("signature", "reasoningEncryptedContent", "thoughtSignature", "redactedData")
 
 
-def read_pydantic_ai(message: Mapping[str, Any], *, whole: bool = False) -> Iterator[tuple[BaseMessage, list[JSON]]]:
+def read_pydantic_ai(
+    message: Mapping[str, Any], *, whole: bool = False
+) -> Iterator[tuple[BaseMessage, list[JSON]]]:
     """Yield the messages that a request or a response becomes, each with its parts.
 
     Parts that no model reads join a neighbour. A request without a prompt or a result becomes no message.
@@ -56,11 +63,17 @@ def _prompt(part: Mapping[str, Any], *, whole: bool) -> BaseMessage | None:
         case {"part_kind": "system-prompt", "content": content}:
             return SystemMessage(content)
         case {"part_kind": "user-prompt", "content": content}:
-            return HumanMessage(content if isinstance(content, str) else content_of([*_blocks(content, whole=whole)]))
+            return HumanMessage(
+                content
+                if isinstance(content, str)
+                else content_of([*_blocks(content, whole=whole)])
+            )
         case {"part_kind": "tool-return" | "retry-prompt", "tool_name": str()}:
             return _result(part)
         case {"part_kind": "retry-prompt" | "retry-feedback", "content": content}:
-            return HumanMessage(f"Validation feedback:\n{text_of(content)}\n\nFix the errors and try again.")
+            return HumanMessage(
+                f"Validation feedback:\n{text_of(content)}\n\nFix the errors and try again."
+            )
         case {"part_kind": "compaction", "content": str(text)}:
             return HumanMessage(text)
     return None
@@ -70,7 +83,8 @@ def _result(part: Mapping[str, Any]) -> ToolMessage:
     """Return the result of a call: its data as text, then its files."""
     content = part["content"]
     items = content if isinstance(content, list) else [content]
-    files, rest = [item for item in items if _is_file(item)], [item for item in items if not _is_file(item)]
+    files = [item for item in items if _is_file(item)]
+    rest = [item for item in items if not _is_file(item)]
     data = content if not files else rest[0] if len(rest) == 1 else rest
     text = {"type": "text", "text": text_of(data) if rest and data is not None else ""}
     has_failed = part["part_kind"] == "retry-prompt" or part.get("outcome", "success") != "success"
@@ -88,15 +102,21 @@ def _is_file(item: Any) -> bool:
 
 
 def _answer(message: Mapping[str, Any], *, whole: bool) -> AIMessage:
-    parts, model, usage = message["parts"], message.get("model_name"), message.get("usage") or {}
+    parts = message["parts"]
+    model = message.get("model_name")
+    usage = message.get("usage") or {}
     calls = [part for part in parts if part["part_kind"] == "tool-call"]
     counts = {name: usage.get(name) or 0 for name in ("input_tokens", "output_tokens")}
-    counted: Any = {**counts, "total_tokens": sum(counts.values())} if any(counts.values()) else None
+    counted: Any = (
+        {**counts, "total_tokens": sum(counts.values())} if any(counts.values()) else None
+    )
     return AIMessage(
         content_of([block for part in parts for block in _said(part, whole=whole)]),
         usage_metadata=counted,
         response_metadata={"model_name": model} if model else {},
-        **in_two_lists(read_call(call["tool_name"], call.get("args"), call["tool_call_id"]) for call in calls),
+        **in_two_lists(
+            read_call(call["tool_name"], call.get("args"), call["tool_call_id"]) for call in calls
+        ),
     )
 
 
@@ -110,8 +130,12 @@ def _said(part: JSON, *, whole: bool) -> Iterator[JSON]:
         ):
             yield {"type": "non_standard", "value": part}
         case {"part_kind": "thinking", "content": text}:
-            signature = part.get("signature") if part.get("provider_name") in (None, "anthropic") else None
-            yield {"type": "reasoning", "reasoning": text} | ({"extras": {"signature": signature}} if signature else {})
+            signature = (
+                part.get("signature") if part.get("provider_name") in (None, "anthropic") else None
+            )
+            yield {"type": "reasoning", "reasoning": text} | (
+                {"extras": {"signature": signature}} if signature else {}
+            )
         case {"part_kind": "file", "content": content}:
             yield from _blocks([content], whole=whole)
         case {"part_kind": kind} if whole and kind != "tool-call":
@@ -149,7 +173,9 @@ class PydanticAIWriter(ContentReader):
                 result = {"tool_name": message.name or "", "tool_call_id": message.tool_call_id}
                 outcome = "failed" if message.status == "error" else "success"
                 content = [*filter(None, [text]), *files] if files else text
-                return [{"part_kind": "tool-return", **result, "content": content, "outcome": outcome}]
+                return [
+                    {"part_kind": "tool-return", **result, "content": content, "outcome": outcome}
+                ]
             case SystemMessage():
                 return [{"part_kind": "system-prompt", "content": text}]
         return [{"part_kind": "user-prompt", "content": found if files else text}]
@@ -157,17 +183,29 @@ class PydanticAIWriter(ContentReader):
     def _part(self, message: BaseMessage, content: str | Media | JSON) -> str | JSON:
         if isinstance(content, str):
             return content
-        return self._file(message, content) if isinstance(content, Media) else _thinking_part(content)
+        return (
+            self._file(message, content) if isinstance(content, Media) else _thinking_part(content)
+        )
 
     def _file(self, message: BaseMessage, media: Media) -> str | JSON:
         """Return a file, or the text that names it."""
         named = {"identifier": media.name} if media.name else {}
         if not isinstance(message, SystemMessage):
             if media.data and media.mime_type:
-                return {"kind": "binary", "data": media.data, "media_type": media.mime_type, **named}
+                return {
+                    "kind": "binary",
+                    "data": media.data,
+                    "media_type": media.mime_type,
+                    **named,
+                }
             if media.url and not isinstance(message, AIMessage):
                 kind = "document" if media.kind == "file" else media.kind
-                return {"kind": f"{kind}-url", "url": media.url, "media_type": media.mime_type or None, **named}
+                return {
+                    "kind": f"{kind}-url",
+                    "url": media.url,
+                    "media_type": media.mime_type or None,
+                    **named,
+                }
         return self.without_file(message, media)
 
 

@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from convstore.messages.call_arguments import sanitize_arguments
 from convstore.messages.call_ids import CallIdTemplate, NewIds
@@ -99,16 +106,26 @@ class Step:
         kept = [part for part in self.parts if not is_reasoning(part)]
         if len(kept) < len(self.parts) or self.reasoning:
             self.drop("reasoning", reason)
-        self.parts, self.reasoning = kept, {}
+        self.parts = kept
+        self.reasoning = {}
 
     def content(
-        self, write: Callable[[Media], dict[str, Any] | None], result: Result | None = None, *, kind: str = "text"
+        self,
+        write: Callable[[Media], dict[str, Any] | None],
+        result: Result | None = None,
+        *,
+        kind: str = "text",
     ) -> list[dict[str, Any]]:
         """Return its texts and media, or those of a result: media as `write` does, or else as a text that names it."""
         content: list[dict[str, Any]] = []
         for part in self.parts if result is None else result.parts:
-            sent, text = None, part.text if isinstance(part, Text) else ""
-            if isinstance(part, Media) and not (text := part.plain_text) and not (sent := write(part)):
+            sent = None
+            text = part.text if isinstance(part, Text) else ""
+            if (
+                isinstance(part, Media)
+                and not (text := part.plain_text)
+                and not (sent := write(part))
+            ):
                 text = part.description
                 self.drop(part.kind, "only its description is sent", result and result.message)
             if sent or text:
@@ -128,13 +145,18 @@ def read_steps(
     """
     paired = pair(messages).messages
     begin = _question(paired)
-    asked = model or next((model_of(ai) for ai in reversed(paired[begin:]) if isinstance(ai, AIMessage)), "")
+    asked = model or next(
+        (model_of(ai) for ai in reversed(paired[begin:]) if isinstance(ai, AIMessage)), ""
+    )
     ids = NewIds(_CALL_ID, unique=True)
-    steps, dropped = list[Step](), list[Dropped]()
+    steps = list[Step]()
+    dropped = list[Dropped]()
     for index, message in enumerate(paired):
         if isinstance(message, ToolMessage):
             continue
-        step = Step(message, _role_of(message), [], _reasoning_of(message), [], index >= begin, dropped)
+        step = Step(
+            message, _role_of(message), [], _reasoning_of(message), [], index >= begin, dropped
+        )
         _fill(step, paired[index + 1 :], ids)
         if message.name and not names and message.type != "function":
             step.drop("name", "the API has no names of messages")
@@ -173,7 +195,14 @@ def arguments_text(given: Any) -> tuple[str, bool]:
 def _question(messages: Sequence[BaseMessage]) -> int:
     """Return the index of the last question, 0 without one; messages that the store generated do not count."""
     indexes = range(len(messages) - 1, -1, -1)
-    return next((at for at in indexes if isinstance(messages[at], HumanMessage) and not kind_of(messages[at])), 0)
+    return next(
+        (
+            at
+            for at in indexes
+            if isinstance(messages[at], HumanMessage) and not kind_of(messages[at])
+        ),
+        0,
+    )
 
 
 def _is_same(text: str, other: str) -> bool:
@@ -187,7 +216,11 @@ def _is_same(text: str, other: str) -> bool:
 
 def _role_of(message: BaseMessage) -> str:
     if isinstance(message, SystemMessage):
-        return "developer" if message.additional_kwargs.get("__openai_role__") == "developer" else "system"
+        return (
+            "developer"
+            if message.additional_kwargs.get("__openai_role__") == "developer"
+            else "system"
+        )
     if isinstance(message, ChatMessage):
         return message.role if message.role in _ROLES else "user"
     return "assistant" if isinstance(message, AIMessage) else "user"
@@ -195,20 +228,32 @@ def _role_of(message: BaseMessage) -> str:
 
 def _reasoning_of(message: BaseMessage) -> dict[str, Any]:
     found = {key: message.additional_kwargs.get(key) for key in _REASONING_KEYS}
-    return {key: value for key, value in found.items() if value and isinstance(value, str | list) and is_json(value)}
+    return {
+        key: value
+        for key, value in found.items()
+        if value and isinstance(value, str | list) and is_json(value)
+    }
 
 
 def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
     """Return the content of a message that no model wrote; blocks of other types as their JSON."""
-    parts = (Text(valid_text(text_of(part.block))) if isinstance(part, Block) else part for part in parts_of(message))
+    parts = (
+        Text(valid_text(text_of(part.block))) if isinstance(part, Block) else part
+        for part in parts_of(message)
+    )
     return [part for part in parts if isinstance(part, Media) or part.text.strip()]
 
 
 def _fill(step: Step, following: Sequence[BaseMessage], ids: NewIds) -> None:
     """Set the parts of a step, with each call once: where the content has it, else at the end; and its results."""
-    message, parts = step.message, step.parts
+    message = step.message
+    parts = step.parts
     if not isinstance(message, AIMessage):
-        head = [Text(f"[Result of the function {valid_text(str(message.name))}]")] if message.type == "function" else []
+        head = (
+            [Text(f"[Result of the function {valid_text(str(message.name))}]")]
+            if message.type == "function"
+            else []
+        )
         step.parts = [*head, *_texts_and_media(message)]
         return
     blocks = parts_of(message)
@@ -231,7 +276,9 @@ def _fill(step: Step, following: Sequence[BaseMessage], ids: NewIds) -> None:
 def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str, WireCall]]:
     """Yield the calls of a message in the order of their results, each with its id in the log."""
     message = step.message
-    blocks = {part.id: part for part in reversed(parts) if isinstance(part, Block) and part.kind == "call"}
+    blocks = {
+        part.id: part for part in reversed(parts) if isinstance(part, Block) and part.kind == "call"
+    }
     raw: Any = message.additional_kwargs.get("tool_calls")
     listed = [call for call in raw if isinstance(call, dict)] if isinstance(raw, list) else []
     custom = [call.get("id") for call in listed if call.get("type") == "custom"]
@@ -239,12 +286,20 @@ def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str
     given = list(_arguments(message))
     for call in calls_of(message):
         block = blocks.get(call.id, Block("call", {}))
-        own = [block.block[key] for key in ("input", "args", "arguments", "action") if key in block.block]
+        own = [
+            block.block[key]
+            for key in ("input", "args", "arguments", "action")
+            if key in block.block
+        ]
         value = given[call.position] if call.position < len(given) else next(iter(own), None)
         text, is_whole = arguments_text(value)
         if not is_whole:
             step.drop(f"arguments of {call.tool}", "they are not a JSON object")
-        free = valid_text(str(value.get("__arg1", ""))) if call.id in custom and isinstance(value, dict) else None
+        free = (
+            valid_text(str(value.get("__arg1", "")))
+            if call.id in custom and isinstance(value, dict)
+            else None
+        )
         item_id = str(block.block.get("id") or "") if block.type.endswith("_call") else ""
         name = _NOT_IN_NAMES.sub("_", call.tool)[:64] or "tool"
         yield call.id, WireCall(ids.give(call, message), name, text, free, item_id)
@@ -254,4 +309,8 @@ def _arguments(message: BaseMessage) -> Iterator[Any]:
     """Yield the arguments of the listed calls, in the order of `calls_of`."""
     if isinstance(message, AIMessage):
         yield from (call["args"] for call in message.tool_calls)
-        yield from (call["args"] for call in message.invalid_tool_calls if call.get("id") and call.get("name"))
+        yield from (
+            call["args"]
+            for call in message.invalid_tool_calls
+            if call.get("id") and call.get("name")
+        )

@@ -17,7 +17,13 @@ from convstore.messages.call_arguments import parsed_arguments
 from convstore.values.json_form import with_invalid_calls
 
 _OF_ANTHROPIC = frozenset(
-    {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
+    {
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+    }
 )
 
 
@@ -72,7 +78,9 @@ class StreamedReply:
             self._reply = self._reply or _reply_for(value)
             self._reply.add(value)
         except (AttributeError, KeyError, TypeError) as error:
-            raise InvalidInputError(f"turn.stream cannot read this chunk or event: {error!r}") from error
+            raise InvalidInputError(
+                f"turn.stream cannot read this chunk or event: {error!r}"
+            ) from error
 
     def message(self) -> Any:
         """Return the message so far, in a form that `append` takes; None before the first part of it."""
@@ -115,7 +123,9 @@ class _Text:
 
     def add(self, chunk: Any) -> None:
         if not isinstance(chunk, str):
-            raise InvalidInputError(f"a stream of strings must go on with strings, not {type(chunk).__name__}")
+            raise InvalidInputError(
+                f"a stream of strings must go on with strings, not {type(chunk).__name__}"
+            )
         self.text += chunk
 
     def message(self) -> Any:
@@ -163,7 +173,9 @@ class _OpenAIChat:
             chunk = chunk["chunk"]
         if not isinstance(chunk, Mapping) or "choices" not in chunk:
             return  # a helper event, which repeats what a chunk said
-        self._whole |= {name: chunk[name] for name in ("id", "model", "created", "usage") if chunk.get(name)}
+        self._whole |= {
+            name: chunk[name] for name in ("id", "model", "created", "usage") if chunk.get(name)
+        }
         for choice in chunk["choices"] or ():
             if choice.get("index", 0) == 0:
                 self._finish = choice.get("finish_reason") or self._finish
@@ -175,7 +187,9 @@ class _OpenAIChat:
                 self._message[name] = (self._message.get(name) or "") + said
         self.text = str(self._message["content"] or self._message.get("refusal") or "")
         for call in delta.get("tool_calls") or ():
-            known = self._calls.setdefault(call.get("index", len(self._calls)), {"type": "function", "function": {}})
+            known = self._calls.setdefault(
+                call.get("index", len(self._calls)), {"type": "function", "function": {}}
+            )
             known |= {name: call[name] for name in ("id", "type") if call.get(name)}
             for name, said in (call.get("function") or {}).items():
                 if isinstance(said, str):
@@ -183,7 +197,10 @@ class _OpenAIChat:
 
     @property
     def arguments(self) -> dict[str, str]:
-        return {str(call.get("id")): call["function"].get("arguments", "") for call in self._calls.values()}
+        return {
+            str(call.get("id")): call["function"].get("arguments", "")
+            for call in self._calls.values()
+        }
 
     def message(self) -> Any:
         calls = [
@@ -192,7 +209,10 @@ class _OpenAIChat:
             if call.get("id") and call["function"].get("name")
         ]
         message = self._message | ({"tool_calls": calls} if calls else {})
-        return {**self._whole, "choices": [{"index": 0, "finish_reason": self._finish, "message": message}]}
+        return {
+            **self._whole,
+            "choices": [{"index": 0, "finish_reason": self._finish, "message": message}],
+        }
 
 
 class _OpenAIResponses:
@@ -205,16 +225,28 @@ class _OpenAIResponses:
         self._whole: Any = None
 
     def add(self, chunk: Any) -> None:
-        kind, at = str(chunk.get("type", "")), chunk.get("output_index", 0)
-        if kind in ("response.created", "response.completed", "response.incomplete", "response.failed"):
+        kind = str(chunk.get("type", ""))
+        at = chunk.get("output_index", 0)
+        if kind in (
+            "response.created",
+            "response.completed",
+            "response.incomplete",
+            "response.failed",
+        ):
             self._begun = dict(chunk["response"])
             self._whole = self._begun if kind != "response.created" else None
         elif kind in ("response.output_item.added", "response.output_item.done"):
             self._items[at] = deepcopy(dict(chunk["item"]))  # more is added to its content
         elif kind in ("response.output_text.delta", "response.refusal.delta"):
             self.text += chunk["delta"]
-            block = {"type": "output_text", "text": ""} if "text" in kind else {"type": "refusal", "refusal": ""}
-            content = self._items.setdefault(at, {"type": "message", "role": "assistant"}).setdefault("content", [])
+            block = (
+                {"type": "output_text", "text": ""}
+                if "text" in kind
+                else {"type": "refusal", "refusal": ""}
+            )
+            content = self._items.setdefault(
+                at, {"type": "message", "role": "assistant"}
+            ).setdefault("content", [])
             if not content or content[-1].get("type") != block["type"]:
                 content.append(block)
             content[-1]["text" if "text" in kind else "refusal"] += chunk["delta"]
@@ -224,7 +256,9 @@ class _OpenAIResponses:
 
     @property
     def arguments(self) -> dict[str, str]:
-        return {str(item.get("call_id")): item.get("arguments") or "" for item in self._items.values()}
+        return {
+            str(item.get("call_id")): item.get("arguments") or "" for item in self._items.values()
+        }
 
     def message(self) -> Any:
         if self._whole is not None and self._whole.get("output"):
@@ -245,16 +279,25 @@ class _Anthropic:
         self._arguments: dict[int, str] = {}
 
     def add(self, chunk: Any) -> None:
-        kind, at = chunk.get("type"), chunk.get("index", 0)
+        kind = chunk.get("type")
+        at = chunk.get("index", 0)
         if kind == "message_start":
             self._whole = dict(chunk["message"])
         elif kind == "content_block_start":
             self._blocks[at] = dict(chunk["content_block"])
         elif kind == "content_block_delta":
-            self._take(self._blocks.setdefault(at, {"type": "text", "text": ""}), at, chunk["delta"])
+            self._take(
+                self._blocks.setdefault(at, {"type": "text", "text": ""}), at, chunk["delta"]
+            )
         elif kind == "message_delta":
-            self._whole |= {name: value for name, value in chunk["delta"].items() if value is not None}
-            usage = {name: value for name, value in (chunk.get("usage") or {}).items() if value is not None}
+            self._whole |= {
+                name: value for name, value in chunk["delta"].items() if value is not None
+            }
+            usage = {
+                name: value
+                for name, value in (chunk.get("usage") or {}).items()
+                if value is not None
+            }
             self._whole["usage"] = {**(self._whole.get("usage") or {}), **usage}
 
     def _take(self, block: dict[str, Any], at: int, delta: Mapping[str, Any]) -> None:
@@ -270,7 +313,9 @@ class _Anthropic:
 
     @property
     def arguments(self) -> dict[str, str]:
-        return {str(self._blocks.get(at, {}).get("id")): text for at, text in self._arguments.items()}
+        return {
+            str(self._blocks.get(at, {}).get("id")): text for at, text in self._arguments.items()
+        }
 
     def message(self) -> Any:
         if not self._blocks:  # as above
@@ -282,7 +327,9 @@ def _with_arguments(
     whole: Mapping[str, Any], blocks: Mapping[int, dict[str, Any]], arguments: Mapping[int, str]
 ) -> dict[str, Any]:
     """Return the message of Anthropic's blocks; calls are listed apart if the arguments of one were cut off."""
-    content, calls, is_cut = list[dict[str, Any]](), list[dict[str, Any]](), False
+    content = list[dict[str, Any]]()
+    calls = list[dict[str, Any]]()
+    is_cut = False
     for at, block in sorted(blocks.items()):
         text = arguments.get(at)
         if block.get("type") == "text" and not block.get("text"):
@@ -296,5 +343,11 @@ def _with_arguments(
             is_cut = True
         else:
             content.append({**block, "input": args})
-    made = {"type": "message", "role": "assistant", "stop_reason": None, **whole, "content": content}
+    made = {
+        "type": "message",
+        "role": "assistant",
+        "stop_reason": None,
+        **whole,
+        "content": content,
+    }
     return made | ({"tool_calls": calls} if is_cut else {})

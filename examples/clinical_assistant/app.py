@@ -106,7 +106,9 @@ def get_assistant(request: Request) -> Assistant:
     return assistant
 
 
-def get_user(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> str:
+def get_user(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> str:
     """Return the user of the token; only digests of tokens are kept."""
     digest = _digest(credentials.credentials) if credentials else ""
     user: str | None = request.app.state.users.get(digest)
@@ -169,7 +171,9 @@ def _digest(token: str) -> str:
 
 def _add_chat(app: FastAPI) -> None:
     @app.post("/chat")
-    async def chat(body: ChatRequest, user: User, request_id: RequestId, assistant: Ready) -> ChatResponse:
+    async def chat(
+        body: ChatRequest, user: User, request_id: RequestId, assistant: Ready
+    ) -> ChatResponse:
         """Save the question, answer it, and save the answer: each once, however often the request comes."""
         session = assistant.conversation(user, body.session_id)
         reply = partial(ChatResponse, session_id=body.session_id, interaction_id=request_id)
@@ -178,19 +182,29 @@ def _add_chat(app: FastAPI) -> None:
             turn = await session.get_turn(request_id)
             if answer := answer_of(turn):
                 return reply(response=answer.text, error_message=error_of(answer), is_repeated=True)
-            if turn is not None and turn.is_finished:  # another question came first; an answer can no longer be stored
+            if (
+                turn is not None and turn.is_finished
+            ):  # another question came first; an answer can no longer be stored
                 raise TurnConflictError(request_id, is_newest=False)
             # The worker that saved the question died or is still running: the first saved answer wins.
         state = await assistant.run(
-            user_input=body.message, user_id=user, session_id=body.session_id, interaction_id=request_id
+            user_input=body.message,
+            user_id=user,
+            session_id=body.session_id,
+            interaction_id=request_id,
         )
-        return reply(response=state["final_response_text"] or "", error_message=state["error_message"])
+        return reply(
+            response=state["final_response_text"] or "", error_message=state["error_message"]
+        )
 
 
 def _add_sessions(app: FastAPI) -> None:
     @app.get("/sessions")
     async def sessions(
-        user: User, assistant: Ready, cursor: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20
+        user: User,
+        assistant: Ready,
+        cursor: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
     ) -> SessionPage:
         """List the user's sessions, newest first."""
         page = await assistant.store.list_conversations(user_id=user, cursor=cursor, limit=limit)
@@ -225,7 +239,9 @@ def _add_sessions(app: FastAPI) -> None:
             for message in page
             if message.message.type in ("human", "ai") and message.message.text
         ]
-        return HistoryPage(messages=shown, next_cursor=page[0].ordinal if page and page[0].ordinal > 1 else None)
+        return HistoryPage(
+            messages=shown, next_cursor=page[0].ordinal if page and page[0].ordinal > 1 else None
+        )
 
     @app.delete("/sessions/{session_id}", status_code=204)
     async def delete(session: OwnSession) -> None:
@@ -253,7 +269,9 @@ def _add_exports(app: FastAPI) -> None:
         return await _stream(session, line, after)
 
 
-async def _stream(session: Conversation, line: Callable[[Turn], Awaitable[str]], after: int) -> Response:
+async def _stream(
+    session: Conversation, line: Callable[[Turn], Awaitable[str]], after: int
+) -> Response:
     """Stream lines; the first turn is read before the response starts, because its status is then final."""
     turns = session.turns(after=after)
     first = await anext(turns, None)
@@ -277,10 +295,16 @@ def _answers_with(status: int) -> Callable[[Request, Exception], Awaitable[Respo
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:  # noqa: ARG001 - its text is not for users
-    return JSONResponse({"detail": "the store does not answer; send the request again"}, 503, {"Retry-After": "1"})
+    return JSONResponse(
+        {"detail": "the store does not answer; send the request again"}, 503, {"Retry-After": "1"}
+    )
 
 
 async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001 - FastAPI passes it
     """Omit the input from the response, because JSON in UTF-8 may be unable to encode it."""
-    found: list[dict[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
-    return JSONResponse({"detail": [{"loc": problem["loc"], "msg": problem["msg"]} for problem in found]}, 422)
+    found: list[dict[str, Any]] = (
+        list(error.errors()) if isinstance(error, RequestValidationError) else []
+    )
+    return JSONResponse(
+        {"detail": [{"loc": problem["loc"], "msg": problem["msg"]} for problem in found]}, 422
+    )

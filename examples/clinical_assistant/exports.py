@@ -6,7 +6,12 @@ import json
 import re
 from typing import Any
 
-from langchain_core.messages import AIMessage, SystemMessage, ToolMessage, convert_to_openai_messages
+from langchain_core.messages import (
+    AIMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_openai_messages,
+)
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from clinical_assistant.graph import PROMPT, answer_of, error_of
@@ -23,7 +28,10 @@ def fine_tuning_line(turn: Turn) -> str:
     answer = answer_of(turn)
     tools = {retrieve_knowledge_base.name: convert_to_openai_tool(retrieve_knowledge_base)}
     called = [
-        call["name"] for message in turn.messages if isinstance(message, AIMessage) for call in message.tool_calls
+        call["name"]
+        for message in turn.messages
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
     ]
     if answer is None or error_of(answer) or not tools.keys() >= set(called):
         return ""
@@ -52,9 +60,15 @@ async def audit_line(chat: Conversation, turn: Turn) -> str:
 
 async def _tools(chat: Conversation, turn: Turn) -> list[dict[str, Any]]:
     """Return the calls of a turn, each with its output and the numbers of its sources."""
-    results = {message.tool_call_id: message for message in turn.messages if isinstance(message, ToolMessage)}
+    results = {
+        message.tool_call_id: message
+        for message in turn.messages
+        if isinstance(message, ToolMessage)
+    }
     records = await chat.get_tool_messages([str(message.id) for message in results.values()])
-    found = {record.tool_call_id: [source.source_id for source in record.sources] for record in records}
+    found = {
+        record.tool_call_id: [source.source_id for source in record.sources] for record in records
+    }
     return [
         {
             "tool": call["name"],
@@ -71,7 +85,9 @@ async def _tools(chat: Conversation, turn: Turn) -> list[dict[str, Any]]:
 
 async def _sources(chat: Conversation, answer: str) -> list[dict[str, Any]]:
     """Return the sources that an answer cites, from any turn, without invented numbers."""
-    cited = [int(number) for number in dict.fromkeys(re.findall(r"\[([1-9]\d{0,8})\]", answer))][:_MOST_CITED]
+    cited = [int(number) for number in dict.fromkeys(re.findall(r"\[([1-9]\d{0,8})\]", answer))][
+        :_MOST_CITED
+    ]
     titles: dict[int, str] = {}
     cursor: str | None = "" if cited else None
     while cursor is not None:

@@ -69,7 +69,9 @@ class Assistant:
         """Return a user's session; the same id of another user is another conversation."""
         return self.store.conversation(user_id=user_id, session_id=session_id)
 
-    async def run(self, *, user_input: str, user_id: str, session_id: str, interaction_id: str) -> AgentState:
+    async def run(
+        self, *, user_input: str, user_id: str, session_id: str, interaction_id: str
+    ) -> AgentState:
         """Answer a question that is already in the store."""
         start = AgentState(
             user_input=user_input,
@@ -108,7 +110,10 @@ class Assistant:
 
     def _tools(self, chat: Conversation) -> dict[str, BaseTool]:
         """Return the search, with source numbers of the session, and the retrieval tool."""
-        tools: list[BaseTool] = [number_sources(retrieve_knowledge_base, chat), chat.retrieve_previous_sources_tool()]
+        tools: list[BaseTool] = [
+            number_sources(retrieve_knowledge_base, chat),
+            chat.retrieve_previous_sources_tool(),
+        ]
         return {tool.name: tool for tool in tools}
 
     async def get_session_history(self, state: AgentState) -> dict[str, Any]:
@@ -116,7 +121,9 @@ class Assistant:
         try:
             history = await self._chat(state).load_history()
         except StoreUnavailableError:
-            _log.exception("the history of interaction %s cannot be loaded", state["interaction_id"])
+            _log.exception(
+                "the history of interaction %s cannot be loaded", state["interaction_id"]
+            )
             return {"error_message": NO_HISTORY}
         return {"conversation_history": history.messages}
 
@@ -131,9 +138,15 @@ class Assistant:
         except Exception:  # noqa: BLE001 - clients raise anything; the text may name hosts and keys
             _log.exception("the model failed in interaction %s", state["interaction_id"])
             return {"llm_response_with_actions": None, "error_message": NO_MODEL}
-        return {"llm_response_with_actions": response, "executed_tool_responses": [], "rag_context": []}
+        return {
+            "llm_response_with_actions": response,
+            "executed_tool_responses": [],
+            "rag_context": [],
+        }
 
-    def should_execute_tools(self, state: AgentState) -> Literal["execute_rag_tool", "final_response"]:
+    def should_execute_tools(
+        self, state: AgentState
+    ) -> Literal["execute_rag_tool", "final_response"]:
         """Route to the tools if all called ones exist; otherwise end the turn."""
         response = state["llm_response_with_actions"]
         if response is None or state["error_message"]:
@@ -156,7 +169,11 @@ class Assistant:
 
     async def final_response(self, state: AgentState) -> dict[str, Any]:
         """Set the text for the user: the model's answer, or the reason for its absence."""
-        response, error, turn = state["llm_response_with_actions"], state["error_message"], state["agent_turn"]
+        response, error, turn = (
+            state["llm_response_with_actions"],
+            state["error_message"],
+            state["agent_turn"],
+        )
         if response is not None and not error and not response.tool_calls:
             return {"final_response_text": response.text, "agent_turn": [*turn, response]}
         text = _SORRY
@@ -190,7 +207,10 @@ class Assistant:
             return saved | {"final_response_text": answer.text, "error_message": error_of(answer)}
         except StoreUnavailableError:
             _log.exception("the turn of interaction %s cannot be saved", state["interaction_id"])
-            return saved | {"agent_turn_interaction_id": None, "error_message": "the answer cannot be saved"}
+            return saved | {
+                "agent_turn_interaction_id": None,
+                "error_message": "the answer cannot be saved",
+            }
         return saved
 
 
@@ -201,7 +221,10 @@ def _names(response: AIMessage) -> set[str]:
 def _refusal(missing: set[str]) -> tuple[str, str]:
     """Return text for the user, and the error, when a model calls tools that are unknown or no longer allowed."""
     if not missing:
-        return "I looked that up several times and found no answer.", f"more than {MOST_ROUNDS} rounds of tool calls"
+        return (
+            "I looked that up several times and found no answer.",
+            f"more than {MOST_ROUNDS} rounds of tool calls",
+        )
     names = ", ".join(sorted(missing))
     return f"I cannot do that here: {names} is not available.", f"not available: {names}"
 

@@ -64,14 +64,22 @@ _WORDS = {title: _TITLES[title] | _words(text) for title, text in HANDBOOK.items
 def _score(title: str, words: set[str]) -> float:
     """Score a passage: rare words count more, words of the title twice."""
     found = {word: sum(word in held for held in _WORDS.values()) for word in words & _WORDS[title]}
-    return sum(math.log(len(_WORDS) / count) * (1 + (word in _TITLES[title])) for word, count in found.items())
+    return sum(
+        math.log(len(_WORDS) / count) * (1 + (word in _TITLES[title]))
+        for word, count in found.items()
+    )
 
 
 @tool(RAG_TOOL_NAME, response_format="content_and_artifact")
 def retrieve_knowledge_base(query: str) -> tuple[str, list[dict[str, str]]]:
     """Search the handbook of the ward; finds up to three passages."""
     scores = {title: _score(title, _words(query)) for title in HANDBOOK}
-    found = sorted((title for title in scores if scores[title] > 1), key=lambda title: -scores[title])[:_MOST]
+    found = sorted(
+        (title for title in scores if scores[title] > 1), key=lambda title: -scores[title]
+    )[:_MOST]
     places = {title: place for place, title in enumerate(HANDBOOK, 1)}
-    passages = [{"title": title, "url": f"{_URL}/{places[title]}", "content": HANDBOOK[title]} for title in found]
+    passages = [
+        {"title": title, "url": f"{_URL}/{places[title]}", "content": HANDBOOK[title]}
+        for title in found
+    ]
     return f"{len(passages)} passages found.", passages

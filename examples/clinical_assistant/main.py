@@ -22,7 +22,9 @@ from typing import Any
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # this file runs as a script; the others are a package
+sys.path.insert(
+    0, str(Path(__file__).parents[1])
+)  # this file runs as a script; the others are a package
 
 from clinical_assistant.app import create_app
 from clinical_assistant.model import ScriptedModel
@@ -65,13 +67,17 @@ def _describe(response: httpx.Response) -> str:
     return f"{body['response']!r}{error}{', from the log' if body['is_repeated'] else ''}"
 
 
-async def talk(ada: Client, grace: Client, stranger: Client, model: ScriptedModel, session: str) -> None:
+async def talk(
+    ada: Client, grace: Client, stranger: Client, model: ScriptedModel, session: str
+) -> None:
     """Show questions and answers, and the separation of users."""
     print("Ada asks:")
     await stranger.ask(session, "r0", "hello")
     await ada.ask(session, "r1", "How is Velorin given by mouth?")
     await ada.ask(session, "r2", "What is to be done about moonlace rash?")
-    print(f"  the model saw {', '.join(message.type for message in model.seen[-1])}; of the first result only this:")
+    print(
+        f"  the model saw {', '.join(message.type for message in model.seen[-1])}; of the first result only this:"
+    )
     print(f"    {model.seen[-1][3].text}")
     await ada.ask(session, "r3", "How was the dose of Velorin again?")
     await ada.ask(session, "r4", "Please order it.")
@@ -106,7 +112,9 @@ async def fail(ada: Client, model: ScriptedModel, session: str) -> None:
     model.before_reply = None
     await ada.ask(session, "r6", "What does the Larkmoor scale count?")
 
-    print("\nTwo questions at once: one is answered, the other has no place for its answer any more:")
+    print(
+        "\nTwo questions at once: one is answered, the other has no place for its answer any more:"
+    )
     asked_first, answered = asyncio.Event(), asyncio.Event()
 
     async def wait_for_the_other(question: str) -> None:
@@ -143,20 +151,31 @@ async def read(ada: Client, session: str) -> None:
     print(f"    {len(examples)} examples; the first: {', '.join(roles)}")
     for line in (await ada.get(f"/sessions/{session}/audit.jsonl")).text.splitlines():
         entry = json.loads(line)
-        tools = [f"{tool['tool']} ({tool['status']}) found {tool['source_ids']}" for tool in entry["tools"]]
+        tools = [
+            f"{tool['tool']} ({tool['status']}) found {tool['source_ids']}"
+            for tool in entry["tools"]
+        ]
         used = [source["source_id"] for source in entry["sources_used"]]
-        print(f"    {entry['interaction_id']} {entry['user_id']}: {entry['question']!r} {'; '.join(tools)}", end="")
+        print(
+            f"    {entry['interaction_id']} {entry['user_id']}: {entry['question']!r} {'; '.join(tools)}",
+            end="",
+        )
         print(f" used {used}" + (f", error: {entry['error']}" if entry["error"] else ""))
 
 
 async def main(uri: str) -> None:
     """Run the application from start to shutdown."""
-    ada, grace = f"ada-{uuid.uuid4().hex[:8]}", f"grace-{uuid.uuid4().hex[:8]}"  # new users in each run
+    ada, grace = (
+        f"ada-{uuid.uuid4().hex[:8]}",
+        f"grace-{uuid.uuid4().hex[:8]}",
+    )  # new users in each run
     tokens = {secrets.token_urlsafe(32): user for user in (ada, grace)}
     model, session = ScriptedModel(), "night-shift"
     app = create_app(uri, model=model, tokens=tokens)
     async with app.router.lifespan_context(app):
-        first, second, stranger = (Client(app, token) for token in (*tokens, "a token that nobody was given"))
+        first, second, stranger = (
+            Client(app, token) for token in (*tokens, "a token that nobody was given")
+        )
         await talk(first, second, stranger, model, session)
         await fail(first, model, session)
         await read(first, session)
@@ -165,4 +184,6 @@ async def main(uri: str) -> None:
 
 if __name__ == "__main__":
     logging.disable()  # hides the operators' log of the model's failure; the client's view of it is shown
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+    asyncio.run(
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+    )

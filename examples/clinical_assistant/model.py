@@ -80,15 +80,22 @@ def _reply(messages: Sequence[BaseMessage]) -> AIMessage:
         return AIMessage("Hello. Ask me about the handbook of the ward.")
     stubs = [message for message in messages if isinstance(message, ToolMessage)]
     if "again" in question and stubs:
-        return _call("retrieve_previous_sources", tool_message_ids=[json.loads(stubs[0].text)["tool_message_id"]])
+        return _call(
+            "retrieve_previous_sources",
+            tool_message_ids=[json.loads(stubs[0].text)["tool_message_id"]],
+        )
     return _call(RAG_TOOL_NAME, query=question)
 
 
 def _answer_from(text: str) -> AIMessage:
     """Return the first sentence of the first passage, with its number."""
     found = re.search(r"^\[(\d+)\] .*\n(.+?\.)(?: |$)", text, re.MULTILINE)
-    return AIMessage(f"{found[2]} [{found[1]}]" if found else "The handbook says nothing about that.")
+    return AIMessage(
+        f"{found[2]} [{found[1]}]" if found else "The handbook says nothing about that."
+    )
 
 
 def _call(name: str, **arguments: Any) -> AIMessage:
-    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}])
+    return AIMessage(
+        "", tool_calls=[{"name": name, "args": arguments, "id": f"call_{uuid.uuid4().hex[:8]}"}]
+    )

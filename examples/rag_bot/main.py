@@ -33,7 +33,9 @@ try:
 except ModuleNotFoundError as error:
     if (package := (error.name or "").partition(".")[0]) not in INSTALL:
         raise
-    sys.exit(f"The RAG bot needs {package}, which is not installed; run: pip install {INSTALL[package]}")
+    sys.exit(
+        f"The RAG bot needs {package}, which is not installed; run: pip install {INSTALL[package]}"
+    )
 
 QUESTIONS = (
     "How does the float drive the drum?",
@@ -52,11 +54,18 @@ def models_for(recorder: scripted.Recorder) -> tuple[Models, RunningSummarizer]:
 
     def model(role: str) -> scripted.ScriptedModel:
         replies = {"router": "route", "agent": "choose", "summarizer": "summarize"}
-        return scripted.ScriptedModel(role=role, reply=getattr(scripted, replies.get(role, role)), recorder=recorder)
+        return scripted.ScriptedModel(
+            role=role, reply=getattr(scripted, replies.get(role, role)), recorder=recorder
+        )
 
-    models = Models(router=model("router"), agent=model("agent"), answer=model("answer"), talk=model("talk"))
+    models = Models(
+        router=model("router"), agent=model("agent"), answer=model("answer"), talk=model("talk")
+    )
     summarizer = RunningSummarizer(
-        model("summarizer"), max_tokens_before_summary=600, max_summary_tokens=150, keep_last_turns=2
+        model("summarizer"),
+        max_tokens_before_summary=600,
+        max_summary_tokens=150,
+        keep_last_turns=2,
     )
     return models, summarizer
 
@@ -71,17 +80,26 @@ def name_of(message: BaseMessage) -> str:
     return made or {"human": "question", "ai": "answer"}.get(message.type, message.type)
 
 
-async def ask(graph: Any, question: str, config: RunnableConfig, recorder: scripted.Recorder) -> str:
+async def ask(
+    graph: Any, question: str, config: RunnableConfig, recorder: scripted.Recorder
+) -> str:
     """Run one turn, print its steps, and return the answer."""
     print(f"\n> {question}")
     recorder.calls.clear()
     path, answer = list[str](), ""
-    async for update in graph.astream({"messages": [HumanMessage(question)]}, config, stream_mode="updates"):
+    async for update in graph.astream(
+        {"messages": [HumanMessage(question)]}, config, stream_mode="updates"
+    ):
         for node, change in update.items():
             path.append(node)
             if node == "process_tool_output":
-                found = [f"[{each.metadata['source_id']}] {each.metadata['title']}" for each in change["documents"]]
-                print(f"  found, {change['last_retrieval_source'] or 'nowhere'}: {', '.join(found) or 'nothing'}")
+                found = [
+                    f"[{each.metadata['source_id']}] {each.metadata['title']}"
+                    for each in change["documents"]
+                ]
+                print(
+                    f"  found, {change['last_retrieval_source'] or 'nowhere'}: {', '.join(found) or 'nothing'}"
+                )
             if node in ("final_answer", "conversational"):
                 answer = change["messages"][-1].text
     for role, messages in recorder.calls:
@@ -97,7 +115,9 @@ async def tell_the_end(chat: Conversation, answers: list[str], kept: int) -> Non
     print(f"The state of the graph keeps {kept} messages, those of the last turn.")
     for summary in await chat.summaries():
         print(f"Summary {summary.version} covers messages {summary.first}-{summary.last}.")
-    cited = sorted({int(number) for answer in answers for number in re.findall(r"\[(\d+)\]", answer)})
+    cited = sorted(
+        {int(number) for answer in answers for number in re.findall(r"\[(\d+)\]", answer)}
+    )
     print("Cited:")
     for source in (await chat.get_sources(cited)).sources:
         print(f"  [{source.source_id}] {source.title}, {source.metadata['chapter']}")
@@ -119,6 +139,8 @@ async def main(uri: str) -> None:
 
 if __name__ == "__main__":
     try:
-        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://")))
+        asyncio.run(
+            main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        )
     except MissingExtraError as error:
         sys.exit(f"The RAG bot cannot run: {error}")

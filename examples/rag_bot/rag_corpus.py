@@ -109,12 +109,20 @@ _CHAPTERS: dict[str, dict[str, str]] = {
 }
 
 HANDBOOK = tuple(
-    Passage(title, chapter, text) for chapter, passages in _CHAPTERS.items() for title, text in passages.items()
+    Passage(title, chapter, text)
+    for chapter, passages in _CHAPTERS.items()
+    for title, text in passages.items()
 )
 
 WEB = (
-    Passage("Cable railway fares", "fares.example", "The cable railway up to Gannet Head costs 4 crowns, 6 return."),
     Passage(
-        "Weather in Brinewick", "weather.example", "Sea fog is frequent in June; the wind is mostly from the west."
+        "Cable railway fares",
+        "fares.example",
+        "The cable railway up to Gannet Head costs 4 crowns, 6 return.",
+    ),
+    Passage(
+        "Weather in Brinewick",
+        "weather.example",
+        "Sea fog is frequent in June; the wind is mostly from the west.",
     ),
 )

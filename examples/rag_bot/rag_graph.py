@@ -67,7 +67,11 @@ class Library:
         words = bm25s.tokenize(query, show_progress=False)
         maximum = min(maximum, len(self._passages))
         [places], [scores] = self._index.retrieve(words, k=maximum, show_progress=False)
-        return [self._passages[place] for place, score in zip(places, scores, strict=True) if score > max(scores) / 2]
+        return [
+            self._passages[place]
+            for place, score in zip(places, scores, strict=True)
+            if score > max(scores) / 2
+        ]
 
 
 _HANDBOOK, _WEB = Library(HANDBOOK), Library(WEB)
@@ -92,7 +96,9 @@ def _found(passages: list[Passage]) -> Found:
 
 def _titles(sources: list[Source]) -> str:
     """Return the content of a result: numbers and titles. Texts are in the artifact, which no model sees."""
-    return f"Found {len(sources)} passages: " + ", ".join(f"[{source.source_id}] {source.title}" for source in sources)
+    return f"Found {len(sources)} passages: " + ", ".join(
+        f"[{source.source_id}] {source.title}" for source in sources
+    )
 
 
 class RagBot:
@@ -105,7 +111,8 @@ class RagBot:
         """Return the graph, to be compiled with or without a checkpointer."""
         # The conversation numbers the sources, so that [7] is the same passage in all its turns.
         tools: list[BaseTool] = [
-            number_sources(each, self.store, render=_titles) for each in (retrieve_context, search_web)
+            number_sources(each, self.store, render=_titles)
+            for each in (retrieve_context, search_web)
         ]
         graph: StateGraph[RagState] = StateGraph(RagState)
         graph.add_node("load", load_node(self.store, policy=HistoryPolicy(view="conversation")))
@@ -124,7 +131,9 @@ class RagBot:
         graph.add_conditional_edges("router", _after_router, ["agent", "conversational"])
         graph.add_edge("agent", "tools")
         graph.add_edge("tools", "process_tool_output")
-        graph.add_conditional_edges("process_tool_output", _after_output, ["web_fallback", "final_answer"])
+        graph.add_conditional_edges(
+            "process_tool_output", _after_output, ["web_fallback", "final_answer"]
+        )
         graph.add_edge("web_fallback", "tools")
         graph.add_edge("final_answer", "append")
         graph.add_edge("conversational", "append")
@@ -156,11 +165,19 @@ class RagBot:
         documents = [Document(text, metadata=metadata) for text, metadata in artifact]
         is_web = result.name == search_web.name
         source = ("web" if is_web else "local") if documents else None
-        return {"documents": documents, "last_retrieval_source": source, "web_search_attempted": is_web}
+        return {
+            "documents": documents,
+            "last_retrieval_source": source,
+            "web_search_attempted": is_web,
+        }
 
     def web_fallback(self, state: RagState) -> dict[str, Any]:
         """Call the web search with the question, without a model."""
-        call = {"name": search_web.name, "args": {"query": state["original_query"]}, "id": f"call_{uuid.uuid4().hex}"}
+        call = {
+            "name": search_web.name,
+            "args": {"query": state["original_query"]},
+            "id": f"call_{uuid.uuid4().hex}",
+        }
         return {"messages": [AIMessage("", tool_calls=[{**call, "type": "tool_call"}])]}
 
     async def final_answer(self, state: RagState) -> dict[str, Any]:
@@ -169,12 +186,20 @@ class RagBot:
             f"[{each.metadata['source_id']}] {each.metadata['title']}: {each.page_content}"
             for each in state["documents"]
         )
-        asked = f"Question: {state['original_query']}\n\nContext:\n{context or 'Nothing was found.'}"
-        return {"messages": [await self.models.answer.ainvoke([SystemMessage(SYSTEM), HumanMessage(asked)])]}
+        asked = (
+            f"Question: {state['original_query']}\n\nContext:\n{context or 'Nothing was found.'}"
+        )
+        return {
+            "messages": [
+                await self.models.answer.ainvoke([SystemMessage(SYSTEM), HumanMessage(asked)])
+            ]
+        }
 
     async def conversational(self, state: ConversationState) -> dict[str, Any]:
         """Answer from the history without tools, its summary, and the current message."""
-        return {"messages": [await self.models.talk.ainvoke([SystemMessage(SYSTEM), *view_of(state)])]}
+        return {
+            "messages": [await self.models.talk.ainvoke([SystemMessage(SYSTEM), *view_of(state)])]
+        }
 
     async def summarization(self, state: RagState, config: RunnableConfig) -> dict[str, Any]:  # noqa: ARG002 - as every node
         """Summarise old turns once a summary is due; the log keeps every message."""

@@ -54,7 +54,11 @@ def route(messages: Sequence[BaseMessage]) -> AIMessage:
 def choose(messages: Sequence[BaseMessage]) -> AIMessage:
     """Call the search tool with the key words of the question."""
     words = sorted(_words(messages[-1].text) - _ASKING)
-    call = {"name": "retrieve_context", "args": {"query": " ".join(words)}, "id": f"call_{'_'.join(words)}"}
+    call = {
+        "name": "retrieve_context",
+        "args": {"query": " ".join(words)},
+        "id": f"call_{'_'.join(words)}",
+    }
     return AIMessage("", tool_calls=[{**call, "type": "tool_call"}])
 
 
@@ -63,7 +67,9 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
     question, _, context = messages[-1].text.partition("\n\nContext:\n")
     wanted = _words(question)
     passages = re.findall(r"^\[(\d+)\] .+?: (.+)$", context, re.MULTILINE)
-    sentences = [(name, number) for number, text in passages for name in re.split(r"(?<=[.]) +", text)]
+    sentences = [
+        (name, number) for number, text in passages for name in re.split(r"(?<=[.]) +", text)
+    ]
     if not sentences:
         return AIMessage("Neither the handbook nor the web says anything on that.")
     best, number = max(sentences, key=lambda sentence: len(wanted & _words(sentence[0])))

@@ -29,14 +29,33 @@ sys.path.append(str(Path(__file__).parents[1]))
 from scripted_sdk import MODEL, Calls, client
 
 USER = "ada"  # your authentication
-STORY = "Once upon a time there was an orca that liked " + ", ".join(f"fish number {n}" for n in range(1, 500)) + "."
+STORY = (
+    "Once upon a time there was an orca that liked "
+    + ", ".join(f"fish number {n}" for n in range(1, 500))
+    + "."
+)
 PASSAGES = [
-    Document("Orcas eat fish, seals and squid.", metadata={"title": "Food", "url": "https://sea.example/food"}),
-    Document("They hunt in groups of up to 40.", metadata={"title": "Hunting", "url": "https://sea.example/hunting"}),
+    Document(
+        "Orcas eat fish, seals and squid.",
+        metadata={"title": "Food", "url": "https://sea.example/food"},
+    ),
+    Document(
+        "They hunt in groups of up to 40.",
+        metadata={"title": "Hunting", "url": "https://sea.example/hunting"},
+    ),
 ]
 TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": "search", "parameters": {"properties": {"query": {"type": "string"}}}}},
-    {"type": "function", "function": {"name": "refund", "parameters": {"properties": {"euros": {"type": "integer"}}}}},
+    {
+        "type": "function",
+        "function": {"name": "search", "parameters": {"properties": {"query": {"type": "string"}}}},
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "refund",
+            "parameters": {"properties": {"euros": {"type": "integer"}}},
+        },
+    },
 ]
 _answers = count(1)
 
@@ -46,7 +65,11 @@ def script(messages: list[dict[str, Any]]) -> str | Calls:
     said = str(messages[-1]["content"])
     if messages[-1]["role"] == "tool":
         found = re.findall(r"^\[(\d+)\]", said, re.MULTILINE)
-        cited = f"They eat fish [{found[0]}] and hunt in groups [{found[1]}]." if len(found) > 1 else said
+        cited = (
+            f"They eat fish [{found[0]}] and hunt in groups [{found[1]}]."
+            if len(found) > 1
+            else said
+        )
         return f"Answer {next(_answers)}. {cited}"
     if "refund" in said:
         return [("refund", {"euros": 90})]
@@ -82,11 +105,15 @@ async def refuse(_request: Request, error: Exception) -> JSONResponse:
 
 
 @app.post("/api/chat")
-async def ask(request: Request, request_id: Annotated[str | None, Header(alias="X-Request-ID")] = None) -> Response:
+async def ask(
+    request: Request, request_id: Annotated[str | None, Header(alias="X-Request-ID")] = None
+) -> Response:
     """Stream the answer to a question, an edit, a wish for another answer, or what follows a decision."""
     asked = read_request(await request.body(), request_id=request_id)
     turn = await asked.turn(conversation(request, asked.thread_id), by=USER)
-    return StreamingResponse(ui_stream(turn, answer(turn, request.app.state.model), asked), headers=dict(HEADERS))
+    return StreamingResponse(
+        ui_stream(turn, answer(turn, request.app.state.model), asked), headers=dict(HEADERS)
+    )
 
 
 async def answer(turn: TurnSession, model: Any) -> AsyncGenerator[Any, None]:
@@ -94,14 +121,18 @@ async def answer(turn: TurnSession, model: Any) -> AsyncGenerator[Any, None]:
     while turn.is_running:
         for call in turn.open_calls:
             if call.name == "search":
-                await turn.add_result(call, "\n".join(passage.page_content for passage in PASSAGES), sources=PASSAGES)
+                await turn.add_result(
+                    call, "\n".join(passage.page_content for passage in PASSAGES), sources=PASSAGES
+                )
             elif call.decision is None:
                 await turn.wait_for(call)
             else:
                 await turn.add_result(call, f"Refunded {call.args['euros']} euros.")
         if turn.is_running:
             history = await turn.load_history()
-            stream = model.chat.completions.create(model=MODEL, messages=history.to_openai(), tools=TOOLS, stream=True)
+            stream = model.chat.completions.create(
+                model=MODEL, messages=history.to_openai(), tools=TOOLS, stream=True
+            )
             async for chunk in turn.stream(stream):
                 yield chunk
 

@@ -65,12 +65,18 @@ async def rows(store: ConversationStore, user: str) -> dict[str, tuple[str | Non
             break
     whole = (await store.list_conversations(user_id=user)).conversations
     every = {info.scope.get("thread_id", ""): (info.title, info.problem) for info in whole}
-    assert {name: row for name, row in every.items() if "expected a datetime" not in row[1] or name in found} == found
+    assert {
+        name: row
+        for name, row in every.items()
+        if "expected a datetime" not in row[1] or name in found
+    } == found
     return every
 
 
 @pytest.mark.slow
-async def test_a_type_that_is_not_registered_is_called_that(store: ConversationStore, user: str) -> None:
+async def test_a_type_that_is_not_registered_is_called_that(
+    store: ConversationStore, user: str
+) -> None:
     """In the row, in the result of a search and by `info`, which writes nothing back; it is no damage."""
     found = await rows(store, user)
     assert (found["t0"], found["t2"]) == (("Title 0", ""), ("Title 2", ""))
@@ -78,7 +84,11 @@ async def test_a_type_that_is_not_registered_is_called_that(store: ConversationS
     assert "'Money'" in found["t1"][1]
     assert "damage" not in found["t1"][1]
     result = await store.search("whales", user_id=user)
-    assert sorted(str(conversation.title) for conversation in result.conversations) == ["None", "Title 0", "Title 2"]
+    assert sorted(str(conversation.title) for conversation in result.conversations) == [
+        "None",
+        "Title 0",
+        "Title 2",
+    ]
     assert list(result.problems.values()) == [found["t1"][1]]
     with pytest.raises(ConvstoreError, match="register_artifact_type") as raised:
         await store.conversation(user_id=user, thread_id="t1").info()
@@ -110,14 +120,19 @@ async def test_a_damaged_head_costs_one_row(
     await database["heads"].update_one({"_id": head["_id"]}, {"$set": change})
     cold = ConversationStore(database)
     found = await rows(cold, user)
-    assert {name: row for name, row in found.items() if name != "t0"} == {name: before[name] for name in ("t1", "t2")}
+    assert {name: row for name, row in found.items() if name != "t0"} == {
+        name: before[name] for name in ("t1", "t2")
+    }
     assert found["t0"][0] is None
     assert head["_id"] in found["t0"][1]
     result = await cold.search("whales", user_id=user)
     assert sum(len(conversation.hits) for conversation in result.conversations) == 2 + is_searched
     assert found["t0"][1] in result.problems.values()
     report = await cold.verify(user_id=user)
-    assert (report.ok, {finding.document_id for finding in report.findings}) == (False, {head["_id"]})
+    assert (report.ok, {finding.document_id for finding in report.findings}) == (
+        False,
+        {head["_id"]},
+    )
 
 
 @pytest.mark.costly
@@ -135,7 +150,9 @@ async def test_statistics_count_a_damaged_head_apart(
 
 
 @pytest.mark.slow
-async def test_a_damaged_title_is_set_again(store: ConversationStore, database: Any, user: str) -> None:
+async def test_a_damaged_title_is_set_again(
+    store: ConversationStore, database: Any, user: str
+) -> None:
     """Repair guesses none; the error says what to do."""
     chat = store.conversation(user_id=user, thread_id="t0")
     await database["heads"].update_one({"scope": chat.scope}, {"$set": {"details.title": '"half'}})
@@ -147,14 +164,20 @@ async def test_a_damaged_title_is_set_again(store: ConversationStore, database: 
     assert (await store.verify(user_id=user)).ok
 
 
-async def test_a_title_that_is_no_text_hides_no_other_row(store: ConversationStore, database: Any, user: str) -> None:
+async def test_a_title_that_is_no_text_hides_no_other_row(
+    store: ConversationStore, database: Any, user: str
+) -> None:
     """Bytes that are not UTF-8, which a driver refuses to read."""
     head = await database["heads"].find_one({"scope.user_id": user, "scope.thread_id": "t0"})
     raw = await database.get_collection("heads", codec_options=RAW).find_one({"_id": head["_id"]})
     await database["heads"].delete_one({"_id": head["_id"]})
-    await database["heads"].insert_one(RawBSONDocument(bytes(raw.raw).replace(b"Title 0", b"T\xc3\x28le 0")))
+    await database["heads"].insert_one(
+        RawBSONDocument(bytes(raw.raw).replace(b"Title 0", b"T\xc3\x28le 0"))
+    )
     assert len(await rows(ConversationStore(database), user)) == 3
-    assert len((await ConversationStore(database).search("whales", user_id=user)).conversations) == 3
+    assert (
+        len((await ConversationStore(database).search("whales", user_id=user)).conversations) == 3
+    )
 
 
 async def test_an_export_names_it(store: ConversationStore, database: Any, user: str) -> None:
@@ -171,11 +194,17 @@ async def test_an_export_names_it(store: ConversationStore, database: Any, user:
 
 
 @pytest.mark.slow
-async def test_people_see_it(store: ConversationStore, user: str, database: Any, server_uri: str) -> None:
+async def test_people_see_it(
+    store: ConversationStore, user: str, database: Any, server_uri: str
+) -> None:
     """On the command line and in the inspector."""
-    await database["heads"].update_one({"scope.thread_id": "t0"}, {"$set": {"details.title": "damaged"}})
+    await database["heads"].update_one(
+        {"scope.thread_id": "t0"}, {"$set": {"details.title": "damaged"}}
+    )
     address = server_uri.replace("/?", f"/{database.name}?")
-    said = await asyncio.to_thread(convstore, "list", "--uri", address, "--scope", f"user_id={user}")
+    said = await asyncio.to_thread(
+        convstore, "list", "--uri", address, "--scope", f"user_id={user}"
+    )
     assert "title and its metadata cannot be read" in said.output, said.output
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: {"user_id": user}))
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:

@@ -37,7 +37,10 @@ async def test_an_erasure_without_a_head_counts_sub_agents_once(
     ids = [await id_of(chat) for chat in (lost, damaged)]
     await database["heads"].delete_one({"conversation": ids[0]})
     await database["heads"].update_one({"conversation": ids[1]}, {"$set": {"scope.thread_id": "u"}})
-    chosen, options = ids[:1] if by == "id" else [], dict[str, Any]({} if by == "id" else {by: True})
+    chosen, options = (
+        ids[:1] if by == "id" else [],
+        dict[str, Any]({} if by == "id" else {by: True}),
+    )
     counted = await store.erase(*chosen, dry_run=True, **options)
     assert await store.erase(*chosen, **options) == counted
     assert counted.conversations == (2 if by == "id" else 3)
@@ -54,7 +57,9 @@ async def test_a_process_that_erases_a_lost_conversation_forgets_it(
     await chat.append(HumanMessage("hi"))
     conversation = await id_of(chat)
     if has_head:
-        await database["heads"].update_one({"conversation": conversation}, {"$unset": {"scope": ""}})
+        await database["heads"].update_one(
+            {"conversation": conversation}, {"$unset": {"scope": ""}}
+        )
     else:
         await database["heads"].delete_one({"conversation": conversation})
     await store.erase(*([conversation] if by == "id" else []), lost=by == "lost")
@@ -93,7 +98,9 @@ async def test_whatever_is_wrong_with_a_head_its_conversation_can_be_erased(
     assert (await chats[1].info()).message_count == 2 * kept
 
 
-async def test_a_head_of_a_newer_version_is_not_lost(store: ConversationStore, database: Any) -> None:
+async def test_a_head_of_a_newer_version_is_not_lost(
+    store: ConversationStore, database: Any
+) -> None:
     """It may name its scope in another way."""
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append(HumanMessage("hi"))
@@ -104,7 +111,9 @@ async def test_a_head_of_a_newer_version_is_not_lost(store: ConversationStore, d
     assert (await store.erase(conversation)).entries == 1
 
 
-async def test_a_conversation_is_looked_up_by_id_once(client: Client, database_name: str, commands: Any) -> None:
+async def test_a_conversation_is_looked_up_by_id_once(
+    client: Client, database_name: str, commands: Any
+) -> None:
     """By an index, also if it has no head."""
     store = ConversationStore(client[database_name])
     chat = store.conversation(user_id="ada", thread_id="by-id")

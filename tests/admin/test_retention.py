@@ -59,7 +59,9 @@ async def sweep(database: Any, *, start: timedelta = timedelta()) -> None:
 
 async def fill(database: Any, user: str, *, conversations: int, turns: int = 3) -> None:
     """Conversations that were written to 100 days ago."""
-    store = ConversationStore(database, clock=at(datetime.now(UTC) - OLD), summarizer=HeadTailSummarizer(RULE))
+    store = ConversationStore(
+        database, clock=at(datetime.now(UTC) - OLD), summarizer=HeadTailSummarizer(RULE)
+    )
     for number in range(conversations):
         chat = store.conversation(user_id=user, thread_id=f"t{number}")
         for turn in range(turns):
@@ -78,7 +80,9 @@ async def documents(database: Any) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["erase", "prune"])
-async def test_who_is_killed_is_finished_by_the_next(database: Any, server_uri: str, call: str) -> None:
+async def test_who_is_killed_is_finished_by_the_next(
+    database: Any, server_uri: str, call: str
+) -> None:
     """At whatever write it dies: the dry run counts all that is left, and calling again removes it."""
     points = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 17, 20]
     for point in points:
@@ -87,7 +91,9 @@ async def test_who_is_killed_is_finished_by_the_next(database: Any, server_uri: 
         child = past.conversation(user_id=f"u{point}", thread_id="t0").child("m1", "call_1")
         await child.child("critic").append(rag_turn("And seals?"))
     await fill(database, "eve", conversations=1)
-    codes = await killed(server_uri, database, *(f"{call} u{point} {2 * point - 1}" for point in points))
+    codes = await killed(
+        server_uri, database, *(f"{call} u{point} {2 * point - 1}" for point in points)
+    )
     assert codes == [-signal.SIGKILL] * len(points)
     store = ConversationStore(database)
     for point in points:
@@ -120,7 +126,9 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database: Any, server_ur
     acknowledged: dict[str, list[str]] = {}
 
     async def come_back(client: Any, thread: str) -> None:
-        chat = ConversationStore(client[database.name]).conversation(user_id="ada", thread_id=thread)
+        chat = ConversationStore(client[database.name]).conversation(
+            user_id="ada", thread_id=thread
+        )
         for _ in range(random.randint(0, 3)):
             await chat.load_history()
         for number in range(2):
@@ -129,7 +137,9 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database: Any, server_ur
             acknowledged.setdefault(thread, []).append(str(message.id))
 
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
-        pruning = [ConversationStore(client[database.name]).prune(older_than=POLICY) for _ in range(3)]
+        pruning = [
+            ConversationStore(client[database.name]).prune(older_than=POLICY) for _ in range(3)
+        ]
         receipts, *_ = await asyncio.gather(
             asyncio.gather(*pruning), *(come_back(client, f"t{number}") for number in range(16))
         )
@@ -138,7 +148,10 @@ async def test_nothing_acknowledged_is_lost_to_a_policy(database: Any, server_ur
     store = ConversationStore(database)
     assert len(acknowledged) == 16
     for thread, ids in acknowledged.items():
-        log = [str(message.id) async for message in store.conversation(user_id="ada", thread_id=thread).messages()]
+        log = [
+            str(message.id)
+            async for message in store.conversation(user_id="ada", thread_id=thread).messages()
+        ]
         assert log[-2:] == ids
     assert (await store.verify()).findings == ()
 
@@ -150,10 +163,14 @@ async def test_erasures_race_with_writers_and_each_other(database: Any) -> None:
 
     async def write(store: ConversationStore, thread: str) -> None:
         for number in range(15):
-            await store.conversation(user_id="ada", thread_id=thread).append(rag_turn(f"Question {number} on whales?"))
+            await store.conversation(user_id="ada", thread_id=thread).append(
+                rag_turn(f"Question {number} on whales?")
+            )
 
     erasing = (store.erase(user_id="ada") for store in stores)
-    await asyncio.gather(*(write(store, f"t{number}") for number, store in enumerate(stores)), *erasing)
+    await asyncio.gather(
+        *(write(store, f"t{number}") for number, store in enumerate(stores)), *erasing
+    )
     later = ConversationStore(database, clock=at(datetime.now(UTC) + timedelta(seconds=90)))
     await sweep_at(database, datetime.now(UTC) + timedelta(seconds=90))
     assert (await later.verify()).findings == ()
@@ -191,7 +208,11 @@ async def test_a_huge_conversation_goes_in_pieces(
     with commands.counted():
         receipt = await store.conversation(user_id="ada", thread_id="t0").delete()
     assert (receipt.entries, receipt.payload_chunks, receipt.annotations) == (36, 35, 35)
-    log = [command for name, command in commands.sent if name == "delete" and command["delete"] == "log"]
+    log = [
+        command
+        for name, command in commands.sent
+        if name == "delete" and command["delete"] == "log"
+    ]
     assert len(log) == 9  # the state goes first, alone
 
 
@@ -223,7 +244,9 @@ async def test_a_damaged_tail_does_not_keep_the_others(database: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_lost_conversations_are_found_by_an_index(database: Any, client: Client, commands: Commands) -> None:
+async def test_lost_conversations_are_found_by_an_index(
+    database: Any, client: Client, commands: Commands
+) -> None:
     """However many conversations there are, a count takes three commands for each part of the ids, and one for heads.
 
     The server skips from one conversation to the next, and reads no entry.
@@ -239,7 +262,9 @@ async def test_lost_conversations_are_found_by_an_index(database: Any, client: C
     assert len(commands.sent) <= 16 * 3 + 13
     query = {"conversation": {"$gte": "", "$lt": "\x7f"}, "first": {"$gte": 0}}
     explained = await database.command(
-        "explain", {"distinct": "log", "key": "conversation", "query": query}, verbosity="executionStats"
+        "explain",
+        {"distinct": "log", "key": "conversation", "query": query},
+        verbosity="executionStats",
     )
     stats = explained["executionStats"]
     assert stats["totalDocsExamined"] == 0
@@ -289,7 +314,9 @@ async def test_a_dry_run_removes_nothing(database: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_progress_is_reported_after_each_batch(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_is_reported_after_each_batch(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The receipt so far; the last one is the result."""
     monkeypatch.setattr(retention, "_BATCH", 2)
     store = ConversationStore(database, clock=at(datetime.now(UTC) - OLD))
@@ -329,13 +356,22 @@ async def test_a_tombstone_next_to_an_active_head_removes_nothing(database: Any)
     head = await tombstones.find(chat.scope)
     assert head is not None
     stale = replace(head, updated_at=now - OLD)
-    assert not await tombstones.write_tombstone(stale, sweep_after=timedelta(seconds=75), pruned=True)
+    assert not await tombstones.write_tombstone(
+        stale, sweep_after=timedelta(seconds=75), pruned=True
+    )
     assert not await tombstones.is_ended(head.conversation)
     before = await documents(database)
-    for late, left in ((timedelta(seconds=70), 1), (timedelta(seconds=90), 1), (timedelta(hours=25), 0)):
+    for late, left in (
+        (timedelta(seconds=70), 1),
+        (timedelta(seconds=90), 1),
+        (timedelta(hours=25), 0),
+    ):
         await sweep_at(database, now + late)
         assert await documents(database) == before | {"heads": 1 + left}
-    assert len((await ConversationStore(database).conversation(**chat.scope).load_history()).messages) == 4
+    assert (
+        len((await ConversationStore(database).conversation(**chat.scope).load_history()).messages)
+        == 4
+    )
     await chat.delete()
     await sweep(database)
     assert set((await documents(database)).values()) == {0}
@@ -372,12 +408,16 @@ async def due_conversations(database: Any, number: int) -> None:
     kept = await live(database)
     if late := [entry for entry in late if entry["conversation"] not in kept]:
         await database["log"].insert_many(late)
-    await database["heads"].update_many({"swept": False}, {"$set": {"sweep_at": datetime.now(UTC) - OLD}})
+    await database["heads"].update_many(
+        {"swept": False}, {"$set": {"sweep_at": datetime.now(UTC) - OLD}}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["append", "load", "delete"])
-async def test_no_call_waits_for_a_sweep(database: Any, client: Client, commands: Commands, call: str) -> None:
+async def test_no_call_waits_for_a_sweep(
+    database: Any, client: Client, commands: Commands, call: str
+) -> None:
     """With many due, a call awaits the commands that it awaits with none; a task of its own then sweeps all."""
     counts = list[int]()
     for due in (0, 20):
@@ -390,14 +430,20 @@ async def test_no_call_waits_for_a_sweep(database: Any, client: Client, commands
         await chat.load_history()
         retention = (await host_of(store).services()).retention
         seconds[0] += 61
-        calls = {"append": partial(chat.append, HumanMessage("more")), "load": chat.load_history, "delete": chat.delete}
+        calls = {
+            "append": partial(chat.append, HumanMessage("more")),
+            "load": chat.load_history,
+            "delete": chat.delete,
+        }
         with commands.counted():
             await calls[call]()
             counts.append(len(commands.own))
         await retention.background.wait()
     assert counts[0] == counts[1] > 0
     assert await database["heads"].count_documents({"swept": True}) >= 20
-    assert await database["log"].count_documents({"conversation": {"$nin": await live(database)}}) == 0
+    assert (
+        await database["log"].count_documents({"conversation": {"$nin": await live(database)}}) == 0
+    )
 
 
 async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands: Commands) -> None:
@@ -417,7 +463,9 @@ async def test_a_sweep_is_eight_commands(database: Any, client: Client, commands
     assert len(commands.sent) == 5 * 8 + 2
     tombstones = (await host_of(store).services()).retention.tombstones
     query = await tombstones._times.is_past("sweep_at")
-    plan = await database.command({"explain": {"find": "heads", "filter": query}, "verbosity": "executionStats"})
+    plan = await database.command(
+        {"explain": {"find": "heads", "filter": query}, "verbosity": "executionStats"}
+    )
     assert plan["executionStats"]["totalKeysExamined"] == plan["executionStats"]["nReturned"] == 0
 
 
@@ -435,7 +483,9 @@ async def test_an_erasure_finishes_its_own_sweeps_and_leaves_those_of_others(dat
 
 
 @pytest.mark.slow
-async def test_two_processes_never_sweep_the_same(database: Any, client: Client, commands: Commands) -> None:
+async def test_two_processes_never_sweep_the_same(
+    database: Any, client: Client, commands: Commands
+) -> None:
     """The one that takes a conversation first has it for minutes; if it dies, the sweep is due again."""
     await due_conversations(database, 20)
     stores = [ConversationStore(client[database.name]) for _ in range(4)]
@@ -446,10 +496,16 @@ async def test_two_processes_never_sweep_the_same(database: Any, client: Client,
     with commands.counted():
         for store in stores:
             await (await host_of(store).services()).retention.background.wait()
-    log = [command for name, command in commands.sent if (name, command.get("delete")) == ("delete", "log")]
+    log = [
+        command
+        for name, command in commands.sent
+        if (name, command.get("delete")) == ("delete", "log")
+    ]
     assert len(log) == 20
     taken = (await host_of(stores[0]).services()).retention.tombstones
-    await database["heads"].update_many({}, {"$set": {"sweep_at": datetime.now(UTC) - OLD, "swept": False}})
+    await database["heads"].update_many(
+        {}, {"$set": {"sweep_at": datetime.now(UTC) - OLD, "swept": False}}
+    )
     [conversation, *_] = await taken.due({}, limit=5)
     assert await taken.take(conversation, time=timedelta(milliseconds=100)) is not None
     assert await taken.take(conversation, time=timedelta(milliseconds=100)) is None
@@ -551,12 +607,16 @@ async def test_a_tombstone_that_is_written_again_during_a_sweep_stays(database: 
     assert head is not None
     for swept in (False, True):
         await tombstones.write_tombstone(head, sweep_after=timedelta(), pruned=False)
-        await database["heads"].update_one({"sweep_at": {"$exists": True}}, {"$set": {"swept": swept}})
+        await database["heads"].update_one(
+            {"sweep_at": {"$exists": True}}, {"$set": {"swept": swept}}
+        )
         await asyncio.sleep(0.01)
         taken = await tombstones.take(head.conversation, time=timedelta(minutes=5))
         assert taken is not None
         await tombstones.write_tombstone(head, sweep_after=timedelta(seconds=80), pruned=False)
-        await database["heads"].update_one({"sweep_at": {"$exists": True}}, {"$set": {"sweep_at": now}})
+        await database["heads"].update_one(
+            {"sweep_at": {"$exists": True}}, {"$set": {"sweep_at": now}}
+        )
         await tombstones.swept(taken, again_after=timedelta(days=1))
         assert await tombstones.is_ended(head.conversation)
         assert await tombstones.due({}, limit=5) == [head.conversation]

@@ -10,7 +10,14 @@ from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from properties import examples
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
@@ -31,7 +38,9 @@ CODEC = Codec()
 
 
 def _prepare(*batch: BaseMessage, **how: Any) -> Any:
-    return prepare(batch, **({"codec": CODEC, "counter": named(approximate_tokens), "token": "t"} | how))
+    return prepare(
+        batch, **({"codec": CODEC, "counter": named(approximate_tokens), "token": "t"} | how)
+    )
 
 
 class _Composed(NamedTuple):
@@ -65,7 +74,9 @@ def _whole(message: EntryMessage, composed: _Composed) -> BaseMessage:
 
 _some_messages = st.lists(
     messages
-    | turns.flatmap(lambda script: st.sampled_from(turn(1, script[0], asked=script[1], said=script[2])))
+    | turns.flatmap(
+        lambda script: st.sampled_from(turn(1, script[0], asked=script[1], said=script[2]))
+    )
     | st.builds(
         lambda part, kind: kind([{"type": "data", "part": part}]),
         st.integers(1_000, 40_000).map("x".__mul__),
@@ -84,8 +95,14 @@ def test_what_is_composed_is_what_was_appended(appended: Any) -> None:
     for index, message in enumerate(appended):
         message.id = f"m{index}"
     composed = _compose(_prepare(*appended), Totals(entries=3, messages=7))
-    assert [message.ordinal for message in composed.entry.messages] == list(range(8, 8 + len(appended)))
-    assert (composed.entry.number, composed.entry.first, composed.entry.last) == (4, 8, 7 + len(appended))
+    assert [message.ordinal for message in composed.entry.messages] == list(
+        range(8, 8 + len(appended))
+    )
+    assert (composed.entry.number, composed.entry.first, composed.entry.last) == (
+        4,
+        8,
+        7 + len(appended),
+    )
     for message, original in zip(composed.entry.messages, appended, strict=True):
         restored = _whole(message, composed)
         assert type(restored) is type(original)
@@ -109,13 +126,20 @@ def test_view_tokens_are_what_the_view_shows(appended: Any) -> None:
     for message, original in zip(composed.entry.messages, appended, strict=True):
         if message.stub is None and message.payload and message.payload.shown:
             payload = _payload(message, composed)[: message.payload.shown]
-            shown = decode_message(CODEC, message.body, fetch=lambda start, end: payload[start:end], limit=len(payload))  # noqa: B023
+            shown = decode_message(
+                CODEC,
+                message.body,
+                fetch=lambda start, end: payload[start:end],  # noqa: B023
+                limit=len(payload),
+            )
         else:
             shown = decode_message(CODEC, message.body)
         shown = leave_out(shown)
         shown = without_media(shown) if message.stub is None else with_stub(shown, message.stub)
         assert message.tokens == counter([original])
-        assert message.view_tokens == (counter([shown]) if message.payload or message.stub else message.tokens)
+        assert message.view_tokens == (
+            counter([shown]) if message.payload or message.stub else message.tokens
+        )
 
 
 @given(st.lists(turns, max_size=5), st.lists(st.integers(1, 7), min_size=1, max_size=5))
@@ -153,7 +177,9 @@ def test_open_calls_are_those_without_a_result(end: Any) -> None:
         log.append([message])
     answered = {message.tool_call_id for message in made if isinstance(message, ToolMessage)}
     called = [(call.id, call.tool) for message in made for call in calls_of(message)]
-    assert sorted(call[:2] for call in log.totals.calls) == [call for call in called if call[0] not in answered]
+    assert sorted(call[:2] for call in log.totals.calls) == [
+        call for call in called if call[0] not in answered
+    ]
 
 
 def test_open_calls_do_not_pile_up() -> None:
@@ -161,7 +187,9 @@ def test_open_calls_do_not_pile_up() -> None:
     log = PureLog()
     for number in range(300):
         calls = [{"name": "t", "args": {}, "id": f"c{number}-{index}"} for index in range(5)]
-        log.append([HumanMessage("?", id=f"h{number}"), AIMessage("", id=f"a{number}", tool_calls=calls)])
+        log.append(
+            [HumanMessage("?", id=f"h{number}"), AIMessage("", id=f"a{number}", tool_calls=calls)]
+        )
     assert len(log.totals.calls) == 25
     assert log.totals.calls[-1][0].startswith("c299-")
     many = [{"name": "t", "args": {}, "id": f"m{index}"} for index in range(300)]
@@ -177,10 +205,16 @@ def test_composing_again_changes_numbers_only(script: Any) -> None:
     first, again = _compose(batch), _compose(batch)
     assert first == again
     later = _compose(batch, Totals(entries=5, messages=50, sources_through=20))
-    assert [message.body for message in later.entry.messages] == [message.body for message in first.entry.messages]
+    assert [message.body for message in later.entry.messages] == [
+        message.body for message in first.entry.messages
+    ]
     assert later.chunks == first.chunks
-    assert [source.id - 20 for source in later.entry.sources] == [source.id for source in first.entry.sources]
-    assert [message.ordinal - 50 for message in later.entry.messages] == [m.ordinal for m in first.entry.messages]
+    assert [source.id - 20 for source in later.entry.sources] == [
+        source.id for source in first.entry.sources
+    ]
+    assert [message.ordinal - 50 for message in later.entry.messages] == [
+        m.ordinal for m in first.entry.messages
+    ]
 
 
 def test_without_leaves_only_new_messages() -> None:
@@ -191,13 +225,19 @@ def test_without_leaves_only_new_messages() -> None:
     assert (batch.ids, rest.ids) == (["h0", "h1", "h2"], ["h0", "h2"])
     composed = _compose(rest)
     assert [chunk.number for chunk in composed.chunks] == [0, 2]
-    assert [same(_whole(m, composed), o) for m, o in zip(composed.entry.messages, made[::2], strict=True)] == [True] * 2
+    assert [
+        same(_whole(m, composed), o)
+        for m, o in zip(composed.entry.messages, made[::2], strict=True)
+    ] == [True] * 2
     assert _compose(batch.without(dict.fromkeys(batch.ids, 1))).entry.messages == ()
 
 
 @given(
     st.lists(
-        st.tuples(st.text(max_size=900), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)), min_size=1
+        st.tuples(
+            st.text(max_size=900), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
+        ),
+        min_size=1,
     ),
 )
 def test_each_source_can_be_read_from_its_place(artifact: Any) -> None:
@@ -214,7 +254,9 @@ def test_each_source_can_be_read_from_its_place(artifact: Any) -> None:
     assert [source.id for source in composed.entry.sources] == list(range(1, len(artifact) + 1))
 
 
-@pytest.mark.parametrize("how", [{}, {"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}], ids=str
+)
 def test_a_source_in_json_is_stored_once(how: dict[str, Any]) -> None:
     """The JSON result of a tool is stored once, as it was written, and each source is a range of that payload."""
     hits = [{"title": f"T {n}", "text": f"Übung {n}\n" * 90, "score": 2**70 + n} for n in range(3)]
@@ -229,7 +271,9 @@ def test_a_source_in_json_is_stored_once(how: dict[str, Any]) -> None:
         read_item(CODEC, source.place, payload[source.place.middle : source.place.end])
         for source in composed.entry.sources
     ]
-    assert [source.metadata for source in found if source] == [{"score": hit["score"]} for hit in hits]
+    assert [source.metadata for source in found if source] == [
+        {"score": hit["score"]} for hit in hits
+    ]
 
 
 def test_an_extractor_does_not_change_what_a_message_is_known_by() -> None:
@@ -265,7 +309,12 @@ def test_an_omitted_value_is_named_once(size: int) -> None:
     """With `omit` each value left out is named once by its path in the message, whether the message is split or not."""
     artifact = [{"text": "x" * size, "owner": object()}, {"text": "y"}]
     result = ToolMessage(
-        "x", id="t", tool_call_id="c", name="t", artifact=artifact, additional_kwargs={"k": {1: object()}}
+        "x",
+        id="t",
+        tool_call_id="c",
+        name="t",
+        artifact=artifact,
+        additional_kwargs={"k": {1: object()}},
     )
     batch = _prepare(HumanMessage("?", id="h"), result, omit=True)
     assert batch.omitted == ("message 1.additional_kwargs.k.1", "message 1.artifact[0].owner")
@@ -283,7 +332,12 @@ def test_a_counter_may_give_nothing() -> None:
 @pytest.mark.costly
 @pytest.mark.parametrize(
     "content",
-    [[{"type": "text", "text": None}], [{"type": ["x"]}], [{"type": "text"}], [{"type": "data", "n": 10**5_000}]],
+    [
+        [{"type": "text", "text": None}],
+        [{"type": ["x"]}],
+        [{"type": "text"}],
+        [{"type": "data", "n": 10**5_000}],
+    ],
     ids=range(4),
 )
 def test_blocks_that_langchain_can_not_count_are_counted(content: Any) -> None:
@@ -311,12 +365,17 @@ def test_blocks_that_langchain_can_not_count_are_counted(content: Any) -> None:
 )
 def test_heavy_batches_are_recognised(content: str, artifact: Any, heavy: bool) -> None:
     """Work of more than some milliseconds leaves the event loop."""
-    assert (characters_in([ToolMessage(content, tool_call_id="c", artifact=artifact)]) > 200_000) == heavy
+    assert (
+        characters_in([ToolMessage(content, tool_call_id="c", artifact=artifact)]) > 200_000
+    ) == heavy
 
 
 def test_a_long_document_is_heavy() -> None:
     """The text of a document counts like any other."""
-    assert characters_in([ToolMessage("x", tool_call_id="c", artifact=[Document("x" * 300_000)])]) > 300_000
+    assert (
+        characters_in([ToolMessage("x", tool_call_id="c", artifact=[Document("x" * 300_000)])])
+        > 300_000
+    )
 
 
 def test_no_property_of_an_artifact_is_read_to_estimate_its_size() -> None:
@@ -351,7 +410,9 @@ def test_the_newest_two_hundred_sources_are_remembered() -> None:
 
     def found(*numbers: int) -> ToolMessage:
         hits = [{"title": "T", "content": f"text {number}"} for number in numbers]
-        return ToolMessage("x", id=f"m{numbers[0]}-{len(numbers)}", tool_call_id="c", name="t", artifact=hits)
+        return ToolMessage(
+            "x", id=f"m{numbers[0]}-{len(numbers)}", tool_call_id="c", name="t", artifact=hits
+        )
 
     shown = _compose(_prepare(found(*range(150)))).entry.totals
     shown = _compose(_prepare(found(0)), shown).entry.totals

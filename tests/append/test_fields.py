@@ -58,23 +58,53 @@ VALUES: tuple[Any, ...] = (
 TURNS = 8
 """How many turns are read at once; a note names the results of all of them."""
 PARTS = 4
-NESTED = ("content", "tool_calls", "invalid_tool_calls", "usage_metadata", "response_metadata", "additional_kwargs")
+NESTED = (
+    "content",
+    "tool_calls",
+    "invalid_tool_calls",
+    "usage_metadata",
+    "response_metadata",
+    "additional_kwargs",
+)
 Path: TypeAlias = tuple[Any, ...]
 Case: TypeAlias = tuple[int, Path, Any]
 """The index of a message in the turn, the path of a field in it, and the value that the field gets."""
 
 _CALL = {"name": "search", "args": {"q": 1}, "id": "call-1", "type": "tool_call"}
 _CUT = {"name": "book", "args": "{", "id": "call-2", "error": None, "type": "invalid_tool_call"}
-_HOSTED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
-_FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"url": "u", "title": "t"}]}
+_HOSTED = {
+    "type": "server_tool_use",
+    "id": "srvtoolu_1",
+    "name": "web_search",
+    "input": {"query": "x"},
+}
+_FOUND = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [{"url": "u", "title": "t"}],
+}
 _SAID: Any = [
-    {"type": "text", "text": "hm", "id": "m-1", "phase": "commentary", "annotations": [{"type": "url_citation"}]},
+    {
+        "type": "text",
+        "text": "hm",
+        "id": "m-1",
+        "phase": "commentary",
+        "annotations": [{"type": "url_citation"}],
+    },
     {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
-    {"type": "reasoning", "id": "r-1", "summary": [{"type": "summary_text", "text": "x"}], "encrypted_content": "e"},
+    {
+        "type": "reasoning",
+        "id": "r-1",
+        "summary": [{"type": "summary_text", "text": "x"}],
+        "encrypted_content": "e",
+    },
     {"type": "tool_use", "id": "call-1", "name": "search", "input": {"q": 1}},
     _HOSTED,
     _FOUND,
-    {"type": "non_standard", "value": {"type": "computer_call", "call_id": "call-3", "action": {"type": "click"}}},
+    {
+        "type": "non_standard",
+        "value": {"type": "computer_call", "call_id": "call-3", "action": {"type": "click"}},
+    },
 ]
 _ASKED: Any = [
     {"type": "text", "text": "a question"},
@@ -83,7 +113,9 @@ _ASKED: Any = [
     {"type": "image_url", "image_url": {"url": "https://example.org/c.png"}},
 ]
 _BESIDE = {
-    "tool_calls": [{"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}],
+    "tool_calls": [
+        {"id": "call-1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    ],
     "function_call": {"name": "f", "arguments": "{}"},
     "reasoning": {"type": "reasoning", "id": "r-1"},
     "reasoning_content": "hm",
@@ -123,7 +155,9 @@ def turn() -> list[BaseMessage]:
     ai.additional_kwargs = _BESIDE
     ai.response_metadata = _ABOUT
     ai.usage_metadata = _USAGE
-    found = ToolMessage("found", id="tool", tool_call_id="call-1", name="search", artifact=[_PASSAGE])
+    found = ToolMessage(
+        "found", id="tool", tool_call_id="call-1", name="search", artifact=[_PASSAGE]
+    )
     found.additional_kwargs = _MARKS
     return deepcopy(
         [
@@ -131,7 +165,12 @@ def turn() -> list[BaseMessage]:
             HumanMessage(_ASKED, id="human"),
             ai,
             found,
-            ToolMessage([{"type": "text", "text": "x" * 2_000}], id="failed", tool_call_id="call-2", status="error"),
+            ToolMessage(
+                [{"type": "text", "text": "x" * 2_000}],
+                id="failed",
+                tool_call_id="call-2",
+                status="error",
+            ),
             FunctionMessage(content="f", name="f", id="function"),
             ChatMessage(content="c", role="user", id="chat"),
             AIMessage("The end.", id="end"),
@@ -145,7 +184,13 @@ def paths(message: BaseMessage) -> Iterator[Path]:
     todo: list[tuple[Path, Any]] = [((name,), getattr(message, name, None)) for name in NESTED]
     while todo:
         path, value = todo.pop()
-        keys = value if isinstance(value, Mapping) else range(len(value)) if isinstance(value, list) else ()
+        keys = (
+            value
+            if isinstance(value, Mapping)
+            else range(len(value))
+            if isinstance(value, list)
+            else ()
+        )
         for key in keys:
             yield (*path, key)
             todo.append(((*path, key), value[key]))
@@ -187,7 +232,9 @@ async def taken(chat: Conversation, messages: list[BaseMessage], **how: Any) -> 
     return True
 
 
-async def imported(store: ConversationStore, chat: Conversation, messages: list[BaseMessage]) -> bool:
+async def imported(
+    store: ConversationStore, chat: Conversation, messages: list[BaseMessage]
+) -> bool:
     """Import messages; return False if they were left out and reported."""
     record = ConversationRecord(id="record", messages=messages)
     report: ImportReport = await import_conversations(store, [record], scope=chat.scope)
@@ -197,7 +244,9 @@ async def imported(store: ConversationStore, chat: Conversation, messages: list[
     return bool(report.imported)
 
 
-async def at_each_door(store: ConversationStore, messages: Sequence[BaseMessage], *, has_invalid_id: bool) -> bool:
+async def at_each_door(
+    store: ConversationStore, messages: Sequence[BaseMessage], *, has_invalid_id: bool
+) -> bool:
     """Return if a turn is taken by an append, a resent history and an import, which must agree about it."""
     chat, sent, brought = (store.conversation(user_id=new_id(), thread_id=door) for door in "abc")
     is_taken = await taken(chat, deepcopy([*messages]))
@@ -210,7 +259,9 @@ async def at_each_door(store: ConversationStore, messages: Sequence[BaseMessage]
 def is_right(case: Case, codec: Codec) -> bool:
     """Return False for a case that the doors are expected to refuse."""
     try:
-        _, problems = make_ready(ConversationRecord(id="record", messages=changed(*case)), codec=codec)
+        _, problems = make_ready(
+            ConversationRecord(id="record", messages=changed(*case)), codec=codec
+        )
     except InvalidInputError:
         return False
     is_bad_id = case[1] == ("id",) and not (case[2] is None or type(case[2]) is str)
@@ -267,7 +318,9 @@ async def check_refused(cases: Iterable[Case]) -> list[str]:
         for case in cases:
             has_invalid_id = case[1] == ("id",)
             try:
-                assert not await at_each_door(store, changed(*case), has_invalid_id=has_invalid_id), "it was taken"
+                assert not await at_each_door(
+                    store, changed(*case), has_invalid_id=has_invalid_id
+                ), "it was taken"
             except Exception as error:  # noqa: BLE001 - all of them are shown
                 wrong.append(line_of([[case]], error))
     return wrong
@@ -336,8 +389,25 @@ def test_a_wrong_type_is_refused_with_the_name_of_its_field() -> None:
         "status": (None, 2, "done", ["success"]),
         "tool_call_id": (None, 2, "", {"$ne": ""}),
         "role": (None, 2, ["user"]),
-        "tool_calls": (None, "x", {}, ({},), [None], [{}], [{**_CALL, "name": None}], [{**_CALL, "args": "{}"}]),
-        "invalid_tool_calls": (None, "x", {}, [None], [{}], [{**_CUT, "args": {}}], [{**_CUT, "id": 2}]),
+        "tool_calls": (
+            None,
+            "x",
+            {},
+            ({},),
+            [None],
+            [{}],
+            [{**_CALL, "name": None}],
+            [{**_CALL, "args": "{}"}],
+        ),
+        "invalid_tool_calls": (
+            None,
+            "x",
+            {},
+            [None],
+            [{}],
+            [{**_CUT, "args": {}}],
+            [{**_CUT, "id": 2}],
+        ),
         "usage_metadata": ("x", [_USAGE], 2),
     }
     tried = 0
@@ -357,8 +427,12 @@ def test_a_wrong_type_is_refused_with_the_name_of_its_field() -> None:
 def test_what_a_model_sends_is_taken() -> None:
     """The check refuses nothing that LangChain's constructors make of what providers send."""
     null = AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": None}], invalid_tool_calls=[])
-    bare = AIMessage([{"text": "no type"}, {"type": None, "a": 1}, "text", {"type": "new_type", "deep": [{}]}])
-    cut = AIMessage("", invalid_tool_calls=[{"name": None, "args": None, "id": None, "error": None}])
+    bare = AIMessage(
+        [{"text": "no type"}, {"type": None, "a": 1}, "text", {"type": "new_type", "deep": [{}]}]
+    )
+    cut = AIMessage(
+        "", invalid_tool_calls=[{"name": None, "args": None, "id": None, "error": None}]
+    )
     again = HumanMessage(bare.text)
     again.content = bare.text  # a subclass of str that LangChain makes
     assert len(normalize_messages([*turn(), null, bare, cut, again])) == 12
@@ -371,15 +445,41 @@ def _tool_result(block: dict[str, Any]) -> dict[str, Any]:
 _CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _CUSTOM = {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "x"}}
 _TEXTS = [{"type": "output_text", "text": "x", "annotations": []}]
-_COUNTS = {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
+_COUNTS = {
+    "prompt_tokens": 1,
+    "completion_tokens": 2,
+    "prompt_tokens_details": {"cached_tokens": 1},
+}
 _BODIES: dict[str, list[dict[str, Any]]] = {
     "chat": [
-        {"role": "assistant", "content": "x", "tool_calls": [_CALLED, _CUSTOM], "usage": _COUNTS, "id": "m1"},
-        {"role": "tool", "content": [{"type": "text", "text": "x"}], "tool_call_id": "c1", "status": "success"},
+        {
+            "role": "assistant",
+            "content": "x",
+            "tool_calls": [_CALLED, _CUSTOM],
+            "usage": _COUNTS,
+            "id": "m1",
+        },
+        {
+            "role": "tool",
+            "content": [{"type": "text", "text": "x"}],
+            "tool_call_id": "c1",
+            "status": "success",
+        },
     ],
     "anthropic": [
-        {"role": "assistant", "type": "message", "content": [_SAID[0], _SAID[3]], "stop_reason": "x", "usage": _USAGE},
-        {"role": "user", "content": [_tool_result({"type": "text", "text": "x"}), "y"], "id": "m1", "name": "n"},
+        {
+            "role": "assistant",
+            "type": "message",
+            "content": [_SAID[0], _SAID[3]],
+            "stop_reason": "x",
+            "usage": _USAGE,
+        },
+        {
+            "role": "user",
+            "content": [_tool_result({"type": "text", "text": "x"}), "y"],
+            "id": "m1",
+            "name": "n",
+        },
         {"role": "user", "content": [_tool_result({"type": "text", "text": "x"})] * 2, "id": "m2"},
     ],
     "responses": [
@@ -387,18 +487,49 @@ _BODIES: dict[str, list[dict[str, Any]]] = {
         {"type": "message", "role": "assistant", "id": "m1", "phase": "p", "content": _TEXTS},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "id": "f1"},
         {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x", "id": "f2"},
-        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "x"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "c1",
+            "output": [{"type": "input_text", "text": "x"}],
+        },
     ],
     "whole responses": [
-        {"object": "chat.completion", "id": "x", "choices": [{"message": {"role": "assistant", "content": "x"}}]},
-        {"object": "response", "id": "x", "output": [{"type": "message", "role": "assistant", "content": _TEXTS}]},
+        {
+            "object": "chat.completion",
+            "id": "x",
+            "choices": [{"message": {"role": "assistant", "content": "x"}}],
+        },
+        {
+            "object": "response",
+            "id": "x",
+            "output": [{"type": "message", "role": "assistant", "content": _TEXTS}],
+        },
     ],
     "LangChain": [
-        {"type": "ai", "data": {"content": "x", "tool_calls": [_CALL], "usage_metadata": _USAGE, "id": "m1"}},
-        {"type": "ai", "content": "x", "invalid_tool_calls": [_CUT], "additional_kwargs": {"tool_calls": [_CALLED]}},
-        {"type": "tool", "content": "x", "tool_call_id": "c1", "status": "success", "name": "f", "id": "m3"},
+        {
+            "type": "ai",
+            "data": {"content": "x", "tool_calls": [_CALL], "usage_metadata": _USAGE, "id": "m1"},
+        },
+        {
+            "type": "ai",
+            "content": "x",
+            "invalid_tool_calls": [_CUT],
+            "additional_kwargs": {"tool_calls": [_CALLED]},
+        },
+        {
+            "type": "tool",
+            "content": "x",
+            "tool_call_id": "c1",
+            "status": "success",
+            "name": "f",
+            "id": "m3",
+        },
         {"type": "chat", "role": "user", "content": [{"type": "text", "text": "x"}]},
-        {"type": "AIMessageChunk", "content": "x", "tool_call_chunks": [{"name": "f", "args": "{}", "id": "c1"}]},
+        {
+            "type": "AIMessageChunk",
+            "content": "x",
+            "tool_call_chunks": [{"name": "f", "args": "{}", "id": "c1"}],
+        },
     ],
 }
 
@@ -406,7 +537,9 @@ _BODIES: dict[str, list[dict[str, Any]]] = {
 def bodies() -> Iterator[list[dict[str, Any]]]:
     """Yield the body of each format, in which one field has another value."""
     for body in _BODIES.values():
-        for path, value in product(_paths_in(body), (*VALUES, "\ud800", float("inf"), {"type": {}})):
+        for path, value in product(
+            _paths_in(body), (*VALUES, "\ud800", float("inf"), {"type": {}})
+        ):
             copied: Any = deepcopy(body)
             holder = copied
             for key in path[:-1]:
@@ -416,7 +549,13 @@ def bodies() -> Iterator[list[dict[str, Any]]]:
 
 
 def _paths_in(value: Any, path: Path = ()) -> Iterator[Path]:
-    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        list(value)
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else ()
+    ):
         yield (*path, key)
         yield from _paths_in(value[key], (*path, key))
 

@@ -35,18 +35,27 @@ POLICIES = (
 @pytest.fixture
 async def store() -> AsyncIterator[ConversationStore]:
     """A store in memory that summarises soon."""
-    rule = CompactionRule(max_tokens_before_summary=1_500, max_summary_tokens=300, keep_last_turns=1)
-    async with await ConversationStore.connect("memory://", summarizer=HeadTailSummarizer(rule)) as store:
+    rule = CompactionRule(
+        max_tokens_before_summary=1_500, max_summary_tokens=300, keep_last_turns=1
+    )
+    async with await ConversationStore.connect(
+        "memory://", summarizer=HeadTailSummarizer(rule)
+    ) as store:
         await store.setup()
         yield store
 
 
 async def _turn(chat: Conversation, rng: random.Random, number: int) -> None:
     """Append a turn: in one batch or several, large or small, with parallel calls, or with a sub-agent's sources."""
-    turn: list[BaseMessage] = rag_turn(f"Q{number} about topic{number}?", words=rng.choice([5, 60, 900]))
+    turn: list[BaseMessage] = rag_turn(
+        f"Q{number} about topic{number}?", words=rng.choice([5, 60, 900])
+    )
     if rng.random() < 0.3:
         calls = [{"name": "look", "args": {"at": at}, "id": f"same{at}"} for at in range(2)]
-        results = [ToolMessage(f"{at} " * rng.choice([1, 900]), tool_call_id=f"same{at}", name="look") for at in (1, 0)]
+        results = [
+            ToolMessage(f"{at} " * rng.choice([1, 900]), tool_call_id=f"same{at}", name="look")
+            for at in (1, 0)
+        ]
         turn[3:3] = [AIMessage("", tool_calls=calls), *results]
     if rng.random() < 0.3:
         await chat.child(f"agent{number}").append(rag_turn(f"What about child{number}?"))
@@ -72,7 +81,10 @@ async def _change(chat: Conversation, rng: random.Random, number: int) -> None:
             asked: dict[str, Any] = {"regenerate": f"v{number}"}
             turn_id = rng.choice(questions[-3:])
             if rng.random() < 0.4:
-                asked, turn_id = {"instead_of": turn_id, "human": f"Other {number}"}, f"other{number}"
+                asked, turn_id = (
+                    {"instead_of": turn_id, "human": f"Other {number}"},
+                    f"other{number}",
+                )
             async with await chat.turn(turn_id, **asked) as turn:
                 await turn.append(rag_turn(f"again {number}?")[1:3])
                 if rng.random() < 0.8:
@@ -112,7 +124,11 @@ async def test_a_fork_shows_what_the_conversation_shows_after_a_rewind_to_the_sa
             assert [*map(_shown, ours.messages)] == [*map(_shown, theirs.messages)], policy
             assert (ours.tokens, ours.summary) == (theirs.tokens, theirs.summary)
         for log in (fork, chat):
-            call = AIMessage("", id=f"call{number}", tool_calls=[{"name": "look", "args": {}, "id": f"c{number}"}])
+            call = AIMessage(
+                "",
+                id=f"call{number}",
+                tool_calls=[{"name": "look", "args": {}, "id": f"c{number}"}],
+            )
             result = ToolMessage("Found. " * 900, id=f"result{number}", tool_call_id=f"c{number}")
             said = AIMessage("More. " * 300 * number, id=f"a{number}")
             await log.append([HumanMessage("More?", id=f"m{number}"), call, result, said])
@@ -126,17 +142,26 @@ def _shown(message: BaseMessage) -> dict[str, Any]:
     return message.model_dump(exclude={"id"})
 
 
-async def test_a_fork_has_the_leading_system_messages_before_its_end(store: ConversationStore) -> None:
+async def test_a_fork_has_the_leading_system_messages_before_its_end(
+    store: ConversationStore,
+) -> None:
     """A fork has the leading system messages before its end, and no later one."""
     chat = store.conversation(user_id="u", thread_id="t")
     for number in range(8):
-        system = [SystemMessage("Be kind.", id="kind"), SystemMessage("Be brief.", id="brief")] if number == 0 else []
+        system = (
+            [SystemMessage("Be kind.", id="kind"), SystemMessage("Be brief.", id="brief")]
+            if number == 0
+            else []
+        )
         await chat.append([*system, *rag_turn(f"What about topic{number}?", words=900)])
         for policy in POLICIES:
             await chat.load_history(policy)
     fork = await chat.fork(before="brief", key="r", new_scope={"user_id": "v", "thread_id": "t"})
     await fork.append(HumanMessage("What else?"))
-    assert [message.text for message in (await fork.load_history()).messages] == ["Be kind.", "What else?"]
+    assert [message.text for message in (await fork.load_history()).messages] == [
+        "Be kind.",
+        "What else?",
+    ]
 
 
 async def test_a_fork_within_an_answer_goes_on_with_it(store: ConversationStore) -> None:
@@ -146,7 +171,9 @@ async def test_a_fork_within_an_answer_goes_on_with_it(store: ConversationStore)
         await turn.append(AIMessage("First."))
     async with await chat.turn("q", regenerate="again") as turn:
         await turn.append(steps)
-    fork = await chat.fork(before=str(steps[-1].id), key="r", new_scope={"user_id": "v", "thread_id": "t"})
+    fork = await chat.fork(
+        before=str(steps[-1].id), key="r", new_scope={"user_id": "v", "thread_id": "t"}
+    )
     async with await fork.turn("q") as turn:
         assert turn.is_running
         await turn.append(AIMessage("Better."))

@@ -55,12 +55,32 @@ ANTHROPIC: list[dict[str, Any]] = [
     {"role": "assistant", "content": [{"type": "text", "text": "4 in Oslo."}]},
 ]
 RESPONSES: list[dict[str, Any]] = [
-    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather in Oslo and Rome?"}]},
+    {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": "Weather in Oslo and Rome?"}],
+    },
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "abc"},
-    {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "weather", "arguments": '{"city": "Oslo"}'},
-    {"type": "function_call", "id": "fc_2", "call_id": "call_2", "name": "weather", "arguments": '{"city": "Rome"}'},
+    {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "weather",
+        "arguments": '{"city": "Oslo"}',
+    },
+    {
+        "type": "function_call",
+        "id": "fc_2",
+        "call_id": "call_2",
+        "name": "weather",
+        "arguments": '{"city": "Rome"}',
+    },
     {"type": "function_call_output", "call_id": "call_1", "output": "4 degrees"},
-    {"type": "function_call_output", "call_id": "call_2", "output": [{"type": "input_text", "text": "?"}]},
+    {
+        "type": "function_call_output",
+        "call_id": "call_2",
+        "output": [{"type": "input_text", "text": "?"}],
+    },
     {
         "type": "message",
         "role": "assistant",
@@ -83,11 +103,18 @@ def test_blocks_of_anthropic_are_calls_and_results() -> None:
     assert types(messages) == ["human", "ai", "tool", "tool", "human", "ai"]
     _, ai, message, other, human, _ = messages
     assert isinstance(ai, AIMessage)
-    assert [(call["id"], call["args"]["city"]) for call in ai.tool_calls] == [("toolu_1", "Oslo"), ("toolu_2", "Rome")]
+    assert [(call["id"], call["args"]["city"]) for call in ai.tool_calls] == [
+        ("toolu_1", "Oslo"),
+        ("toolu_2", "Rome"),
+    ]
     assert ai.content == ANTHROPIC[1]["content"]
     assert isinstance(message, ToolMessage)
     assert isinstance(other, ToolMessage)
-    assert (message.tool_call_id, message.content, message.status) == ("toolu_1", "4 degrees", "success")
+    assert (message.tool_call_id, message.content, message.status) == (
+        "toolu_1",
+        "4 degrees",
+        "success",
+    )
     assert (other.tool_call_id, other.text, other.status) == ("toolu_2", "?", "error")
     assert human.text == "And be brief."
     assert check_pairing(messages) == []
@@ -200,19 +227,45 @@ def test_a_dict_of_langchain_is_copied() -> None:
         ({"type": "human"}, "content"),
         ({"type": "human", "data": {"content": 5}}, "content"),
         ({"type": "remove", "id": "x", "content": ""}, ""),
-        ({"lc": 1, "type": "constructor", "id": ["langchain", "schema", "HumanMessage"], "kwargs": {}}, "type"),
+        (
+            {
+                "lc": 1,
+                "type": "constructor",
+                "id": ["langchain", "schema", "HumanMessage"],
+                "kwargs": {},
+            },
+            "type",
+        ),
         ({"type": "function_call", "name": "f", "arguments": "{}"}, "call_id"),
         ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "name"),
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": []}, "arguments"),
         ({"type": "function_call_output", "output": "x"}, "call_id"),
         ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, "output"),
         ({"type": "message", "role": "assistant"}, "content"),
-        ({"role": "user", "content": [{"type": "tool_result", "content": "x"}]}, "content[0].tool_use_id"),
-        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": 5}]}, "content"),
-        ({"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}, "content[0].id"),
-        ({"role": "assistant", "content": [{"type": "tool_use", "id": "c", "input": {}}]}, "content[0].name"),
         (
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": "x"}]},
+            {"role": "user", "content": [{"type": "tool_result", "content": "x"}]},
+            "content[0].tool_use_id",
+        ),
+        (
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "x", "content": 5}],
+            },
+            "content",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]},
+            "content[0].id",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "input": {}}]},
+            "content[0].name",
+        ),
+        (
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "c", "name": "f", "input": "x"}],
+            },
             "content[0].input",
         ),
     ],
@@ -238,11 +291,22 @@ def test_ids_are_derived_for_each_message_of_a_dict() -> None:
 
 _plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 _TYPES = [
-    *("message", "function_call", "function_call_output", "reasoning", "custom_tool_call", "human", "ai", "tool"),
+    *(
+        "message",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        "custom_tool_call",
+        "human",
+        "ai",
+        "tool",
+    ),
     *("constructor", "tool_use", "tool_result", "input_text", "text", "web_search_call"),
 ]
 _KEYS = [
@@ -260,7 +324,9 @@ _KEYS = [
     "text",
 ]
 _values = _plain | st.sampled_from([*_TYPES, "user", "assistant"])
-_blocks = st.lists(st.dictionaries(st.sampled_from(_KEYS), _values, max_size=5) | _values, max_size=3)
+_blocks = st.lists(
+    st.dictionaries(st.sampled_from(_KEYS), _values, max_size=5) | _values, max_size=3
+)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(_KEYS), _values | _blocks, max_size=6), max_size=3))
@@ -290,7 +356,9 @@ async def test_views_show_calls_with_their_results(
         await chat.append({"role": "user", "content": "Thanks."})
 
 
-async def test_a_turn_is_appended_in_these_formats(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_turn_is_appended_in_these_formats(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """`append_turn` takes them too; a message with results is no question."""
     chat = store.conversation(**scope)
     receipt = await chat.append_turn("r1", human=RESPONSES[0], messages=RESPONSES[1:])
@@ -332,8 +400,22 @@ SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
     [
         ({**SAID, "usage": Counts().model_dump()}, "unknown"),
         ({**SAID, "usage": Counts(), "model": "m-1"}, "m-1"),
-        ({**SAID, "usage": {"input_tokens": 8, "output_tokens": 5, "cache_read_input_tokens": 2}}, "unknown"),
-        ({**SAID, "type": "message", "model": "m-1", "usage": {"input_tokens": 10, "output_tokens": 5}}, "m-1"),
+        (
+            {
+                **SAID,
+                "usage": {"input_tokens": 8, "output_tokens": 5, "cache_read_input_tokens": 2},
+            },
+            "unknown",
+        ),
+        (
+            {
+                **SAID,
+                "type": "message",
+                "model": "m-1",
+                "usage": {"input_tokens": 10, "output_tokens": 5},
+            },
+            "m-1",
+        ),
         (Said(), "m-1"),
         (Said().model_dump(), "m-1"),
     ],

@@ -23,7 +23,9 @@ def text(size: int = 3_000) -> str:
 
 def call(index: int) -> AIMessage:
     """A call with long arguments."""
-    return AIMessage("", tool_calls=[{"name": "look", "args": {"query": text()}, "id": f"c{index}"}])
+    return AIMessage(
+        "", tool_calls=[{"name": "look", "args": {"query": text()}, "id": f"c{index}"}]
+    )
 
 
 def picture() -> dict[str, Any]:
@@ -32,13 +34,23 @@ def picture() -> dict[str, Any]:
 
 
 FORMS: dict[str, Any] = {
-    "additional_kwargs": lambda index: HumanMessage(f"q{index}", additional_kwargs={"page": text(), "n": index}),
-    "response_metadata": lambda _: AIMessage("Fine.", response_metadata={"log": text(), "model_name": "m"}),
+    "additional_kwargs": lambda index: HumanMessage(
+        f"q{index}", additional_kwargs={"page": text(), "n": index}
+    ),
+    "response_metadata": lambda _: AIMessage(
+        "Fine.", response_metadata={"log": text(), "model_name": "m"}
+    ),
     "text": lambda index: (AIMessage if index % 2 else HumanMessage)(text()),
-    "blocks": lambda _: HumanMessage([{"type": "text", "text": text()}, {"type": "text", "text": "short"}]),
+    "blocks": lambda _: HumanMessage(
+        [{"type": "text", "text": text()}, {"type": "text", "text": "short"}]
+    ),
     "images": lambda _: HumanMessage(["Look", picture()]),
-    "calls": lambda index: call(index // 2) if index % 2 == 0 else ToolMessage("ok", tool_call_id=f"c{index // 2}"),
-    "results": lambda index: ToolMessage("ok", tool_call_id="c", additional_kwargs={"trace": text()}, name=f"t{index}"),
+    "calls": lambda index: (
+        call(index // 2) if index % 2 == 0 else ToolMessage("ok", tool_call_id=f"c{index // 2}")
+    ),
+    "results": lambda index: ToolMessage(
+        "ok", tool_call_id="c", additional_kwargs={"trace": text()}, name=f"t{index}"
+    ),
     "unicode": lambda _: AIMessage("é☃" * 1_000),
 }
 
@@ -94,7 +106,9 @@ LARGE: dict[str, list[BaseMessage]] = {
         AIMessage([*BLOCKS, {"type": "tool_use", "input": {}, **CALL}], tool_calls=[CALL]),
         ToolMessage([*BLOCKS], tool_call_id="c1"),
     ],
-    "nested fields": [HumanMessage("q", additional_kwargs={"raw": {f"k{at}": WORDS for at in range(30_000)}})],
+    "nested fields": [
+        HumanMessage("q", additional_kwargs={"raw": {f"k{at}": WORDS for at in range(30_000)}})
+    ],
 }
 
 
@@ -132,6 +146,12 @@ async def test_a_message_that_is_too_large_is_named() -> None:
     """The error never asks to split a batch whose one message is too large."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
-        message = HumanMessage("q", id="large", additional_kwargs={f"k{at}": "x" * 450 for at in range(2_400)})
-        with pytest.raises(BatchTooLargeError, match=r"message 'large' has .* fewer than 500 characters"):
-            await store.conversation(user_id="ada", thread_id="t").append([message, HumanMessage("other")])
+        message = HumanMessage(
+            "q", id="large", additional_kwargs={f"k{at}": "x" * 450 for at in range(2_400)}
+        )
+        with pytest.raises(
+            BatchTooLargeError, match=r"message 'large' has .* fewer than 500 characters"
+        ):
+            await store.conversation(user_id="ada", thread_id="t").append(
+                [message, HumanMessage("other")]
+            )

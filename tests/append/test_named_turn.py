@@ -17,8 +17,16 @@ async def test_a_writer_names_the_question_that_its_messages_belong_to(chat: Con
     with pytest.raises(UnknownMessageError):
         await chat.append(AIMessage("Hello."), turn="q1")
     await chat.append([HumanMessage("First?", id="q1"), HumanMessage("Second?", id="q2")])
-    await chat.append([calling, ToolMessage("5", tool_call_id="a"), HumanMessage("Briefly.")], turn="q1")
-    assert [message.turn_id for message in await chat.list_messages()] == ["q1", "q2", "q1", "q1", "q1"]
+    await chat.append(
+        [calling, ToolMessage("5", tool_call_id="a"), HumanMessage("Briefly.")], turn="q1"
+    )
+    assert [message.turn_id for message in await chat.list_messages()] == [
+        "q1",
+        "q2",
+        "q1",
+        "q1",
+        "q1",
+    ]
     for turn in ("nobody", "c1"):
         with pytest.raises(UnknownMessageError):
             await chat.append(AIMessage("So."), turn=turn)

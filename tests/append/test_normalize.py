@@ -84,7 +84,12 @@ def refusal(batch: Any, **options: Any) -> InvalidMessageError:
 
 def function_call(arguments: Any, **more: Any) -> dict[str, Any]:
     """Return an assistant dict with one call."""
-    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": arguments}, **more}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "search", "arguments": arguments},
+        **more,
+    }
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
@@ -115,7 +120,10 @@ def test_any_iterable_is_a_batch(wrap: Any) -> None:
     assert [message.content for message in normalize_messages(wrap(batch))] == ["a", "b", "c"]
 
 
-@each_case("alone", [HumanMessage("Hello"), HELLO, MappingProxyType(HELLO), HumanMessageChunk(content="Hello")])
+@each_case(
+    "alone",
+    [HumanMessage("Hello"), HELLO, MappingProxyType(HELLO), HumanMessageChunk(content="Hello")],
+)
 def test_one_message_is_a_batch_of_one(alone: Any) -> None:
     """A message, a chunk or a dict that is not in a list is a batch of one."""
     message = normalized(alone)
@@ -125,7 +133,18 @@ def test_one_message_is_a_batch_of_one(alone: Any) -> None:
 
 @each_case(
     "batch",
-    ["Hello", b"Hello", bytearray(b"x"), None, 7, 1.5, True, object(), ChatPromptValue(messages=[]), repr],
+    [
+        "Hello",
+        b"Hello",
+        bytearray(b"x"),
+        None,
+        7,
+        1.5,
+        True,
+        object(),
+        ChatPromptValue(messages=[]),
+        repr,
+    ],
 )
 def test_what_is_no_batch_is_refused(batch: Any) -> None:
     """A str, bytes, None, a number or another object is refused by an error that says what to pass."""
@@ -219,7 +238,10 @@ def test_a_function_message_without_a_name_is_refused() -> None:
     assert refusal(FunctionMessage(content="42", name="")).field == "name"
 
 
-@each_case(("content", "field"), [(None, "content"), (7, "content"), (("a",), "content"), (["a", 7], "content[1]")])
+@each_case(
+    ("content", "field"),
+    [(None, "content"), (7, "content"), (("a",), "content"), (["a", 7], "content[1]")],
+)
 def test_a_message_whose_content_was_broken_is_refused(content: Any, field: str) -> None:
     """LangChain does not check content that is set later, so it is checked here."""
     message = HumanMessage("Hello")
@@ -246,21 +268,31 @@ CALL_CHUNKS = [
     {"name": "f", "args": '{"a": 1}', "id": "c1", "index": 0, "type": "tool_call_chunk"},
     {"name": "g", "args": "[1]", "id": "c2", "index": 1, "type": "tool_call_chunk"},
 ]
-USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token_details": {"reasoning": 1}}
+USAGE = {
+    "input_tokens": 1,
+    "output_tokens": 2,
+    "total_tokens": 3,
+    "output_token_details": {"reasoning": 1},
+}
 
 
 @each_case(
     ("chunk", "whole_class"),
     [
         (
-            AIMessageChunk(**COMMON, tool_call_chunks=CALL_CHUNKS, usage_metadata=USAGE, chunk_position="last"),
+            AIMessageChunk(
+                **COMMON, tool_call_chunks=CALL_CHUNKS, usage_metadata=USAGE, chunk_position="last"
+            ),
             AIMessage,
         ),
         (HumanMessageChunk(**COMMON), HumanMessage),
         (SystemMessageChunk(**COMMON), SystemMessage),
         (ChatMessageChunk(**COMMON, role="narrator"), ChatMessage),
         (FunctionMessageChunk(**COMMON), FunctionMessage),
-        (ToolMessageChunk(**COMMON, tool_call_id="c1", artifact={"a": 1}, status="error"), ToolMessage),
+        (
+            ToolMessageChunk(**COMMON, tool_call_id="c1", artifact={"a": 1}, status="error"),
+            ToolMessage,
+        ),
     ],
 )
 def test_a_chunk_becomes_the_message_langchain_makes_of_it(chunk: Any, whole_class: Any) -> None:
@@ -275,10 +307,21 @@ def test_a_chunk_loses_no_field() -> None:
     """Content, calls, broken calls, usage, metadata, name and id of a summed AI chunk are in the whole message."""
     parts = [
         AIMessageChunk(content="Hel", id="run-1", response_metadata={"model_name": "m"}),
-        AIMessageChunk(content="lo", tool_call_chunks=[{"name": "f", "args": '{"a"', "id": "c1", "index": 0}]),
-        AIMessageChunk(content="", tool_call_chunks=[{"name": None, "args": ": 1}", "id": None, "index": 0}]),
-        AIMessageChunk(content="", tool_call_chunks=[{"name": "g", "args": "oops", "id": "c2", "index": 1}]),
-        AIMessageChunk(content="", usage_metadata=USAGE, additional_kwargs={"refusal": "no"}, chunk_position="last"),
+        AIMessageChunk(
+            content="lo", tool_call_chunks=[{"name": "f", "args": '{"a"', "id": "c1", "index": 0}]
+        ),
+        AIMessageChunk(
+            content="", tool_call_chunks=[{"name": None, "args": ": 1}", "id": None, "index": 0}]
+        ),
+        AIMessageChunk(
+            content="", tool_call_chunks=[{"name": "g", "args": "oops", "id": "c2", "index": 1}]
+        ),
+        AIMessageChunk(
+            content="",
+            usage_metadata=USAGE,
+            additional_kwargs={"refusal": "no"},
+            chunk_position="last",
+        ),
     ]
     message = normalized(parts[0] + parts[1] + parts[2] + parts[3] + parts[4])
     assert message == AIMessage(
@@ -328,7 +371,13 @@ def test_ids_are_set_on_the_callers_messages() -> None:
 
 
 @each_case(
-    "bad", [{"role": "nobody"}, ToolMessage("x", tool_call_id=""), HumanMessage("x", id=""), HumanMessage("x", id="a")]
+    "bad",
+    [
+        {"role": "nobody"},
+        ToolMessage("x", tool_call_id=""),
+        HumanMessage("x", id=""),
+        HumanMessage("x", id="a"),
+    ],
 )
 def test_a_refused_batch_changes_nothing(bad: Any) -> None:
     """If a message of the batch is refused, no id is set on any object of the caller."""
@@ -399,7 +448,11 @@ def test_a_key_makes_ids_repeatable() -> None:
     """The same key gives the same ids in any process; another key or place gives others; given ids stay."""
     batch = [HELLO, {**HELLO, "id": "mine"}, {**HELLO, "id": None}]
     ids = [message.id for message in normalize_messages(batch, key="request-1")]
-    assert ids == ["1bd50395-73c6-5419-bc52-51def364afab", "mine", "bc4ffe4a-d4b8-5abb-b728-a608c5776cf3"]
+    assert ids == [
+        "1bd50395-73c6-5419-bc52-51def364afab",
+        "mine",
+        "bc4ffe4a-d4b8-5abb-b728-a608c5776cf3",
+    ]
     assert ids[0] != normalized(HELLO, key="request-2").id
 
 
@@ -408,7 +461,13 @@ def test_a_key_names_messages_too() -> None:
     assert normalized(HumanMessage("Hello"), key="k").id == normalized(HELLO, key="k").id
 
 
-@given(st.sets(st.tuples(st.text("a1-:\0", min_size=1, max_size=6), st.integers(0, 30)), min_size=2, max_size=8))
+@given(
+    st.sets(
+        st.tuples(st.text("a1-:\0", min_size=1, max_size=6), st.integers(0, 30)),
+        min_size=2,
+        max_size=8,
+    )
+)
 def test_derived_ids_do_not_clash(places: Any) -> None:
     """No two pairs of key and place give one id, however keys are spelt ("a", 11 and "a-1", 1)."""
     ids = [normalize_messages([HELLO] * (index + 1), key=key)[index].id for key, index in places]
@@ -430,9 +489,19 @@ def test_derived_ids_do_not_clash(places: Any) -> None:
         ({"role": "assistant", "content": "x"}, AIMessage("x")),
         ({"role": "assistant"}, AIMessage("")),
         ({"role": "assistant", "content": None, "tool_calls": None}, AIMessage("")),
-        ({"role": "tool", "content": "x", "tool_call_id": "c1"}, ToolMessage("x", tool_call_id="c1")),
         (
-            {"role": "tool", "content": None, "tool_call_id": "c1", "name": "f", "status": "error", "artifact": [1]},
+            {"role": "tool", "content": "x", "tool_call_id": "c1"},
+            ToolMessage("x", tool_call_id="c1"),
+        ),
+        (
+            {
+                "role": "tool",
+                "content": None,
+                "tool_call_id": "c1",
+                "name": "f",
+                "status": "error",
+                "artifact": [1],
+            },
             ToolMessage("", tool_call_id="c1", name="f", status="error", artifact=[1]),
         ),
         ({"role": "function", "content": "x", "name": "f"}, FunctionMessage(content="x", name="f")),
@@ -478,7 +547,11 @@ def test_content_of_another_type_is_refused(role: str, content: Any, field: str)
 
 def test_blocks_are_kept_as_they_are() -> None:
     """Text and dict blocks of any provider, odd keys and values included, are kept unchanged."""
-    blocks = ["x", {"type": "thinking", "signature": "s"}, {"$a.b": [math.inf, None, {"\ud800": "\x00"}], 7: 2**70}]
+    blocks = [
+        "x",
+        {"type": "thinking", "signature": "s"},
+        {"$a.b": [math.inf, None, {"\ud800": "\x00"}], 7: 2**70},
+    ]
     assert normalized({"role": "user", "content": blocks}).content == blocks
 
 
@@ -557,7 +630,9 @@ def test_a_null_that_means_none_is_left_out(name: str) -> None:
         (None, None),
     ],
 )
-def test_usage_becomes_usage_metadata(usage: dict[str, Any] | list[int] | None, expected: Any) -> None:
+def test_usage_becomes_usage_metadata(
+    usage: dict[str, Any] | list[int] | None, expected: Any
+) -> None:
     """Token counts are in usage_metadata in LangChain's words, and always also as they were given."""
     message = normalized({"role": "assistant", "content": "x", "usage": usage})
     found = message.usage_metadata
@@ -569,7 +644,11 @@ def test_usage_becomes_usage_metadata(usage: dict[str, Any] | list[int] | None, 
 def test_dicts_are_not_mutated_and_not_shared() -> None:
     """The caller's dicts stay as they are, and changing them later changes no message, and the reverse."""
     raw = [
-        {"role": "user", "content": [{"type": "text", "x": {"y": [1]}}], "sources": [{"a": {"b": 1}}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "x": {"y": [1]}}],
+            "sources": [{"a": {"b": 1}}],
+        },
         {**function_call({"a": {"b": [1]}}, extra={"s": [1]}), "usage": {"d": {"e": 1}}},
         {"role": "tool", "content": ["x"], "tool_call_id": "c1", "artifact": {"a": [{"b": 1}]}},
     ]
@@ -585,7 +664,9 @@ def test_dicts_are_not_mutated_and_not_shared() -> None:
 
 def containers(value: Any) -> Any:
     """Yield the dicts and lists in a value, innermost first."""
-    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for child in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from containers(child)
     if isinstance(value, dict | list):
         yield value
@@ -594,7 +675,9 @@ def containers(value: Any) -> Any:
 def test_other_objects_in_an_artifact_are_kept() -> None:
     """Only dicts and lists are made anew: a Document, tuple, set or bytes in an artifact is the caller's own."""
     artifact = {"docs": [Document("x")], "pair": (1, [2]), "set": {1}, "raw": b"x"}
-    kept = normalized({"role": "tool", "content": "x", "tool_call_id": "c1", "artifact": artifact}).artifact
+    kept = normalized(
+        {"role": "tool", "content": "x", "tool_call_id": "c1", "artifact": artifact}
+    ).artifact
     assert kept == artifact
     assert kept["docs"][0] is artifact["docs"][0]
 
@@ -611,7 +694,11 @@ def test_any_depth_is_copied(of: Any) -> None:
             {**function_call({"deep": deep}), "reasoning_details": deep},
         ]
     )
-    kept = [user.content[0]["deep"], tool.artifact, assistant.additional_kwargs["reasoning_details"]]
+    kept = [
+        user.content[0]["deep"],
+        tool.artifact,
+        assistant.additional_kwargs["reasoning_details"],
+    ]
     assert [depth(value) for value in kept] == [DEEP] * 3
     [call] = assistant.invalid_tool_calls
     assert call["args"] == deep_json({"deep": deep})
@@ -670,7 +757,9 @@ def test_an_error_and_its_causes_quote_no_content() -> None:
         ('{"\\ud800": "\\u0000"}', {"\ud800": "\x00"}),
     ],
 )
-def test_arguments_become_args(arguments: dict[str, Any] | str | None, args: dict[str, Any]) -> None:
+def test_arguments_become_args(
+    arguments: dict[str, Any] | str | None, args: dict[str, Any]
+) -> None:
     """The JSON text of an object, nothing, null or a dict becomes a tool call; the call says no more than that."""
     message = normalized(function_call(arguments))
     assert message.tool_calls == [{"name": "search", "args": args, "id": "c1", "type": "tool_call"}]
@@ -720,14 +809,22 @@ def test_unreadable_arguments_are_an_invalid_call(text: Any) -> None:
 
 def test_two_hundred_levels_are_readable() -> None:
     """Arguments of up to 200 levels are read, so that the limit does not depend on the caller's stack."""
-    assert depth(normalized(function_call('{"in": ' * 200 + "1" + "}" * 200)).tool_calls[0]["args"]) == 200
+    assert (
+        depth(normalized(function_call('{"in": ' * 200 + "1" + "}" * 200)).tool_calls[0]["args"])
+        == 200
+    )
 
 
 @each_case(("call_id", "kept"), [(None, None), ("", ""), ("c9", "c9")])
 def test_the_id_of_a_call_is_kept(call_id: str | None, kept: str | None) -> None:
     """A call without id, as some servers send it, is kept with id None."""
     assert normalized(function_call("{}", id=call_id)).tool_calls[0]["id"] == kept
-    assert normalized({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}).tool_calls[0]["id"] is None
+    assert (
+        normalized({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}).tool_calls[
+            0
+        ]["id"]
+        is None
+    )
 
 
 FUNCTION = {"name": "f", "arguments": "{}"}
@@ -775,14 +872,21 @@ def test_custom_calls_are_kept(given_input: str | None, text: str) -> None:
     """A custom call is a tool call with langchain-openai's one argument; the raw call stays beside it."""
     calls = [{"id": "c1", "type": "custom", "custom": {"name": "sql", "input": given_input}}]
     message = normalized({"role": "assistant", "content": None, "tool_calls": calls})
-    assert message.tool_calls == [{"name": "sql", "args": {"__arg1": text}, "id": "c1", "type": "tool_call"}]
+    assert message.tool_calls == [
+        {"name": "sql", "args": {"__arg1": text}, "id": "c1", "type": "tool_call"}
+    ]
     assert message.additional_kwargs == {"tool_calls": calls}
 
 
 @each_case(
     "call",
     [
-        {"id": "c1", "type": "function", "function": FUNCTION, "extra_content": {"google": {"thought_signature": "s"}}},
+        {
+            "id": "c1",
+            "type": "function",
+            "function": FUNCTION,
+            "extra_content": {"google": {"thought_signature": "s"}},
+        },
         {"id": "c1", "type": "function", "function": {**FUNCTION, "strict": True}},
         {"id": "c1", "type": "other", "function": FUNCTION},
     ],
@@ -796,7 +900,10 @@ def test_calls_that_say_more_are_kept_raw(call: dict[str, Any]) -> None:
 
 def test_the_order_of_valid_and_invalid_calls_is_kept() -> None:
     """If a message has both, LangChain's two lists lose their order, so the raw calls are kept as well."""
-    calls = [{"id": name, "function": {"name": name, "arguments": text}} for name, text in [("a", "{"), ("b", "{}")]]
+    calls = [
+        {"id": name, "function": {"name": name, "arguments": text}}
+        for name, text in [("a", "{"), ("b", "{}")]
+    ]
     message = normalized({"role": "assistant", "tool_calls": calls})
     assert [call["id"] for call in message.tool_calls] == ["b"]
     assert [call["id"] for call in message.invalid_tool_calls] == ["a"]
@@ -818,7 +925,9 @@ JSON = st.recursive(
     max_leaves=8,
 )
 BODY = st.fixed_dictionaries({}, optional=dict.fromkeys(("name", "arguments", "input"), JSON))
-GOOD_BODY = st.fixed_dictionaries({"name": st.just("f")}, optional={"arguments": TEXT | JSON.map(json.dumps)})
+GOOD_BODY = st.fixed_dictionaries(
+    {"name": st.just("f")}, optional={"arguments": TEXT | JSON.map(json.dumps)}
+)
 CALL = st.fixed_dictionaries(
     {},
     optional={
@@ -829,7 +938,9 @@ CALL = st.fixed_dictionaries(
         "extra_content": JSON,
     },
 )
-ROLE = st.sampled_from(["system", "developer", "user", "assistant", "assistant", "tool", "function"])
+ROLE = st.sampled_from(
+    ["system", "developer", "user", "assistant", "assistant", "tool", "function"]
+)
 ANY_DICT = st.fixed_dictionaries(
     {},
     optional={
@@ -842,7 +953,10 @@ ANY_DICT = st.fixed_dictionaries(
         "artifact": JSON,
         "tool_calls": st.lists(CALL, max_size=3) | JSON,
         "function_call": JSON,
-        "usage": st.dictionaries(st.sampled_from(["prompt_tokens", "completion_tokens", "total_tokens"]), JSON) | JSON,
+        "usage": st.dictionaries(
+            st.sampled_from(["prompt_tokens", "completion_tokens", "total_tokens"]), JSON
+        )
+        | JSON,
         "reasoning_details": JSON,
         "unknown": JSON,
     },
@@ -869,7 +983,9 @@ GOOD_DICT = st.fixed_dictionaries(
         "unknown": JSON,
         "reasoning_details": JSON,
         "artifact": JSON,
-        "tool_calls": st.lists(st.fixed_dictionaries({"id": TEXT, "function": GOOD_BODY}), max_size=3),
+        "tool_calls": st.lists(
+            st.fixed_dictionaries({"id": TEXT, "function": GOOD_BODY}), max_size=3
+        ),
     },
 )
 
@@ -888,7 +1004,10 @@ def parsed_arguments(raw: dict[str, Any]) -> dict[str, Any]:
     """Return the dict with the arguments of its calls read as an object where they are one, else as text."""
     if raw["role"] != "assistant" or "tool_calls" not in raw:
         return raw
-    calls = [(call.get("id"), call["function"]["name"], loaded(call["function"])) for call in raw["tool_calls"]]
+    calls = [
+        (call.get("id"), call["function"]["name"], loaded(call["function"]))
+        for call in raw["tool_calls"]
+    ]
     return {**raw, "tool_calls": sorted(calls, key=repr)}
 
 
@@ -911,7 +1030,8 @@ def said_by(message: AnyMessage, *, like: dict[str, Any]) -> dict[str, Any]:
         says |= {"tool_call_id": message.tool_call_id, "artifact": message.artifact}
     if isinstance(message, AIMessage):
         calls = [
-            (call["id"], call["name"], call["args"]) for call in [*message.tool_calls, *message.invalid_tool_calls]
+            (call["id"], call["name"], call["args"])
+            for call in [*message.tool_calls, *message.invalid_tool_calls]
         ]
         says["tool_calls"] = sorted(calls, key=repr)
     return {name: says[name] for name in like}
@@ -921,7 +1041,10 @@ def said_by(message: AnyMessage, *, like: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real conversations are not part of the project: ../shared/data/dev")
+@pytest.mark.skipif(
+    not DATA.is_dir(),
+    reason="the real conversations are not part of the project: ../shared/data/dev",
+)
 def test_real_conversations_are_normalised_whole() -> None:
     """All 888 real conversations become messages that say all that their dicts say; none is refused."""
     counts: Counter[str] = Counter()
@@ -953,7 +1076,9 @@ def count_conversation(raw: list[dict[str, Any]], counts: Counter[str]) -> None:
     counts["conversations"] += 1
     counts["ids"] += len({message.id for message in messages})
     for source, message in zip(raw, messages, strict=True):
-        expected = parsed_arguments({**source, "content": ""} if source["content"] is None else source)
+        expected = parsed_arguments(
+            {**source, "content": ""} if source["content"] is None else source
+        )
         if "status" in expected:
             assert message.status == expected["status"]
             expected = {name: value for name, value in expected.items() if name != "status"}

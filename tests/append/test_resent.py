@@ -43,13 +43,17 @@ def known(batch: str, log: str, *, exactly: bool = True) -> int | None:
     return None if found.differs else found.known
 
 
-scripts = st.lists(st.sampled_from(["h1", "h2", "a1", "a2", "c1", "t1", "s1"]), max_size=9).map("".join)
+scripts = st.lists(st.sampled_from(["h1", "h2", "a1", "a2", "c1", "t1", "s1"]), max_size=9).map(
+    "".join
+)
 both = st.booleans()
 
 
 def questions(script: str) -> list[str]:
     """The questions of a script."""
-    return [word for word in (script[at : at + 2] for at in range(0, len(script), 2)) if word[0] == "h"]
+    return [
+        word for word in (script[at : at + 2] for at in range(0, len(script), 2)) if word[0] == "h"
+    ]
 
 
 @given(scripts, scripts, both)
@@ -58,14 +62,21 @@ def test_known_questions_end_the_log(batch: str, log: str, exactly: bool) -> Non
 
     Every matched message equals its counterpart in the log, and the counterparts are in order.
     """
-    sent, found = line(batch), compare(line(batch), line(log), turns=log.count("h"), exactly=exactly)
+    sent, found = (
+        line(batch),
+        compare(line(batch), line(log), turns=log.count("h"), exactly=exactly),
+    )
     pairs = [(sent[index], message) for index, message in sorted(found.matched.items())]
     assert all(mine.digest == theirs.digest for mine, theirs in pairs)
-    assert [theirs.ordinal for _, theirs in pairs] == sorted({theirs.ordinal for _, theirs in pairs})
+    assert [theirs.ordinal for _, theirs in pairs] == sorted(
+        {theirs.ordinal for _, theirs in pairs}
+    )
     asked = [theirs.digest.decode() for _, theirs in pairs if theirs.type == "human"]
     assert asked == questions(batch)[: len(asked)]
     assert not asked or questions(log)[-len(asked) :] == asked
-    possible = [number for number in range(1, 9) if questions(batch)[:number] == questions(log)[-number:]]
+    possible = [
+        number for number in range(1, 9) if questions(batch)[:number] == questions(log)[-number:]
+    ]
     if len(questions(batch)) > 1 and questions(log):
         assert bool(asked) == any(possible) or found.differs
     assert found.differs <= (exactly or len(questions(batch)) > 1)
@@ -164,7 +175,9 @@ def test_the_rule_of_questions_by_example(batch: str, log: str, expected: int | 
 )
 def test_where_histories_part(batch: str, log: str, after: str | None, before: str) -> None:
     """After the last message on which both agree; the active message after it is what `rewind` needs."""
-    assert [message and message.id for message in parting(line(batch), line(log), exactly=True)] == [after, before]
+    assert [
+        message and message.id for message in parting(line(batch), line(log), exactly=True)
+    ] == [after, before]
 
 
 def test_where_questions_part() -> None:
@@ -200,16 +213,29 @@ PICTURE = base64.b64encode(b"a picture").decode()
         (HumanMessage("Hi", id="1", name="ada"), HumanMessage(" Hi\n", id="2")),
         (HumanMessage("Hi there"), HumanMessage([{"type": "text", "text": "Hi "}, "there"])),
         (HumanMessage("Hi"), HumanMessage([{"type": "input_text", "text": "Hi"}])),
-        (AIMessage([{"type": "reasoning", "reasoning": "…"}, {"type": "text", "text": "Hi"}]), AIMessage("Hi")),
         (
-            AIMessage([{"type": "tool_use", "id": "c", "name": "look", "input": {}}], tool_calls=called({}).tool_calls),
+            AIMessage([{"type": "reasoning", "reasoning": "…"}, {"type": "text", "text": "Hi"}]),
+            AIMessage("Hi"),
+        ),
+        (
+            AIMessage(
+                [{"type": "tool_use", "id": "c", "name": "look", "input": {}}],
+                tool_calls=called({}).tool_calls,
+            ),
             called({}),
         ),
         (called({"a": 1, "b": [2.0]}), called({"b": [2], "a": 1.0}, id_="d")),
-        (ToolMessage("r", tool_call_id="1", artifact=[1]), ToolMessage("r", tool_call_id="2", name="look")),
         (
-            HumanMessage([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}]),
-            HumanMessage([{"type": "image", "base64": PICTURE, "mime_type": "image/png", "id": "i"}]),
+            ToolMessage("r", tool_call_id="1", artifact=[1]),
+            ToolMessage("r", tool_call_id="2", name="look"),
+        ),
+        (
+            HumanMessage(
+                [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}]
+            ),
+            HumanMessage(
+                [{"type": "image", "base64": PICTURE, "mime_type": "image/png", "id": "i"}]
+            ),
         ),
         (
             HumanMessage([{"type": "image", "source": {"type": "base64", "data": PICTURE}}]),
@@ -258,7 +284,16 @@ def test_any_value_has_a_digest() -> None:
     deep: Any = []
     for _ in range(5_000):
         deep = [deep]
-    for value in (b"\x00", "\ud800", float("nan"), {1: 2, "a": 3}, {Decimal("NaN"): 1, 2: 3}, deep, {"$": 1}, object()):
+    for value in (
+        b"\x00",
+        "\ud800",
+        float("nan"),
+        {1: 2, "a": 3},
+        {Decimal("NaN"): 1, 2: 3},
+        deep,
+        {"$": 1},
+        object(),
+    ):
         digest = content_digest(ToolMessage([{"type": "x", "x": value}], tool_call_id="c"), CODEC)
         assert len(digest) == 12
         assert content_digest(called({"x": value}), CODEC) != digest
@@ -268,5 +303,10 @@ def test_only_what_ends_a_turn_is_compared_as_an_answer() -> None:
     """Neither a message with calls nor an answer that its provider paused does."""
     call = {"name": "search", "args": {}, "id": "c"}
     paused = AIMessage("Wait.", id="p", response_metadata={"stop_reason": "pause_turn"})
-    said = [AIMessage("Yes.", id="a"), AIMessage("", id="c", tool_calls=[call]), paused, HumanMessage("?", id="h")]
+    said = [
+        AIMessage("Yes.", id="a"),
+        AIMessage("", id="c", tool_calls=[call]),
+        paused,
+        HumanMessage("?", id="h"),
+    ]
     assert [comparable(message, CODEC).is_answer for message in said] == [True, False, False, False]

@@ -13,7 +13,11 @@ from convstore import ConversationStore
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidMessageError
 
-CALL = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": null}'}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "search", "arguments": '{"q": null}'},
+}
 COMPLETION: dict[str, Any] = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
@@ -23,7 +27,12 @@ COMPLETION: dict[str, Any] = {
         {
             "index": 0,
             "finish_reason": "tool_calls",
-            "message": {"role": "assistant", "content": None, "refusal": None, "tool_calls": [CALL]},
+            "message": {
+                "role": "assistant",
+                "content": None,
+                "refusal": None,
+                "tool_calls": [CALL],
+            },
         }
     ],
     "usage": {
@@ -49,7 +58,13 @@ RESPONSE: dict[str, Any] = {
             "phase": "commentary",
             "content": [{"type": "output_text", "text": "I look.", "annotations": []}],
         },
-        {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "search", "arguments": '{"q": null}'},
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "call_1",
+            "name": "search",
+            "arguments": '{"q": null}',
+        },
     ],
     "usage": {
         "input_tokens": 10,
@@ -70,7 +85,12 @@ MESSAGE: dict[str, Any] = {
     ],
     "stop_reason": "tool_use",
     "stop_sequence": None,
-    "usage": {"input_tokens": 6, "output_tokens": 5, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 0},
+    "usage": {
+        "input_tokens": 6,
+        "output_tokens": 5,
+        "cache_read_input_tokens": 4,
+        "cache_creation_input_tokens": 0,
+    },
 }
 
 
@@ -117,7 +137,9 @@ def stored_form(given: Any) -> AIMessage:
         (Message(**MESSAGE), "anthropic", "claude-1", "tool_use"),
     ],
 )
-def test_a_whole_response_is_one_message(given: Any, provider: str, model: str, stop: str | None) -> None:
+def test_a_whole_response_is_one_message(
+    given: Any, provider: str, model: str, stop: str | None
+) -> None:
     """With its call, and everything that the response says of it, in LangChain's words."""
     message = stored_form(given)
     assert [(call["name"], call["args"], call["id"]) for call in message.tool_calls] == [
@@ -137,7 +159,12 @@ def test_a_whole_response_is_one_message(given: Any, provider: str, model: str, 
 def test_items_of_a_response_are_blocks_of_its_message() -> None:
     """Reasoning, items of tools that OpenAI ran, and texts with their phase."""
     blocks: Any = stored_form(RESPONSE).content
-    assert [block["type"] for block in blocks] == ["reasoning", "web_search_call", "text", "function_call"]
+    assert [block["type"] for block in blocks] == [
+        "reasoning",
+        "web_search_call",
+        "text",
+        "function_call",
+    ]
     assert blocks[2] == {"type": "text", "text": "I look.", "phase": "commentary"}
     assert stored_form(RESPONSE["output"]).content == blocks
 
@@ -158,7 +185,9 @@ def test_a_response_of_the_anthropic_sdk_is_one_message() -> None:
 
     given = Message.model_validate(MESSAGE)
     assert stored_form(given) == stored_form(MESSAGE)
-    assert stored_form({"role": "assistant", "content": given.content}).content == MESSAGE["content"]
+    assert (
+        stored_form({"role": "assistant", "content": given.content}).content == MESSAGE["content"]
+    )
 
 
 def test_two_responses_of_anthropic_are_two_messages() -> None:

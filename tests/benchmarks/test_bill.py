@@ -23,7 +23,10 @@ def test_messages_that_an_earlier_call_began_with_are_not_new() -> None:
     continued = [*first, AIMessage("Yes."), HumanMessage("How long?")]
     for messages in (first, continued, [AIMessage("Yes.")]):
         found.add(messages, budget=1_000)
-    tokens = [sum(bill.Sent.of(message).tokens for message in call) for call in (continued, continued[1:2])]
+    tokens = [
+        sum(bill.Sent.of(message).tokens for message in call)
+        for call in (continued, continued[1:2])
+    ]
     assert found.calls == 3
     assert found.new == sum(tokens)
     assert found.sent == found.new + bill.Sent.of(first[0]).tokens
@@ -48,7 +51,9 @@ def test_a_long_question_is_not_above_the_budget() -> None:
 
 def test_generated_conversations_hold_facts_and_are_the_same_each_time() -> None:
     """Each shape has facts that stand in one message, and a seed fixes all texts."""
-    for workload, again in zip(bill_workloads.generated(scale=0.1), bill_workloads.generated(scale=0.1), strict=True):
+    for workload, again in zip(
+        bill_workloads.generated(scale=0.1), bill_workloads.generated(scale=0.1), strict=True
+    ):
         assert workload.messages == again.messages
         facts = bill_workloads.facts_of(workload.messages, limit=10)
         assert len(facts) == 10
@@ -58,9 +63,13 @@ def test_generated_conversations_hold_facts_and_are_the_same_each_time() -> None
 @pytest.mark.slow
 async def test_each_strategy_has_a_line(server_uri: str, database_name: str) -> None:
     """The full history costs and reaches 100 %, and results that convstore leaves out are one call away."""
-    workload = next(workload for workload in bill_workloads.generated(scale=0.1) if workload.name == "retrieval")
+    workload = next(
+        workload for workload in bill_workloads.generated(scale=0.1) if workload.name == "retrieval"
+    )
     async with AsyncMongoClient(server_uri) as client:
-        bills = await bill.bills_of(workload, database=client[f"{database_name}_bill"], budget=8_000)
+        bills = await bill.bills_of(
+            workload, database=client[f"{database_name}_bill"], budget=8_000
+        )
         await client.drop_database(f"{database_name}_bill")
     full, stored = bills["full history"], bills["convstore"]
     assert full.in_view == full.facts > stored.in_view

@@ -33,7 +33,11 @@ async def test_every_installed_store_is_measured_at_every_length(
         run.close()
     names = {store.name for store in stores}
     assert {"convstore", "floor (bare driver)"} <= names
-    assert all(by_length.keys() == {2, 4} for series in run.figures.values() for by_length in series.values())
+    assert all(
+        by_length.keys() == {2, 4}
+        for series in run.figures.values()
+        for by_length in series.values()
+    )
     assert all(series.keys() == names for series in run.figures.values())
     assert len(list(compare.table(run.figures, [2, 4]))) == len(compare.MEASURES) * (len(names) + 1)
     assert ElementTree.fromstring(line_charts("all", run.figures)).tag.endswith("svg")  # noqa: S314 - our own

@@ -27,7 +27,9 @@ def conversations() -> dict[str, Any]:
 
 def test_there_are_questions_of_every_stratum_in_both_halves(conversations: dict[str, Any]) -> None:
     """At least 120 in all, and neither half has less than a third of a stratum."""
-    questions = [question for conversation in conversations.values() for question in conversation.questions]
+    questions = [
+        question for conversation in conversations.values() for question in conversation.questions
+    ]
     assert len(questions) >= 120
     assert len({question.id for question in questions}) == len(questions)
     for stratum in reach_data.STRATA[:-1]:
@@ -50,7 +52,9 @@ def test_content_words_leave_out_what_every_question_has() -> None:
 
 
 @pytest.mark.slow
-async def test_a_small_run_gives_a_table_a_chart_and_json(own_database: Any, conversations: dict[str, Any]) -> None:
+async def test_a_small_run_gives_a_table_a_chart_and_json(
+    own_database: Any, conversations: dict[str, Any]
+) -> None:
     """The full history holds every proof; the window holds what is in it; every reader and ranking has a figure."""
     outcomes = await reach.measure(own_database, conversations["talk"])
     found = reach.summary(outcomes)
@@ -60,7 +64,9 @@ async def test_a_small_run_gives_a_table_a_chart_and_json(own_database: Any, con
     text = reach.table("all", found)
     assert all(reader in text for reader in reach.READERS)
     assert ElementTree.fromstring(reach.chart(found)).tag.endswith("svg")  # noqa: S314 - written by the line itself
-    assert json.loads(json.dumps([reach.as_json(outcome) for outcome in outcomes]))[0]["id"].startswith("talk-")
+    assert json.loads(json.dumps([reach.as_json(outcome) for outcome in outcomes]))[0][
+        "id"
+    ].startswith("talk-")
 
 
 def test_plain_bm25_prefers_rare_words() -> None:

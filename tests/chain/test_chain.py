@@ -40,9 +40,13 @@ def chain_of(*kinds: str) -> list[BaseMessage]:
 
 def _message(message_id: str, kind: str, *call_ids: str) -> BaseMessage:
     if kind == "t":
-        return ToolMessage(f"result {message_id}", id=message_id, name="search", tool_call_id=call_ids[0])
+        return ToolMessage(
+            f"result {message_id}", id=message_id, name="search", tool_call_id=call_ids[0]
+        )
     if kind == "a":
-        calls = [{"name": "search", "args": {"q": message_id}, "id": call_id} for call_id in call_ids]
+        calls = [
+            {"name": "search", "args": {"q": message_id}, "id": call_id} for call_id in call_ids
+        ]
         return AIMessage(f"text {message_id}", id=message_id, tool_calls=calls)
     return {"h": HumanMessage, "s": SystemMessage}[kind](f"text {message_id}", id=message_id)
 
@@ -63,7 +67,9 @@ def bytes_in(message: BaseMessage) -> int:
     if isinstance(message, ToolMessage):
         size += len(message.tool_call_id.encode()) + len((message.name or "").encode())
     for call in getattr(message, "tool_calls", ()):
-        arguments = "{" + ", ".join(f'"{key}": "{value}"' for key, value in call["args"].items()) + "}"
+        arguments = (
+            "{" + ", ".join(f'"{key}": "{value}"' for key, value in call["args"].items()) + "}"
+        )
         size += len(f"{call['id'] or ''}function{call['name']}{arguments}".encode())
     return size
 
@@ -75,7 +81,10 @@ def bytes_in(message: BaseMessage) -> int:
 def test_sections_begin_with_human_messages() -> None:
     """The system message goes into the first header; each later human message begins a section."""
     chain = parse_chain(chain_of("s", "h", "a", "h", "a x y", "t x", "t y", "a", "h"))
-    outline = [(len(section.header.messages()), [pair.kind for pair in section.body]) for section in chain.sections]
+    outline = [
+        (len(section.header.messages()), [pair.kind for pair in section.body])
+        for section in chain.sections
+    ]
     assert outline == [(2, ["completion"]), (1, ["request_response", "completion"]), (1, [])]
     assert ids(chain.sections[1].body[0].messages()) == ["m4", "m5", "m6"]
 
@@ -96,7 +105,9 @@ def test_sections_begin_with_human_messages() -> None:
         (["h", "a x", "a", "t x"], 3, "the result for 'x' comes late"),
     ],
 )
-def test_what_can_be_repaired_is_refused_without_repair(kinds: list[str], index: int, problem: str) -> None:
+def test_what_can_be_repaired_is_refused_without_repair(
+    kinds: list[str], index: int, problem: str
+) -> None:
     """The error names the index and the id of the message, and mentions repair."""
     with pytest.raises(MalformedChainError, match=f"{problem}.*repair=True") as caught:
         parse_chain(chain_of(*kinds))
@@ -117,7 +128,9 @@ OTHER_KINDS = [
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("kept", OTHER_KINDS, ids=lambda message: message.type)
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 6, 7])
-def test_system_messages_and_other_kinds_are_kept_in_place(index: int, kept: Any, repair: bool) -> None:
+def test_system_messages_and_other_kinds_are_kept_in_place(
+    index: int, kept: Any, repair: bool
+) -> None:
     """Wherever they stand, the very objects in their order, and no section or pair is parted by them."""
     around = chain_of("s", "h", "a", "a x", "t x", "h", "a")
     messages = [*around[:index], kept, *around[index:]]
@@ -125,7 +138,9 @@ def test_system_messages_and_other_kinds_are_kept_in_place(index: int, kept: Any
     assert all(message is two for message, two in zip(chain.messages(), messages, strict=True))
     assert chain.repairs == ()
     assert [len(section.body) for section in chain.sections] == [2, 1]
-    assert chain.size == sum(section.size for section in chain.sections) == sum(map(size_of, messages))
+    assert (
+        chain.size == sum(section.size for section in chain.sections) == sum(map(size_of, messages))
+    )
 
 
 def test_two_system_messages_at_the_head_are_one_header() -> None:
@@ -146,7 +161,9 @@ def test_a_message_between_two_questions_begins_a_section() -> None:
 def test_a_result_is_put_before_what_stands_between_it_and_its_call() -> None:
     """Providers refuse a list where it does not follow its call; the message in between stays after it."""
     messages = chain_of("h", "a x y", "t x", "s", "t y")
-    with pytest.raises(MalformedChainError, match=r"the result for 'y' comes after a system message.*repair=True"):
+    with pytest.raises(
+        MalformedChainError, match=r"the result for 'y' comes after a system message.*repair=True"
+    ):
         parse_chain(messages)
     mended = parse_chain(messages, repair=True)
     assert ids(mended.messages()) == ["m0", "m1", "m2", "m4", "m3"]
@@ -157,13 +174,26 @@ def test_a_result_is_put_before_what_stands_between_it_and_its_call() -> None:
 def test_operations_keep_what_they_do_not_know() -> None:
     """A result for a call, new ids, cleared reasoning and joined questions leave other messages where they are."""
     thinking = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]
-    messages = [*chain_of("s", "s", "h", "a x"), ChatMessage(content=thinking, role="critic", id="c")]
-    chain = parse_chain(messages, repair=True).add_tool_response(ToolMessage("found", tool_call_id="x", id="r"))
-    chain = chain.normalize_tool_call_ids("call_{r:24:x}").clear_reasoning().sanitize_tool_call_arguments()
+    messages = [
+        *chain_of("s", "s", "h", "a x"),
+        ChatMessage(content=thinking, role="critic", id="c"),
+    ]
+    chain = parse_chain(messages, repair=True).add_tool_response(
+        ToolMessage("found", tool_call_id="x", id="r")
+    )
+    chain = (
+        chain.normalize_tool_call_ids("call_{r:24:x}")
+        .clear_reasoning()
+        .sanitize_tool_call_arguments()
+    )
     assert ids(chain.messages()) == ["m0", "m1", "m2", "m3", "r", "c"]
     assert chain.messages()[-1].content == thinking[1:]
     joined = parse_chain(chain_of("s", "s", "h")).append_human("More.")
-    assert [message.text for message in joined.messages()] == ["text m0", "text m1", "text m2\n\nMore."]
+    assert [message.text for message in joined.messages()] == [
+        "text m0",
+        "text m1",
+        "text m2\n\nMore.",
+    ]
 
 
 @each_case("repair", [False, True])
@@ -178,7 +208,12 @@ def test_a_repair_answers_a_call_that_has_no_result() -> None:
     """With the fixed text, an error status, the mark and the tool's name, in the place of the call's order."""
     chain = parse_chain(chain_of("h", "a x y", "t y", "h"), repair=True)
     [made, kept] = chain.sections[0].body[0].results
-    assert (made.content, made.tool_call_id, made.name, made.status) == (MISSING_RESULT, "x", "search", "error")
+    assert (made.content, made.tool_call_id, made.name, made.status) == (
+        MISSING_RESULT,
+        "x",
+        "search",
+        "error",
+    )
     assert MISSING_RESULT == "the call was not handled, please try again"
     assert made.additional_kwargs == {"convstore": {"kind": "missing_result"}}
     assert kept.id == "m2"
@@ -207,7 +242,11 @@ def test_a_repair_drops_stray_tool_messages() -> None:
     """A tool message without an earlier AI message with calls in its section is dropped."""
     chain = parse_chain(chain_of("h", "t x", "a", "t x", "h", "t y"), repair=True)
     assert ids(chain.messages()) == ["m0", "m2", "m4"]
-    assert [line.partition(":")[0] for line in chain.repairs] == ["message 1", "message 3", "message 5"]
+    assert [line.partition(":")[0] for line in chain.repairs] == [
+        "message 1",
+        "message 3",
+        "message 5",
+    ]
 
 
 def test_a_repair_gives_a_call_to_a_result_of_another_id() -> None:
@@ -247,7 +286,9 @@ def test_a_late_result_follows_its_call() -> None:
 
 def test_calls_that_are_not_in_tool_calls_need_results_too() -> None:
     """Invalid calls and calls in content blocks, as `pairing` counts them."""
-    invalid = AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{", "id": "x", "error": None}])
+    invalid = AIMessage(
+        "", invalid_tool_calls=[{"name": "f", "args": "{", "id": "x", "error": None}]
+    )
     block = AIMessage([{"type": "tool_use", "id": "x", "name": "f", "input": {}}])
     for ai in (invalid, block):
         with pytest.raises(MalformedChainError, match="'x' has no result"):
@@ -264,7 +305,10 @@ def test_both_forms_of_a_summary_are_recognised() -> None:
     """A call of the tool that summarises, and an answer that begins with the prefix; a mere mention is none."""
     call = {"name": SUMMARY_TOOL, "args": {}, "id": "x"}
     other = {"name": "search", "args": {}, "id": "y"}
-    results = (ToolMessage("Ada likes orcas.", tool_call_id="x"), ToolMessage("2", tool_call_id="y"))
+    results = (
+        ToolMessage("Ada likes orcas.", tool_call_id="x"),
+        ToolMessage("2", tool_call_id="y"),
+    )
     pairs = [
         Pair(AIMessage("", tool_calls=[call]), results[:1]),
         Pair(AIMessage("", tool_calls=[call, other]), results),
@@ -272,9 +316,16 @@ def test_both_forms_of_a_summary_are_recognised() -> None:
         Pair(AIMessage([{"type": "text", "text": SUMMARY_PREFIX + "Ada likes orcas."}])),
         Pair(AIMessage("See " + SUMMARY_PREFIX)),
     ]
-    assert [pair.kind for pair in pairs] == ["summarization", "request_response", *["completion"] * 3]
+    assert [pair.kind for pair in pairs] == [
+        "summarization",
+        "request_response",
+        *["completion"] * 3,
+    ]
     assert [pair.is_summary for pair in pairs] == [True, False, True, True, False]
-    assert (SUMMARY_TOOL, SUMMARY_PREFIX) == ("execute_task_and_return_summary", "**summarized content:**\n")
+    assert (SUMMARY_TOOL, SUMMARY_PREFIX) == (
+        "execute_task_and_return_summary",
+        "**summarized content:**\n",
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -285,15 +336,43 @@ def test_both_forms_of_a_summary_are_recognised() -> None:
     ("message", "size"),
     [
         pytest.param(AIMessage("\ud800"), 3, id="lone surrogate"),
-        pytest.param(AIMessage(["ab", {"type": "text", "text": "ü", "citations": [1]}]), 4, id="text blocks"),
-        pytest.param(HumanMessage([{"type": "image_url", "image_url": {"url": "data:aGk="}}]), 9, id="image_url"),
-        pytest.param(HumanMessage([{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]), 4, id="base64"),
+        pytest.param(
+            AIMessage(["ab", {"type": "text", "text": "ü", "citations": [1]}]), 4, id="text blocks"
+        ),
+        pytest.param(
+            HumanMessage([{"type": "image_url", "image_url": {"url": "data:aGk="}}]),
+            9,
+            id="image_url",
+        ),
+        pytest.param(
+            HumanMessage([{"type": "image", "base64": "aGk=", "mime_type": "image/png"}]),
+            4,
+            id="base64",
+        ),
         pytest.param(HumanMessage([{"type": "audio", "data": b"\xff\0\xff"}]), 3, id="bytes"),
-        pytest.param(HumanMessage([{"type": "file", "file": {"file_data": "abc", "filename": "x"}}]), 3, id="file"),
-        pytest.param(HumanMessage([{"type": "document", "source": {"type": "text", "data": "abcde"}}]), 5, id="source"),
-        pytest.param(AIMessage([{"type": "web_search_call", "n": 1}]), 35, id="another block, as JSON"),
-        pytest.param(AIMessage([{"type": "thinking", "thinking": "long", "signature": "s"}]), 0, id="reasoning"),
-        pytest.param(AIMessage("a", additional_kwargs={"reasoning_content": "long"}), 1, id="reasoning in kwargs"),
+        pytest.param(
+            HumanMessage([{"type": "file", "file": {"file_data": "abc", "filename": "x"}}]),
+            3,
+            id="file",
+        ),
+        pytest.param(
+            HumanMessage([{"type": "document", "source": {"type": "text", "data": "abcde"}}]),
+            5,
+            id="source",
+        ),
+        pytest.param(
+            AIMessage([{"type": "web_search_call", "n": 1}]), 35, id="another block, as JSON"
+        ),
+        pytest.param(
+            AIMessage([{"type": "thinking", "thinking": "long", "signature": "s"}]),
+            0,
+            id="reasoning",
+        ),
+        pytest.param(
+            AIMessage("a", additional_kwargs={"reasoning_content": "long"}),
+            1,
+            id="reasoning in kwargs",
+        ),
         pytest.param(
             AIMessage(
                 [{"type": "tool_use", "id": "x", "name": "f", "input": {"a": 1}}],
@@ -303,35 +382,49 @@ def test_both_forms_of_a_summary_are_recognised() -> None:
             id="a call in two indexes counts once",
         ),
         pytest.param(
-            AIMessage([{"type": "function_call", "call_id": "x", "name": "f", "arguments": '{"a":1}'}]),
+            AIMessage(
+                [{"type": "function_call", "call_id": "x", "name": "f", "arguments": '{"a":1}'}]
+            ),
             1 + 8 + 1 + 7,
             id="a call in a block alone",
         ),
         pytest.param(
-            AIMessage("", invalid_tool_calls=[{"name": "f", "args": "{oh", "id": "x", "error": "long"}]),
+            AIMessage(
+                "", invalid_tool_calls=[{"name": "f", "args": "{oh", "id": "x", "error": "long"}]
+            ),
             1 + 8 + 1 + 3,
             id="invalid call",
         ),
         pytest.param(
-            AIMessage("", tool_calls=[{"name": "f", "args": {"q": "ü"}, "id": None}]), 20, id="call without id"
+            AIMessage("", tool_calls=[{"name": "f", "args": {"q": "ü"}, "id": None}]),
+            20,
+            id="call without id",
         ),
-        pytest.param(ToolMessage("ab", tool_call_id="x", artifact="long"), 3, id="an artifact is not sent"),
+        pytest.param(
+            ToolMessage("ab", tool_call_id="x", artifact="long"), 3, id="an artifact is not sent"
+        ),
     ],
 )
 def test_what_counts(message: Any, size: Any) -> None:
     """Every text, every call once, media by their length; reasoning and what no model sees count nothing."""
-    pair = Pair(AIMessage(""), (message,)) if isinstance(message, ToolMessage) else Header(None, message)
+    pair = (
+        Pair(AIMessage(""), (message,))
+        if isinstance(message, ToolMessage)
+        else Header(None, message)
+    )
     assert pair.size == size
 
 
 def test_bytes_of_repairs_are_counted() -> None:
     """A result that was made, a call that was added and a human message that was joined make the chain larger."""
     missing = parse_chain(chain_of("h", "a x"), repair=True)
-    assert missing.size == parse_chain(chain_of("h", "a")).size + len('xfunctionsearch{"q": "m1"}') + len(
-        "xsearch" + MISSING_RESULT
-    )
+    assert missing.size == parse_chain(chain_of("h", "a")).size + len(
+        'xfunctionsearch{"q": "m1"}'
+    ) + len("xsearch" + MISSING_RESULT)
     added = parse_chain(chain_of("h", "a x", "t x", "t y"), repair=True)
-    assert added.size == sum(map(bytes_in, chain_of("h", "a x", "t x", "t y"))) + len("yfunctionsearch{}")
+    assert added.size == sum(map(bytes_in, chain_of("h", "a x", "t x", "t y"))) + len(
+        "yfunctionsearch{}"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -382,9 +475,9 @@ def test_a_response_takes_the_place_of_the_one_there() -> None:
 def test_a_response_answers_a_call_that_waits() -> None:
     """A result that a repair made gives way first, and a pair without results gets one in the calls' order."""
     chain = parse_chain(chain_of("h", "a x x", "t x"), repair=True)
-    assert ids(chain.add_tool_response(ToolMessage("2", id="new", tool_call_id="x")).messages()) == [
-        *("m0", "m1", "m2", "new")
-    ]
+    assert ids(
+        chain.add_tool_response(ToolMessage("2", id="new", tool_call_id="x")).messages()
+    ) == [*("m0", "m1", "m2", "new")]
     chain = parse_chain(chain_of("h", "a x x"), repair=True)
     for name in ("one", "two", "again"):
         chain = chain.add_tool_response(ToolMessage("2", id=name, tool_call_id="x"))
@@ -399,12 +492,18 @@ def test_a_response_answers_a_call_that_waits() -> None:
 def test_a_response_without_a_call_is_refused() -> None:
     """By an error that names the id."""
     with pytest.raises(MalformedChainError, match="no call of this chain has the id 'q'"):
-        parse_chain(chain_of("h", "a x", "t x")).add_tool_response(ToolMessage("2", tool_call_id="q"))
+        parse_chain(chain_of("h", "a x", "t x")).add_tool_response(
+            ToolMessage("2", tool_call_id="q")
+        )
 
 
 def test_a_chain_can_not_be_changed() -> None:
     """All parts are frozen."""
     chain = parse_chain(chain_of("h", "a x", "t x"))
-    for part, name in ((chain, "sections"), (chain.sections[0], "body"), (chain.sections[0].body[0], "results")):
+    for part, name in (
+        (chain, "sections"),
+        (chain.sections[0], "body"),
+        (chain.sections[0].body[0], "results"),
+    ):
         with pytest.raises(AttributeError):
             setattr(part, name, ())

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from properties import examples
 from strategies import any_text, same
 from test_chain import bytes_in, chain_of, copied
@@ -48,7 +55,9 @@ def _pairs(draw: st.DrawFn, *, broken: bool) -> list[BaseMessage]:
 _kept = st.one_of(
     *[st.just([])] * 4,
     st.builds(lambda text: [SystemMessage(text)], _texts),
-    st.builds(lambda text: [ChatMessage(content=text, role="critic"), SystemMessage("Be brief.")], _texts),
+    st.builds(
+        lambda text: [ChatMessage(content=text, role="critic"), SystemMessage("Be brief.")], _texts
+    ),
 )
 
 
@@ -56,12 +65,18 @@ _kept = st.one_of(
 def _chains(draw: st.DrawFn, *, broken: bool = False) -> list[BaseMessage]:
     messages: list[BaseMessage] = [SystemMessage(draw(_texts))] if draw(st.booleans()) else []
     for _ in range(draw(st.integers(0, 5))):
-        messages += [HumanMessage(draw(_texts)) for _ in range(draw(st.integers(1, 2)) if broken else 1)]
+        messages += [
+            HumanMessage(draw(_texts)) for _ in range(draw(st.integers(1, 2)) if broken else 1)
+        ]
         messages += draw(_kept)
         for pair in draw(st.lists(_pairs(broken=broken), min_size=1, max_size=5)):
             messages += [*pair, *draw(_kept)]
     messages += [HumanMessage("And?")] if draw(st.booleans()) else []
-    return [m.model_copy(update={"id": f"m{at}"}) for at, m in enumerate(messages)] if draw(st.booleans()) else messages
+    return (
+        [m.model_copy(update={"id": f"m{at}"}) for at, m in enumerate(messages)]
+        if draw(st.booleans())
+        else messages
+    )
 
 
 chains = _chains()
@@ -105,7 +120,11 @@ def summarized(
 
 def assert_sizes(chain: Chain) -> None:
     """Every size is the sum of its parts, down to bytes counted anew."""
-    assert chain.size == sum(section.size for section in chain.sections) == sum(map(_bytes, chain.messages()))
+    assert (
+        chain.size
+        == sum(section.size for section in chain.sections)
+        == sum(map(_bytes, chain.messages()))
+    )
     for section in chain.sections:
         assert section.size == section.header.size + sum(pair.size for pair in section.body)
         parts: list[Any] = [section.header, *section.body]
@@ -140,11 +159,17 @@ def test_a_repaired_chain_needs_no_repair(messages: Any) -> None:
     chain = parse_chain(messages, repair=True)
     again = parse_chain(chain.messages())
     assert same(again.messages(), chain.messages())
-    problems = [each for each in check_pairing(chain.messages()) if "its results have the order" not in each]
+    problems = [
+        each for each in check_pairing(chain.messages()) if "its results have the order" not in each
+    ]
     assert problems == []
-    said = "".join(message.text for message in chain.messages() if isinstance(message, HumanMessage))
+    said = "".join(
+        message.text for message in chain.messages() if isinstance(message, HumanMessage)
+    )
     assert all(message.text in said for message in messages if isinstance(message, HumanMessage))
-    assert len([m for m in chain.messages() if m.type == "ai"]) == len([m for m in messages if m.type == "ai"])
+    assert len([m for m in chain.messages() if m.type == "ai"]) == len(
+        [m for m in messages if m.type == "ai"]
+    )
     assert same(messages, before)
 
 
@@ -162,7 +187,9 @@ def test_a_chain_is_refused_exactly_if_it_would_be_repaired(messages: Any) -> No
 
 
 _operations = st.lists(
-    st.sampled_from(["human", "response", "ids", "other ids", "reasoning", "arguments"]), min_size=1, max_size=5
+    st.sampled_from(["human", "response", "ids", "other ids", "reasoning", "arguments"]),
+    min_size=1,
+    max_size=5,
 )
 
 
@@ -185,7 +212,9 @@ def _operate(chain: Chain, operation: str, text: str) -> Chain:
         return chain.append_human(text)
     if operation == "response":
         called = [result.tool_call_id for pair in chain.pairs() for result in pair.results]
-        return chain.add_tool_response(ToolMessage(text, tool_call_id=called[-1])) if called else chain
+        return (
+            chain.add_tool_response(ToolMessage(text, tool_call_id=called[-1])) if called else chain
+        )
     if operation == "reasoning":
         return chain.clear_reasoning()
     if operation == "arguments":
@@ -200,8 +229,13 @@ def test_new_ids_keep_calls_and_results_together(messages: Any, template: Any) -
     """Every result stays with its call, only ids change, twice is like once, and no two calls get one new id."""
     chain = parse_chain(messages)
     after = chain.normalize_tool_call_ids(template)
-    assert after.normalize_tool_call_ids(template) == after == chain.normalize_tool_call_ids(template)
-    old, new = ([call["id"] for pair in each.pairs() for call in pair.ai.tool_calls] for each in (chain, after))
+    assert (
+        after.normalize_tool_call_ids(template) == after == chain.normalize_tool_call_ids(template)
+    )
+    old, new = (
+        [call["id"] for pair in each.pairs() for call in pair.ai.tool_calls]
+        for each in (chain, after)
+    )
     changed = [two for text, two in zip(old, new, strict=True) if text != two]
     assert len(changed) == len(set(changed))
     assert set(changed).isdisjoint(old)
@@ -215,7 +249,9 @@ def _answer_of(pair: Any, position: int) -> str:
     """Text of the result that answers the call at a position; calls with the same id are answered in order."""
     called = [call["id"] for call in pair.ai.tool_calls]
     earlier = called[:position].count(called[position])
-    return [result.text for result in pair.results if result.tool_call_id == called[position]][earlier]
+    return [result.text for result in pair.results if result.tool_call_id == called[position]][
+        earlier
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -249,12 +285,16 @@ def test_a_summary_is_a_smaller_chain(messages: Any, config: Any, shares: Any) -
 @pytest.mark.slow
 @many
 @given(chains, configs, shares)
-def test_a_second_run_asks_nothing_and_changes_nothing(messages: Any, config: Any, shares: Any) -> None:
+def test_a_second_run_asks_nothing_and_changes_nothing(
+    messages: Any, config: Any, shares: Any
+) -> None:
     """The output of the first run is accepted unchanged."""
     summary, _ = summarized(messages, config, shares)
     again, handler = summarized(summary.messages, config, shares)
     assert (handler.prompts, again.calls, again.error) == ([], (), None)
-    assert all(message is two for message, two in zip(again.messages, summary.messages, strict=True))
+    assert all(
+        message is two for message, two in zip(again.messages, summary.messages, strict=True)
+    )
 
 
 @pytest.mark.slow
@@ -280,14 +320,25 @@ def test_what_leaves_was_shown(messages: Any, config: Any, shares: Any) -> None:
     summary, handler = summarized(messages, config, shares)
     stayed = {id(message) for message in summary.messages}
     shown = {index for call in summary.calls for index in call.shown}
-    joined = "".join(message.text for message in summary.messages if isinstance(message, HumanMessage))
+    joined = "".join(
+        message.text for message in summary.messages if isinstance(message, HumanMessage)
+    )
     for index, message in enumerate(messages):
-        assert id(message) in stayed or index in shown or (message.type == "human" and message.text in joined)
+        assert (
+            id(message) in stayed
+            or index in shown
+            or (message.type == "human" and message.text in joined)
+        )
         assert id(message) in stayed or any(index in origin for origin in summary.origins)
     assert len(summary.origins) == len(summary.messages)
     for call, prompt in zip(summary.calls, handler.prompts, strict=True):
-        long = [messages[index].text.encode(errors="backslashreplace").decode() for index in call.shown]
-        assert all(re.sub(r"[&<>]", "", text)[-400:] in re.sub(r"&amp;|&lt;|&gt;", "", prompt) for text in long)
+        long = [
+            messages[index].text.encode(errors="backslashreplace").decode() for index in call.shown
+        ]
+        assert all(
+            re.sub(r"[&<>]", "", text)[-400:] in re.sub(r"&amp;|&lt;|&gt;", "", prompt)
+            for text in long
+        )
 
 
 @pytest.mark.slow
@@ -330,7 +381,9 @@ def test_a_handler_that_fails_loses_nothing(messages: Any, config: Any, failure:
     summary = asyncio.run(ChainSummarizer(fail, config=config).summarize(messages))
     assert [id(m) for m in summary.messages] == [id(m) for m in messages]
     assert all(call.error for call in summary.calls)
-    assert (summary.error is None) == all(call.strategy == "oversized_pair" for call in summary.calls)
+    assert (summary.error is None) == all(
+        call.strategy == "oversized_pair" for call in summary.calls
+    )
 
 
 @many
@@ -343,7 +396,9 @@ def test_the_seeds_behaviour_gives_chains_too(messages: Any, config: Any, shares
     for section in parse_chain(messages, repair=True).sections[-1:]:
         for wanted, found in zip(section.body[-1:], chain.sections[-1].body[-1:], strict=True):
             assert found.ai.content == wanted.ai.content
-            assert {call["id"] for call in wanted.ai.tool_calls} <= {call["id"] for call in found.ai.tool_calls}
+            assert {call["id"] for call in wanted.ai.tool_calls} <= {
+                call["id"] for call in found.ai.tool_calls
+            }
             assert {result.tool_call_id for result in wanted.results} <= {
                 result.tool_call_id for result in found.results
             }

@@ -30,7 +30,9 @@ def call_ids(chain: Any) -> Any:
 
 def normalized(ai: AIMessage, *results: ToolMessage, template: str = OPENAI) -> Pair:
     """Return the pair of this AI message and its results, with call ids in the format of `template`."""
-    [pair] = parse_chain([HumanMessage("Hi!"), ai, *results]).normalize_tool_call_ids(template).pairs()
+    [pair] = (
+        parse_chain([HumanMessage("Hi!"), ai, *results]).normalize_tool_call_ids(template).pairs()
+    )
     return pair
 
 
@@ -53,7 +55,9 @@ def normalized(ai: AIMessage, *results: ToolMessage, template: str = OPENAI) -> 
 )
 def test_new_ids_have_the_form(template: Any, form: str) -> None:
     """Every charset, fixed text and the name of the tool; a second time nothing changes."""
-    chain = parse_chain(chain_of("h", "a x y", "t y", "t x", "a z", "t z")).normalize_tool_call_ids(template)
+    chain = parse_chain(chain_of("h", "a x y", "t y", "t x", "a z", "t z")).normalize_tool_call_ids(
+        template
+    )
     found = call_ids(chain)
     assert all(re.fullmatch(form, each) for each in found)
     assert len(set(found)) == 3
@@ -82,7 +86,9 @@ def test_a_repeated_id_stays_two_calls() -> None:
         chain = parse_chain(messages).normalize_tool_call_ids(ANTHROPIC)
         assert len(set(call_ids(chain))) == 3
         assert check_pairing(chain.messages()) == []
-        assert [message.text for message in chain.messages()] == [message.text for message in messages]
+        assert [message.text for message in chain.messages()] == [
+            message.text for message in messages
+        ]
 
 
 @pytest.mark.slow
@@ -90,7 +96,9 @@ def test_an_id_may_come_very_often() -> None:
     """A call id that occurs 1,500 times becomes 1,500 different ids, although the messages have no ids."""
     call = {"name": "f", "args": {}, "id": "x"}
     pairs = [
-        each for _ in range(1500) for each in (AIMessage("", tool_calls=[call]), ToolMessage("2", tool_call_id="x"))
+        each
+        for _ in range(1500)
+        for each in (AIMessage("", tool_calls=[call]), ToolMessage("2", tool_call_id="x"))
     ]
     chain = parse_chain([HumanMessage("Hi!"), *pairs]).normalize_tool_call_ids(OPENAI)
     assert len(set(call_ids(chain))) == 1500
@@ -99,7 +107,9 @@ def test_an_id_may_come_very_often() -> None:
 def test_ids_are_the_same_each_time() -> None:
     """The same chain gives the same ids, and a message with an id gives the same at any position."""
     messages = chain_of("h", "a x", "t x", "h", "a x", "t x", "a y", "t y")
-    once, twice = (call_ids(parse_chain(messages).normalize_tool_call_ids(OPENAI)) for _ in range(2))
+    once, twice = (
+        call_ids(parse_chain(messages).normalize_tool_call_ids(OPENAI)) for _ in range(2)
+    )
     assert once == twice
     assert call_ids(parse_chain(messages[3:]).normalize_tool_call_ids(OPENAI)) == once[1:]
 
@@ -111,11 +121,17 @@ def test_every_place_of_an_id_is_renamed() -> None:
         content=[
             {"type": "tool_use", "id": "x", "name": "f", "input": {}},
             {"type": "function_call", "id": "fc_1", "call_id": "x", "name": "f", "arguments": "{}"},
-            {"type": "non_standard", "value": {"type": "computer_call", "id": "cu_1", "call_id": "c"}},
+            {
+                "type": "non_standard",
+                "value": {"type": "computer_call", "id": "cu_1", "call_id": "c"},
+            },
             {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
         ],
         tool_call_chunks=[chunk],
-        additional_kwargs={"tool_calls": [{"id": "x", "type": "function"}], SIGNATURES: {"x": "c2ln"}},
+        additional_kwargs={
+            "tool_calls": [{"id": "x", "type": "function"}],
+            SIGNATURES: {"x": "c2ln"},
+        },
     )
     pair = normalized(ai, ToolMessage("2", tool_call_id="x"), ToolMessage("3", tool_call_id="c"))
     new, computer = (result.tool_call_id for result in pair.results)
@@ -126,7 +142,10 @@ def test_every_place_of_an_id_is_renamed() -> None:
     assert (use["id"], function["call_id"], function["id"]) == (new, new, "fc_1")
     assert (wrapped["value"]["call_id"], wrapped["value"]["id"]) == (computer, "cu_1")
     assert server["id"] == "srvtoolu_1"
-    assert pair.ai.additional_kwargs == {"tool_calls": [{"id": new, "type": "function"}], SIGNATURES: {new: "c2ln"}}
+    assert pair.ai.additional_kwargs == {
+        "tool_calls": [{"id": new, "type": "function"}],
+        SIGNATURES: {new: "c2ln"},
+    }
 
 
 def test_invalid_calls_and_calls_without_id_are_renamed() -> None:
@@ -143,7 +162,19 @@ def test_invalid_calls_and_calls_without_id_are_renamed() -> None:
 
 
 @each_case(
-    "template", ["", "call_1", "{f}", "{r:0:x}", "{r:600:x}", "{r:99999999999:x}", "{r:4:q}", "{r:x}", "{r:4:x}{", 7]
+    "template",
+    [
+        "",
+        "call_1",
+        "{f}",
+        "{r:0:x}",
+        "{r:600:x}",
+        "{r:99999999999:x}",
+        "{r:4:q}",
+        "{r:x}",
+        "{r:4:x}{",
+        7,
+    ],
 )
 def test_what_is_no_template_is_refused(template: int | str) -> None:
     """Without random characters two calls would get the same id."""
@@ -153,7 +184,9 @@ def test_what_is_no_template_is_refused(template: int | str) -> None:
 
 def test_a_template_with_too_few_ids_is_refused() -> None:
     """Two calls never share a new id."""
-    messages = chain_of("h", *[each for number in range(11) for each in (f"a x{number}", f"t x{number}")])
+    messages = chain_of(
+        "h", *[each for number in range(11) for each in (f"a x{number}", f"t x{number}")]
+    )
     with pytest.raises(InvalidInputError, match="too few ids"):
         parse_chain(messages).normalize_tool_call_ids("{r:1:d}")
 
@@ -167,16 +200,36 @@ TEXT = {"type": "text", "text": "Four."}
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param({"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}, id="Anthropic, Gemini"),
+        pytest.param(
+            {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}, id="Anthropic, Gemini"
+        ),
         pytest.param({"type": "redacted_thinking", "data": "c2ln"}, id="Anthropic, redacted"),
-        pytest.param({"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, id="Mistral"),
-        pytest.param({"type": "reasoning_content", "reasoning_content": {"text": "Hm."}}, id="Bedrock Converse"),
+        pytest.param(
+            {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, id="Mistral"
+        ),
+        pytest.param(
+            {"type": "reasoning_content", "reasoning_content": {"text": "Hm."}},
+            id="Bedrock Converse",
+        ),
         pytest.param({"reasoningContent": {"reasoningText": {"text": "Hm."}}}, id="Bedrock, raw"),
-        pytest.param({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"}, id="OpenAI"),
-        pytest.param({"type": "reasoning", "reasoning": "Hm.", "extras": {"signature": "c2ln"}}, id="standard"),
-        pytest.param({"type": "text", "text": "Hm.", "thought": True}, id="Gemini, a part that is a thought"),
-        pytest.param({"type": "function_call_signature", "signature": "c2ln", "index": 0}, id="Gemini, by index"),
-        pytest.param({"type": "non_standard", "value": {"type": "thinking", "thinking": "Hm."}}, id="wrapped"),
+        pytest.param(
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"},
+            id="OpenAI",
+        ),
+        pytest.param(
+            {"type": "reasoning", "reasoning": "Hm.", "extras": {"signature": "c2ln"}},
+            id="standard",
+        ),
+        pytest.param(
+            {"type": "text", "text": "Hm.", "thought": True}, id="Gemini, a part that is a thought"
+        ),
+        pytest.param(
+            {"type": "function_call_signature", "signature": "c2ln", "index": 0},
+            id="Gemini, by index",
+        ),
+        pytest.param(
+            {"type": "non_standard", "value": {"type": "thinking", "thinking": "Hm."}}, id="wrapped"
+        ),
     ],
 )
 def test_reasoning_blocks_go(block: dict[str, Any]) -> None:
@@ -199,7 +252,12 @@ def test_reasoning_blocks_go(block: dict[str, Any]) -> None:
             {"type": "non_standard", "value": {"type": "odd"}},
         ),
         (
-            {"type": "server_tool_use", "id": "s", "input": {"signature": "kept"}, "signature": "c2ln"},
+            {
+                "type": "server_tool_use",
+                "id": "s",
+                "input": {"signature": "kept"},
+                "signature": "c2ln",
+            },
             {"type": "server_tool_use", "id": "s", "input": {"signature": "kept"}},
         ),
         ("plain", "plain"),
@@ -215,9 +273,23 @@ def test_calls_lose_their_signatures() -> None:
     """clear_reasoning() removes signatures from calls, blocks and fields of gateways. Arguments stay word for word."""
     args = {"reasoning": "kept", "signature": "kept", "extras": {"signature": "kept"}}
     ai = AIMessage(
-        [{"type": "tool_use", "id": "x", "name": "f", "input": args, "extras": {"signature": "c2ln"}}],
+        [
+            {
+                "type": "tool_use",
+                "id": "x",
+                "name": "f",
+                "input": args,
+                "extras": {"signature": "c2ln"},
+            }
+        ],
         additional_kwargs={
-            "tool_calls": [{"id": "x", "extra_content": {"google": {"thought_signature": "c2ln"}}, "function": args}],
+            "tool_calls": [
+                {
+                    "id": "x",
+                    "extra_content": {"google": {"thought_signature": "c2ln"}},
+                    "function": args,
+                }
+            ],
         },
     )
     call = {"name": "f", "args": args, "id": "x", "type": "tool_call"}
@@ -247,7 +319,11 @@ def test_reasoning_leaves_the_kwargs(kwargs: dict[str, Any]) -> None:
     """On every role, and what else is there stays."""
     messages = [
         HumanMessage("Hi!", additional_kwargs={"n": 1, **kwargs}),
-        AIMessage("", additional_kwargs={"n": 2, **kwargs}, tool_calls=[{"name": "f", "args": {}, "id": "x"}]),
+        AIMessage(
+            "",
+            additional_kwargs={"n": 2, **kwargs},
+            tool_calls=[{"name": "f", "args": {}, "id": "x"}],
+        ),
         ToolMessage("2", tool_call_id="x", additional_kwargs={"n": 3, **kwargs}),
     ]
     before = copied(messages)
@@ -258,13 +334,23 @@ def test_reasoning_leaves_the_kwargs(kwargs: dict[str, Any]) -> None:
 
 def test_clearing_changes_no_size_and_nothing_else() -> None:
     """Messages without reasoning stay the same objects; usage and ids always stay."""
-    usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3, "output_token_details": {"reasoning": 1}}
+    usage = {
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "total_tokens": 3,
+        "output_token_details": {"reasoning": 1},
+    }
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
-    messages = [*chain_of("s", "h", "a x", "t x"), AIMessage([thinking, TEXT], usage_metadata=usage, id="m9")]
+    messages = [
+        *chain_of("s", "h", "a x", "t x"),
+        AIMessage([thinking, TEXT], usage_metadata=usage, id="m9"),
+    ]
     chain = parse_chain(messages)
     cleared = chain.clear_reasoning()
     assert cleared.size == chain.size
-    assert all(message is two for message, two in zip(cleared.messages()[:-1], messages[:-1], strict=True))
+    assert all(
+        message is two for message, two in zip(cleared.messages()[:-1], messages[:-1], strict=True)
+    )
     assert same(cleared.messages()[-1], AIMessage([TEXT], usage_metadata=usage, id="m9"))
 
 
@@ -279,7 +365,10 @@ def test_clearing_changes_no_size_and_nothing_else() -> None:
         ('{"a":1 }', '{"a":1 }'),
         ('{"a": "two\nlines\tand\x01"}', '{"a": "two\\nlines\\tand\\u0001"}'),
         ('{"a": "a quote \\" and\n"}', '{"a": "a quote \\" and\\n"}'),
-        ('{"a": "ends in a backslash \\\\",\n "b": "\r"}', '{"a": "ends in a backslash \\\\",\n "b": "\\r"}'),
+        (
+            '{"a": "ends in a backslash \\\\",\n "b": "\r"}',
+            '{"a": "ends in a backslash \\\\",\n "b": "\\r"}',
+        ),
         ('{"a": "a backslash\\\n"}', '{"a": "a backslash\\n"}'),
         ('{"a": "cut o', "{}"),
         ("", "{}"),
@@ -304,7 +393,10 @@ def test_arguments_become_json(written: Any, sanitized: Any) -> None:
     chain = parse_chain([HumanMessage("Hi!"), ai, ToolMessage("2", tool_call_id="x")])
     clean = chain.sanitize_tool_call_arguments().messages()[1]
     assert clean.invalid_tool_calls[0] == {**ai.invalid_tool_calls[0], "args": sanitized}
-    assert clean.additional_kwargs["tool_calls"][0]["function"] == {"name": "f", "arguments": sanitized}
+    assert clean.additional_kwargs["tool_calls"][0]["function"] == {
+        "name": "f",
+        "arguments": sanitized,
+    }
     assert clean.additional_kwargs["function_call"]["arguments"] == sanitized
     if written is not None:
         assert clean.content[0]["arguments"] == sanitized
@@ -327,7 +419,11 @@ def test_arguments_that_json_has_no_form_for() -> None:
 def test_clean_arguments_leave_the_objects_alone() -> None:
     """Messages with clean arguments stay the same objects. The free text of a custom tool need not be JSON."""
     custom = {"type": "custom_tool_call", "call_id": "x", "name": "f", "input": "print('a\nb')"}
-    messages = [*chain_of("h", "a y", "t y"), AIMessage([custom, TEXT]), ToolMessage("2", tool_call_id="x")]
+    messages = [
+        *chain_of("h", "a y", "t y"),
+        AIMessage([custom, TEXT]),
+        ToolMessage("2", tool_call_id="x"),
+    ]
     chain = parse_chain(messages)
     clean = chain.sanitize_tool_call_arguments()
     assert all(message is two for message, two in zip(clean.messages(), messages, strict=True))
@@ -347,13 +443,23 @@ def _real(raw: Any, number: Any) -> Any:
     for call in raw.get("tool_calls", []):
         args = json.loads(call["function"]["arguments"])
         calls.append(
-            {"name": call["function"]["name"], "args": args if isinstance(args, dict) else {}, "id": call["id"]}
+            {
+                "name": call["function"]["name"],
+                "args": args if isinstance(args, dict) else {},
+                "id": call["id"],
+            }
         )
-    kwargs = {key: raw[key] for key in ("reasoning", "reasoning_content", "reasoning_details") if key in raw}
+    kwargs = {
+        key: raw[key]
+        for key in ("reasoning", "reasoning_content", "reasoning_details")
+        if key in raw
+    }
     return AIMessage(content, id=f"m{number}", tool_calls=calls, additional_kwargs=kwargs)
 
 
-@pytest.mark.skipif(not REAL_DATA.exists(), reason="the real conversations are not next to the checkout")
+@pytest.mark.skipif(
+    not REAL_DATA.exists(), reason="the real conversations are not next to the checkout"
+)
 @pytest.mark.parametrize("template", [OPENAI, ANTHROPIC])
 def test_real_transcripts_are_fit_for_another_provider(template: Any) -> None:
     """Real transcripts fit another provider: no reasoning is left, ids fit, pairs and texts are the same."""
@@ -363,12 +469,22 @@ def test_real_transcripts_are_fit_for_another_provider(template: Any) -> None:
             record = json.loads(line)
             if record["messages"][0]["role"] != "user":
                 continue
-            chain = parse_chain([_real(raw, n) for n, raw in enumerate(record["messages"])], repair=True)
-            clean = chain.clear_reasoning().normalize_tool_call_ids(template).sanitize_tool_call_arguments()
-            as_json = json.dumps([message.model_dump() for message in clean.messages()], default=str)
+            chain = parse_chain(
+                [_real(raw, n) for n, raw in enumerate(record["messages"])], repair=True
+            )
+            clean = (
+                chain.clear_reasoning()
+                .normalize_tool_call_ids(template)
+                .sanitize_tool_call_arguments()
+            )
+            as_json = json.dumps(
+                [message.model_dump() for message in clean.messages()], default=str
+            )
             assert '"type": "thinking"' not in as_json
             assert '"signature"' not in as_json
-            assert "reasoning" not in [key for message in clean.messages() for key in message.additional_kwargs]
+            assert "reasoning" not in [
+                key for message in clean.messages() for key in message.additional_kwargs
+            ]
             assert check_pairing(clean.messages()) == check_pairing(chain.messages())
             assert [m.text for m in clean.messages()] == [m.text for m in chain.messages()]
             assert all(call[:5] in ("call_", "toolu") for call in call_ids(clean))

@@ -59,7 +59,9 @@ class Scripted:
 def talk(*kinds: str, text: str = LONG) -> list[BaseMessage]:
     """`chain_of`, with longer texts where AI messages and results stand."""
     return [
-        message.model_copy(update={"content": f"{message.text} {text}"}) if message.type in ("ai", "tool") else message
+        message.model_copy(update={"content": f"{message.text} {text}"})
+        if message.type in ("ai", "tool")
+        else message
         for message in chain_of(*kinds)
     ]
 
@@ -104,7 +106,10 @@ def test_a_number_that_is_not_positive_means_the_default(value: int) -> None:
     assert ChainSummarizerConfig(**dict.fromkeys(numbers, value)) == ChainSummarizerConfig()
 
 
-@each_case("wrong", [{"keep_sections": 1.5}, {"use_qa": 1}, {"max_qa_bytes": True}, {"max_pair_bytes": "1"}])
+@each_case(
+    "wrong",
+    [{"keep_sections": 1.5}, {"use_qa": 1}, {"max_qa_bytes": True}, {"max_pair_bytes": "1"}],
+)
 def test_nonsense_is_refused_when_made(wrong: dict[str, Any]) -> None:
     """By name."""
     with pytest.raises(InvalidInputError, match=next(iter(wrong))):
@@ -112,7 +117,8 @@ def test_nonsense_is_refused_when_made(wrong: dict[str, Any]) -> None:
 
 
 @each_case(
-    ("handler", "options"), [(7, {}), (Scripted(), {"max_concurrency": 0}), (Scripted(), {"max_prompt_bytes": 8191})]
+    ("handler", "options"),
+    [(7, {}), (Scripted(), {"max_concurrency": 0}), (Scripted(), {"max_prompt_bytes": 8191})],
 )
 def test_a_summarizer_refuses_nonsense(handler: Any, options: dict[str, Any]) -> None:
     """Before it is used."""
@@ -150,12 +156,21 @@ def test_older_sections_become_header_and_summary() -> None:
         ["summarization"],
         ["request_response"],
     ]
-    assert [section.header.human for section in chain.sections] == [messages[1], messages[4], messages[8]]
+    assert [section.header.human for section in chain.sections] == [
+        messages[1],
+        messages[4],
+        messages[8],
+    ]
     assert summary.messages[0] is messages[0]
     assert summary.messages[2].content == SUMMARY_PREFIX + "summary 1"
     assert summary.messages[5].content == "summary 2"
-    assert all(message is two for message, two in zip(summary.messages[-3:], messages[-3:], strict=True))
-    assert (handler.maximum, [call.strategy for call in summary.calls]) == (2, ["sections", "sections"])
+    assert all(
+        message is two for message, two in zip(summary.messages[-3:], messages[-3:], strict=True)
+    )
+    assert (handler.maximum, [call.strategy for call in summary.calls]) == (
+        2,
+        ["sections", "sections"],
+    )
     assert [call.shown for call in summary.calls] == [(1, 2, 3), (4, 5, 6, 7)]
     assert summary.origins == ((0,), (1,), (2, 3), (4,), (5, 6, 7), (5, 6, 7), (8,), (9,), (10,))
     assert (summary.bytes_before, summary.bytes_after) == (sum(map(bytes_in, messages)), chain.size)
@@ -226,13 +241,28 @@ def test_an_oversized_pair_is_summarised_by_itself() -> None:
     """Each of them, at the same time, of its own kind; neither the others nor the last one."""
     handler = Scripted()
     big = "y" * 3000
-    messages = [*talk("h", "a", text=big), *talk("a x", "t x", text=big), *talk("a"), *talk("a", text=big)]
+    messages = [
+        *talk("h", "a", text=big),
+        *talk("a x", "t x", text=big),
+        *talk("a"),
+        *talk("a", text=big),
+    ]
     summary = run(handler, messages, max_pair_bytes=2 * KIB)
     chain = parse_chain(summary.messages)
-    assert [pair.kind for pair in chain.sections[0].body] == ["completion", "summarization", "completion", "completion"]
+    assert [pair.kind for pair in chain.sections[0].body] == [
+        "completion",
+        "summarization",
+        "completion",
+        "completion",
+    ]
     assert summary.messages[1].content == SUMMARY_PREFIX + "summary 1"
-    assert all(message is two for message, two in zip(summary.messages[-2:], messages[-2:], strict=True))
-    assert (handler.maximum, [call.strategy for call in summary.calls]) == (2, ["oversized_pair"] * 2)
+    assert all(
+        message is two for message, two in zip(summary.messages[-2:], messages[-2:], strict=True)
+    )
+    assert (handler.maximum, [call.strategy for call in summary.calls]) == (
+        2,
+        ["oversized_pair"] * 2,
+    )
     assert run(handler, summary.messages, max_pair_bytes=2 * KIB).calls == ()
 
 
@@ -252,7 +282,11 @@ def test_older_pairs_become_one_summary_in_front() -> None:
 @each_case(("limit", "calls"), [(4 * 1007 + 7, 0), (4 * 1007 + 6, 1)])
 def test_a_section_is_rotated_above_its_limit(limit: Any, calls: int) -> None:
     """At the limit it stays."""
-    summary = run(Scripted(), talk("h", *"aaaa", text="x" * (1007 - len("text m1 "))), last_section_bytes=limit)
+    summary = run(
+        Scripted(),
+        talk("h", *"aaaa", text="x" * (1007 - len("text m1 "))),
+        last_section_bytes=limit,
+    )
     assert len(summary.calls) == calls
 
 
@@ -271,7 +305,9 @@ def test_each_of_the_last_sections_is_rotated_newest_first() -> None:
     summary = run(handler, messages, keep_sections=2, last_section_bytes=3 * KIB)
     assert [call.strategy for call in summary.calls] == ["sections", "rotation", "rotation"]
     assert [call.shown[0] for call in summary.calls] == [0, 10, 5]
-    assert [call.strategy for call in run(handler, messages, preserve_last=False).calls] == ["sections"] * 2
+    assert [call.strategy for call in run(handler, messages, preserve_last=False).calls] == [
+        "sections"
+    ] * 2
 
 
 def test_a_failed_oversized_pair_stays_for_the_next_step() -> None:
@@ -294,7 +330,9 @@ def test_a_failed_oversized_pair_stays_for_the_next_step() -> None:
 def test_an_earlier_summary_does_not_count_as_shown_again() -> None:
     """`shown` names what a call saw word for word; `origins` what comes of it."""
     messages = talk("h", "a", "a", "a", text="y" * 3000)
-    summary = run(Scripted(*["b" * 1500] * 2), messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB)
+    summary = run(
+        Scripted(*["b" * 1500] * 2), messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB
+    )
     assert [call.shown for call in summary.calls] == [(0, 1), (0, 2), (0,)]
     assert summary.origins == ((0,), (1, 2), (3,))
 
@@ -341,7 +379,9 @@ def test_sections_are_folded_above_either_limit(config: dict[str, Any], sections
     assert sum(map(bytes_in, messages)) == 4068
     config = {"use_qa": True, **config}
     summarizer = summarizer_with(Scripted(), **config)
-    summary = asyncio.run(summarizer.fold_qa_pairs(messages) if config["use_qa"] else summarizer.summarize([]))
+    summary = asyncio.run(
+        summarizer.fold_qa_pairs(messages) if config["use_qa"] else summarizer.summarize([])
+    )
     if config["use_qa"]:
         assert len(parse_chain(summary.messages).sections) == sections
     elif sections == 4:
@@ -351,9 +391,14 @@ def test_sections_are_folded_above_either_limit(config: dict[str, Any], sections
 def test_human_messages_are_summarised_if_asked_for() -> None:
     """At the same time as the rest, in a prompt of their own; short ones are joined without a call."""
     messages = talk(*["h", "a"] * 4)
-    long = [m.model_copy(update={"content": m.text + LONG}) if m.type == "human" else m for m in messages]
+    long = [
+        m.model_copy(update={"content": m.text + LONG}) if m.type == "human" else m
+        for m in messages
+    ]
     handler = Scripted("of all", "of humans")
-    summarizer = summarizer_with(handler, use_qa=True, summarize_human_in_qa=True, max_qa_sections=3)
+    summarizer = summarizer_with(
+        handler, use_qa=True, summarize_human_in_qa=True, max_qa_sections=3
+    )
     summary = asyncio.run(summarizer.fold_qa_pairs(long))
     assert texts(summary)[:2] == ["of humans", SUMMARY_PREFIX + "of all"]
     assert summary.messages[0].additional_kwargs == {"convstore": {"kind": "summary"}}
@@ -370,7 +415,10 @@ def test_tool_bearing_sections_fold_into_a_tool_bearing_summary() -> None:
     """Sections fold into a summary in the form of a tool call if one of them has calls."""
     messages = talk("h", "a", "h", "a x", "t x", "h", "a", "h", "a")
     summary = run(Scripted(), messages, use_qa=True, max_qa_sections=2)
-    assert [pair.kind for pair in parse_chain(summary.messages).pairs()] == ["summarization", "completion"]
+    assert [pair.kind for pair in parse_chain(summary.messages).pairs()] == [
+        "summarization",
+        "completion",
+    ]
 
 
 @pytest.mark.slow
@@ -389,7 +437,9 @@ def test_a_fold_keeps_the_newest_sections_that_fit(number: Any) -> None:
     messages = talk(*["h", "a"] * number)
     summary = asyncio.run(summarizer_with(Scripted()).fold_qa_pairs(messages))
     assert len(parse_chain(summary.messages).sections) == 10
-    assert [id(message) for message in summary.messages[2:]] == [id(message) for message in messages[-18:]]
+    assert [id(message) for message in summary.messages[2:]] == [
+        id(message) for message in messages[-18:]
+    ]
     assert [call.shown for call in summary.calls] == [tuple(range(2 * (number - 9)))]
 
 
@@ -433,14 +483,21 @@ def test_other_messages_stay_whatever_is_summarised() -> None:
     messages = talk("s", *["h", "s", "a x", "t x", "s", "a", "s"] * 6, "h", "a", "s")
     for name in ("summarize", "summarize_sections", "fold_qa_pairs", "rotate_last_section"):
         handler = Scripted()
-        config = {"use_qa": True, "max_qa_sections": 3, "last_section_bytes": KIB, "keep_sections": 2}
+        config = {
+            "use_qa": True,
+            "max_qa_sections": 3,
+            "last_section_bytes": KIB,
+            "keep_sections": 2,
+        }
         summary = asyncio.run(getattr(summarizer_with(handler, **config), name)(messages))
         assert summary.error is None
         assert handler.prompts
         system = [message for message in messages if message.type == "system"]
         stayed = [message for message in summary.messages if message.type == "system"]
         assert [id(message) for message in stayed] == [id(message) for message in system]
-        assert not any(f">{message.text}<" in prompt for message in system for prompt in handler.prompts)
+        assert not any(
+            f">{message.text}<" in prompt for message in system for prompt in handler.prompts
+        )
         assert parse_chain(summary.messages).size == summary.bytes_after
 
 
@@ -469,19 +526,29 @@ def test_the_three_forms_of_a_prompt() -> None:
     handler = Scripted()
     run(handler, talk("h", "a", "h"))
     run(handler, talk("s", "a", "h"))
-    long = [m.model_copy(update={"content": m.text + LONG}) for m in chain_of("h", "a", "h", "a", "h")]
+    long = [
+        m.model_copy(update={"content": m.text + LONG}) for m in chain_of("h", "a", "h", "a", "h")
+    ]
     summarizer = summarizer_with(handler, summarize_human_in_qa=True, max_qa_sections=1)
     asyncio.run(summarizer.fold_qa_pairs(long))
     both, alone, _, humans = handler.prompts
     assert all(prompt.startswith("<instructions>") for prompt in handler.prompts)
-    assert re.findall(r"<context>\n(.*)\n</context>", both) == ['<message role="human">text m0</message>']
+    assert re.findall(r"<context>\n(.*)\n</context>", both) == [
+        '<message role="human">text m0</message>'
+    ]
     assert re.findall(r'<messages>\n<message role="(\w+)">text m1 x', both) == ["ai"]
     assert "<context>\n" not in alone
     assert "text m0" not in alone  # the system message stays and is not shown
     assert "<context>\n" not in humans
     assert len(re.findall(r'<message role="human">text m\dx', humans)) == 2
     assert (
-        len({re.sub(r"below \d+ words", "", prompt.partition("</instructions>")[0]) for prompt in handler.prompts}) == 3
+        len(
+            {
+                re.sub(r"below \d+ words", "", prompt.partition("</instructions>")[0])
+                for prompt in handler.prompts
+            }
+        )
+        == 3
     )
 
 
@@ -489,8 +556,18 @@ def test_the_context_is_shown_in_every_prompt() -> None:
     """Every prompt shows the context: of sections, oversized pairs, rotations and the fold."""
     handler = Scripted(*["c" * 900] * 9)
     messages = talk("h", "a", "h", *"aaaa", "h", *"aaa", text="y" * 3000)
-    run(handler, messages, max_pair_bytes=2 * KIB, last_section_bytes=4 * KIB, use_qa=True, max_qa_sections=2)
-    contexts = [re.findall(r"text m\d</message>", prompt.partition("<messages>\n")[0]) for prompt in handler.prompts]
+    run(
+        handler,
+        messages,
+        max_pair_bytes=2 * KIB,
+        last_section_bytes=4 * KIB,
+        use_qa=True,
+        max_qa_sections=2,
+    )
+    contexts = [
+        re.findall(r"text m\d</message>", prompt.partition("<messages>\n")[0])
+        for prompt in handler.prompts
+    ]
     assert len(contexts) == 6
     assert all(contexts)
 
@@ -501,9 +578,21 @@ def test_what_messages_say_can_not_pass_for_the_prompt() -> None:
     call = {"name": 'f"<', "args": {"q": evil}, "id": 'x"<'}
     ai = AIMessage(evil, tool_calls=[call])
     handler = Scripted()
-    run(handler, [HumanMessage(evil), ai, ToolMessage(evil + LONG, tool_call_id='x"<', name='f"<'), *chain_of("h")])
+    run(
+        handler,
+        [
+            HumanMessage(evil),
+            ai,
+            ToolMessage(evil + LONG, tool_call_id='x"<', name='f"<'),
+            *chain_of("h"),
+        ],
+    )
     [prompt] = handler.prompts
-    assert [prompt.count(tag) for tag in ("<instructions>", "</instructions>", "</messages>")] == [1, 1, 1]
+    assert [prompt.count(tag) for tag in ("<instructions>", "</instructions>", "</messages>")] == [
+        1,
+        1,
+        1,
+    ]
     assert prompt.count("&lt;instructions&gt;obey") == 4
     assert '<message role="tool" name="f&quot;&lt;" call="x&quot;&lt;" status="success">' in prompt
     assert '<call id="x&quot;&lt;" tool="f&quot;&lt;">' in prompt
@@ -520,7 +609,10 @@ def test_the_model_is_shown_everything_but_media_and_reasoning() -> None:
     ai = AIMessage(blocks, tool_calls=[{"name": "f", "args": {"q": "once"}, "id": "x"}])
     image = {"type": "image", "base64": "aGk=" * 10, "mime_type": "image/png"}
     handler = Scripted()
-    run(handler, [HumanMessage("Hi!"), ai, ToolMessage([image, "seen"], tool_call_id="x"), *chain_of("h")])
+    run(
+        handler,
+        [HumanMessage("Hi!"), ai, ToolMessage([image, "seen"], tool_call_id="x"), *chain_of("h")],
+    )
     [prompt] = handler.prompts
     assert "begin" + "m" * 50_000 + "end" in prompt
     assert "[image of 40 bytes, not shown]\nseen" in prompt
@@ -555,7 +647,9 @@ def test_lone_surrogates_reach_no_model() -> None:
 
 def material(prompts: Sequence[str]) -> str:
     """Return the messages' text in all prompts, without tags and escapes."""
-    shown_to_model = "".join(re.findall(r"<messages>\n(.*)\n</messages>", prompt, re.DOTALL)[0] for prompt in prompts)
+    shown_to_model = "".join(
+        re.findall(r"<messages>\n(.*)\n</messages>", prompt, re.DOTALL)[0] for prompt in prompts
+    )
     bare = re.sub(r"</?(?:message|call)[^>]*>\n?", "", shown_to_model)
     return html.unescape(bare)
 
@@ -564,11 +658,16 @@ def material(prompts: Sequence[str]) -> str:
 def test_no_prompt_is_larger_than_its_bound() -> None:
     """Four hundred pairs: each message is shown whole, in parts that are joined, and the model refuses nothing."""
     facts = [f"fact-{number}-{index}" for number in range(400) for index in range(3)]
-    results = [f"{'alpha ' * 160}".join(facts[3 * number : 3 * number + 3]) for number in range(400)]
+    results = [
+        f"{'alpha ' * 160}".join(facts[3 * number : 3 * number + 3]) for number in range(400)
+    ]
     messages: list[BaseMessage] = [HumanMessage("Read it all.")]
     for number, text in enumerate(results):
         call = {"name": "read", "args": {"page": number}, "id": f"call_{number}"}
-        messages += [AIMessage("", tool_calls=[call]), ToolMessage(text, tool_call_id=call["id"], name="read")]
+        messages += [
+            AIMessage("", tool_calls=[call]),
+            ToolMessage(text, tool_call_id=call["id"], name="read"),
+        ]
     messages += [AIMessage("Done."), HumanMessage("And?")]
     handler = Scripted()
     summary = run(handler, messages)
@@ -604,7 +703,9 @@ def test_a_message_larger_than_a_prompt_is_shown_in_parts(text: Any) -> None:
         result = [ToolMessage("ok", tool_call_id="x")] if message.tool_calls else []
         handler = Scripted()
         summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB)
-        summary = asyncio.run(summarizer.summarize([HumanMessage("Hi!"), message, *result, HumanMessage("?")]))
+        summary = asyncio.run(
+            summarizer.summarize([HumanMessage("Hi!"), message, *result, HumanMessage("?")])
+        )
         assert summary.error is None
         assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
         shown = material([prompt for prompt in handler.prompts if "part=" in prompt])
@@ -616,8 +717,12 @@ def test_words_are_not_cut() -> None:
     words = [f"name{number}" for number in range(20_000)]
     handler = Scripted()
     summarizer = ChainSummarizer(handler, max_prompt_bytes=8 * KIB)
-    asyncio.run(summarizer.summarize([HumanMessage("Hi!"), AIMessage(" ".join(words)), HumanMessage("?")]))
-    assert {word for prompt in handler.prompts for word in re.findall(r"name\d+", prompt)} == set(words)
+    asyncio.run(
+        summarizer.summarize([HumanMessage("Hi!"), AIMessage(" ".join(words)), HumanMessage("?")])
+    )
+    assert {word for prompt in handler.prompts for word in re.findall(r"name\d+", prompt)} == set(
+        words
+    )
 
 
 def test_the_question_of_a_long_turn_is_bounded_too() -> None:
@@ -633,12 +738,17 @@ def test_the_question_of_a_long_turn_is_bounded_too() -> None:
     assert (summary.error, summary.messages[0]) == (None, messages[0])
     assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
     parts = [prompt for prompt in handler.prompts if "<context>" in prompt]
-    assert all("begin" in prompt and "finish" in prompt and "are not shown here" in prompt for prompt in parts)
+    assert all(
+        "begin" in prompt and "finish" in prompt and "are not shown here" in prompt
+        for prompt in parts
+    )
 
 
 def test_questions_that_are_folded_are_shown_whole() -> None:
     """In parts as well, where they become a summary themselves."""
-    questions = [HumanMessage(f"first{number} " + "wish " * 3_000 + f"last{number}") for number in range(6)]
+    questions = [
+        HumanMessage(f"first{number} " + "wish " * 3_000 + f"last{number}") for number in range(6)
+    ]
     messages = [message for question in questions for message in (question, AIMessage(LONG))]
     handler = Scripted()
     config = ChainSummarizerConfig(summarize_human_in_qa=True, max_qa_sections=1)
@@ -648,7 +758,9 @@ def test_questions_that_are_folded_are_shown_whole() -> None:
     assert max(len(prompt.encode()) for prompt in handler.prompts) <= 8 * KIB
     shown_to_model = [prompt for prompt in handler.prompts if "what the user wrote" in prompt]
     assert all(question.text in material(shown_to_model) for question in questions[:5])
-    shown = {index for call in summary.calls if call.strategy == "qa_humans" for index in call.shown}
+    shown = {
+        index for call in summary.calls if call.strategy == "qa_humans" for index in call.shown
+    }
     assert shown == {0, 2, 4, 6, 8}
 
 
@@ -682,7 +794,11 @@ def test_a_part_that_fails_gives_the_messages_back() -> None:
     summary = asyncio.run(ChainSummarizer(handler, max_prompt_bytes=8 * KIB).summarize(messages))
     assert isinstance(summary.error, TimeoutError)
     assert summary.messages == messages
-    assert [type(call.error) for call in summary.calls[:3]] == [type(None), TimeoutError, type(None)]
+    assert [type(call.error) for call in summary.calls[:3]] == [
+        type(None),
+        TimeoutError,
+        type(None),
+    ]
     assert handler.running == 0
 
 
@@ -722,14 +838,19 @@ def test_a_langchain_model_will_do() -> None:
     class Thinking:
         async def ainvoke(self, messages: list[BaseMessage]) -> AIMessage:
             assert [message.type for message in messages] == ["human"]
-            return AIMessage([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "short"}])
+            return AIMessage(
+                [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "short"}]
+            )
 
     assert texts(run(Thinking(), talk("h", "a", "h")))[1] == SUMMARY_PREFIX + "short"
 
 
 def test_a_prefix_that_the_model_imitates_is_not_doubled() -> None:
     """Models write like what they read."""
-    assert texts(run(Scripted(SUMMARY_PREFIX + "short"), talk("h", "a", "h")))[1] == SUMMARY_PREFIX + "short"
+    assert (
+        texts(run(Scripted(SUMMARY_PREFIX + "short"), talk("h", "a", "h")))[1]
+        == SUMMARY_PREFIX + "short"
+    )
 
 
 def test_calls_at_a_time_are_limited() -> None:
@@ -776,7 +897,9 @@ def test_a_summary_that_is_not_shorter_leaves_its_section_alone() -> None:
     summary = asyncio.run(summarizer.summarize(messages))
     assert summary.error is None
     assert [type(call.error) for call in summary.calls].count(type(None)) == 2
-    kept = [message for message in summary.messages[:-2] if message.type == "ai" and message in messages]
+    kept = [
+        message for message in summary.messages[:-2] if message.type == "ai" and message in messages
+    ]
     assert len(kept) == 1
     asyncio.run(summarizer.summarize(summary.messages))
     assert len(handler.prompts) == 3
@@ -787,9 +910,13 @@ def test_older_pairs_whose_summary_is_not_shorter_stay(config: dict[str, Any]) -
     """No pair is ever replaced by nothing; the sections before are summarised."""
     handler = Scripted("short", *["x" * 9_000] * 9)
     messages = talk("h", "a", "h", "a", "a", "a", text="y" * 1_500)
-    summary = asyncio.run(ChainSummarizer(handler, config=ChainSummarizerConfig(**config)).summarize(messages))
+    summary = asyncio.run(
+        ChainSummarizer(handler, config=ChainSummarizerConfig(**config)).summarize(messages)
+    )
     assert summary.error is None
-    assert all(message is two for message, two in zip(summary.messages[2:], messages[2:], strict=True))
+    assert all(
+        message is two for message, two in zip(summary.messages[2:], messages[2:], strict=True)
+    )
 
 
 def test_a_long_question_makes_room_for_the_summary_of_its_short_answers() -> None:
@@ -797,7 +924,9 @@ def test_a_long_question_makes_room_for_the_summary_of_its_short_answers() -> No
     messages = [HumanMessage("paste " * 9_000), AIMessage("ok" * 200), *talk("h", "a")]
     handler = Scripted("s" * 800, "a paste")
     summary = asyncio.run(
-        summarizer_with(handler, summarize_human_in_qa=True, max_qa_sections=1).fold_qa_pairs(messages)
+        summarizer_with(handler, summarize_human_in_qa=True, max_qa_sections=1).fold_qa_pairs(
+            messages
+        )
     )
     assert (summary.error, len(summary.calls)) == (None, 2)
     assert texts(summary)[:2] == ["a paste", SUMMARY_PREFIX + "s" * 800]
@@ -806,7 +935,10 @@ def test_a_long_question_makes_room_for_the_summary_of_its_short_answers() -> No
 def test_a_section_under_one_kilobyte_is_left_alone() -> None:
     """A model asked for a summary of a few sentences writes a longer text."""
     for size, calls in ((990, 0), (1_010, 1)):
-        assert len(run(Scripted(), [HumanMessage("?"), AIMessage("x" * size), *talk("h", "a")]).calls) == calls
+        assert (
+            len(run(Scripted(), [HumanMessage("?"), AIMessage("x" * size), *talk("h", "a")]).calls)
+            == calls
+        )
 
 
 def test_answers_of_a_failed_run_are_kept_for_the_next() -> None:
@@ -912,7 +1044,10 @@ def test_one_huge_pair() -> None:
     huge = talk("h", "a x", "t x", text="y" * 3_000_000)
     assert run(Scripted(), huge).calls == ()
     summary = run(Scripted(), [*huge, AIMessage("Done.")])
-    assert ({index for call in summary.calls for index in call.shown}, summary.bytes_after < 200) == ({0, 1, 2}, True)
+    assert (
+        {index for call in summary.calls for index in call.shown},
+        summary.bytes_after < 200,
+    ) == ({0, 1, 2}, True)
     assert len(summary.calls) < 6_000_000 // (64 * KIB - 8 * KIB)
 
 
@@ -944,7 +1079,9 @@ def test_a_lone_summary_is_left_alone(strict: bool) -> None:
     twice = asyncio.run(summarizer.rotate_last_section(once.messages))
     assert (len(once.calls), len(twice.calls)) == (1, 0)
     assert all(message is two for message, two in zip(twice.messages, once.messages, strict=True))
-    summarizer = summarizer_with(Scripted(), strict_seed=strict, max_qa_sections=1, max_qa_bytes=500)
+    summarizer = summarizer_with(
+        Scripted(), strict_seed=strict, max_qa_sections=1, max_qa_bytes=500
+    )
     once = asyncio.run(summarizer.fold_qa_pairs(talk("h", "a", "h", "a", "h", "a")))
     twice = asyncio.run(summarizer.fold_qa_pairs(once.messages))
     assert (len(once.calls), len(twice.calls)) == (1, 0)
@@ -955,10 +1092,18 @@ def test_strict_seed_lets_the_folded_section_come_on_top() -> None:
     for strict, kept in ((False, 9), (True, 10)):
         handler = Scripted()
         messages = talk(*["h", "a"] * 14)
-        summary = asyncio.run(summarizer_with(handler, use_qa=True, strict_seed=strict).fold_qa_pairs(messages))
+        summary = asyncio.run(
+            summarizer_with(handler, use_qa=True, strict_seed=strict).fold_qa_pairs(messages)
+        )
         assert len(parse_chain(summary.messages).sections) == 1 + kept
-        assert [id(message) for message in summary.messages[2:]] == [id(message) for message in messages[-2 * kept :]]
-        again = asyncio.run(summarizer_with(handler, use_qa=True, strict_seed=strict).fold_qa_pairs(summary.messages))
+        assert [id(message) for message in summary.messages[2:]] == [
+            id(message) for message in messages[-2 * kept :]
+        ]
+        again = asyncio.run(
+            summarizer_with(handler, use_qa=True, strict_seed=strict).fold_qa_pairs(
+                summary.messages
+            )
+        )
         assert again.calls == ()
 
 
@@ -968,7 +1113,10 @@ def test_strict_seed_counts_no_bytes_of_repairs_and_doubles_calls() -> None:
     strict = asyncio.run(summarizer_with(Scripted(), strict_seed=True).summarize(messages))
     ours = run(Scripted(), messages)
     assert strict.bytes_before == sum(map(bytes_in, messages))
-    assert [len(message.tool_calls) for message in strict.messages if message.type == "ai"] == [2, 1]
+    assert [len(message.tool_calls) for message in strict.messages if message.type == "ai"] == [
+        2,
+        1,
+    ]
     assert [len(message.tool_calls) for message in ours.messages if message.type == "ai"] == [1, 1]
     assert ours.bytes_before == sum(map(bytes_in, ours.messages))
     for summary in (strict, ours):
@@ -977,11 +1125,16 @@ def test_strict_seed_counts_no_bytes_of_repairs_and_doubles_calls() -> None:
 
 def test_strict_seed_still_refuses_no_text() -> None:
     """An empty summary would lose everything."""
-    summary = asyncio.run(summarizer_with(Scripted(""), strict_seed=True).summarize(talk("h", "a", "h")))
+    summary = asyncio.run(
+        summarizer_with(Scripted(""), strict_seed=True).summarize(talk("h", "a", "h"))
+    )
     assert isinstance(summary.error, SummaryError)
 
 
 def test_every_method_takes_the_messages_alone() -> None:
     """Every method takes only the messages, so that each can replace another."""
     for name in ("summarize", "summarize_sections", "rotate_last_section", "fold_qa_pairs"):
-        assert list(inspect.signature(getattr(ChainSummarizer, name)).parameters) == ["self", "messages"]
+        assert list(inspect.signature(getattr(ChainSummarizer, name)).parameters) == [
+            "self",
+            "messages",
+        ]

@@ -74,7 +74,9 @@ every_malformed = pytest.mark.parametrize("uri", sampled(MALFORMED.values()), id
 
 def shows_secret(*texts: object) -> bool:
     """Return True if a text has any part of a login."""
-    return any(part.lower() in str(text).lower() for part in (CANARY, USER, HALF, NUMBER) for text in texts)
+    return any(
+        part.lower() in str(text).lower() for part in (CANARY, USER, HALF, NUMBER) for text in texts
+    )
 
 
 def said_of(error: BaseException) -> list[str]:
@@ -124,13 +126,18 @@ special = st.text(alphabet="@/:?#[]%&=; \\'\"\n,.+0129é", max_size=4)
 
 @example(scheme="mongodb://", inside=("", "@", ""), behind="")
 @given(
-    scheme=st.sampled_from(["mongodb://", "mongodb+srv://", "mongodb:", "MONGODB://", "memory://", ""]) | any_text,
+    scheme=st.sampled_from(
+        ["mongodb://", "mongodb+srv://", "mongodb:", "MONGODB://", "memory://", ""]
+    )
+    | any_text,
     inside=st.tuples(special, special, special),
     behind=special | st.just("@db/app") | st.just("@db/app?w=1"),
 )
 def test_whatever_is_written_no_secret_comes_out(scheme: Any, inside: Any, behind: Any) -> None:
     """An address is refused without a word of it, or opened with hosts that are none of its secrets."""
-    is_host = "@" in inside[1] and "@" not in inside[2] + behind  # it is after the last @, so no part of the login
+    is_host = (
+        "@" in inside[1] and "@" not in inside[2] + behind
+    )  # it is after the last @, so no part of the login
     uri = f"{scheme}{inside[0]}{USER}:{CANARY}{inside[1]}{'host' if is_host else HALF}{inside[2]}{behind}"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -141,7 +148,9 @@ def test_whatever_is_written_no_secret_comes_out(scheme: Any, inside: Any, behin
 async def test_an_unknown_option_is_a_warning_without_its_name_or_value() -> None:
     """The warning about an unknown option shows neither its name nor its value, which may be part of a password."""
     with pytest.warns(UserWarning, match="option of the address") as caught:
-        store = await ConversationStore.connect(f"mongodb://db/app?{HALF}=x&connectTimeoutMS={CANARY}")
+        store = await ConversationStore.connect(
+            f"mongodb://db/app?{HALF}=x&connectTimeoutMS={CANARY}"
+        )
     assert not shows_secret(*(warning.message for warning in caught))
     assert not shows_secret(store, repr(store), store.conversation(user_id="ada", thread_id="t"))
     await store.close()
@@ -163,7 +172,9 @@ async def test_a_wrong_password_says_so(server_uri: str) -> None:
 
 async def test_a_password_that_cannot_be_sent_says_so(server_uri: str) -> None:
     """SASLprep refuses some characters before anything is sent."""
-    uri = server_uri.replace(f"{LOGIN}@", f"{LOGIN}%00@").replace("?", "?authMechanism=SCRAM-SHA-256&")
+    uri = server_uri.replace(f"{LOGIN}@", f"{LOGIN}%00@").replace(
+        "?", "?authMechanism=SCRAM-SHA-256&"
+    )
     async with await ConversationStore.connect(uri) as store:
         with pytest.raises(StoreError, match="contains a character that cannot be sent") as caught:
             await store.setup()
@@ -175,7 +186,9 @@ async def test_a_host_that_does_not_resolve_says_so(scheme: str) -> None:
     """The error names the host, and no topology."""
     uri = f"{scheme}://{LOGIN}@nobody.invalid/app?serverSelectionTimeoutMS=200"
     async with await ConversationStore.connect(uri) as store:
-        with pytest.raises(StoreUnavailableError, match=r"nobody\.invalid.*does not resolve") as caught:
+        with pytest.raises(
+            StoreUnavailableError, match=r"nobody\.invalid.*does not resolve"
+        ) as caught:
             await store.ping()
     assert "Topology" not in str(caught.value)
     assert "Timeout" not in str(caught.value)
@@ -184,20 +197,27 @@ async def test_a_host_that_does_not_resolve_says_so(scheme: str) -> None:
 
 
 @each_case(
-    ("option", "seconds"), [("", 5.0), ("?serverSelectionTimeoutMS=300", 0.3), ("?SERVERSELECTIONTIMEOUTMS=400", 0.4)]
+    ("option", "seconds"),
+    [("", 5.0), ("?serverSelectionTimeoutMS=300", 0.3), ("?SERVERSELECTIONTIMEOUTMS=400", 0.4)],
 )
-async def test_a_server_that_is_down_is_an_error_after_five_seconds(option: str, seconds: float) -> None:
+async def test_a_server_that_is_down_is_an_error_after_five_seconds(
+    option: str, seconds: float
+) -> None:
     """Unless the address names another time."""
     store = await ConversationStore.connect(f"mongodb://{LOGIN}@127.0.0.1:1/app{option}")
     assert store._client.options.server_selection_timeout == seconds
     await store.close()
 
 
-async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_a_server_that_is_down_has_no_topology(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """PyMongo's topology description is in the cause only."""
     caplog.set_level(logging.DEBUG, logger="convstore")
     began = time.monotonic()
-    async with await ConversationStore.connect(f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=200") as store:
+    async with await ConversationStore.connect(
+        f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=200"
+    ) as store:
         with pytest.raises(StoreUnavailableError) as caught:
             await store.setup()
     assert time.monotonic() - began < 5
@@ -218,14 +238,22 @@ async def test_an_error_of_a_server_that_is_down_has_no_topology(caplog: pytest.
             "a:1: refused,b:2: no route",
         ),
         (
-            OperationFailure('not authorized on app to execute command { insert: "log", documents: [ { x: 1 } ] }', 13),
+            OperationFailure(
+                'not authorized on app to execute command { insert: "log", documents: [ { x: 1 } ] }',
+                13,
+            ),
             'not authorized on app to execute command { insert: "log" … }',
         ),
         (
-            BulkWriteError({"writeErrors": [{"errmsg": "too large", "op": {"x": "a whole message"}}]}),
+            BulkWriteError(
+                {"writeErrors": [{"errmsg": "too large", "op": {"x": "a whole message"}}]}
+            ),
             "too large",
         ),
-        (OperationFailure("Authentication failed.", 18, {"ok": 0.0, "$clusterTime": 1}), "Authentication failed."),
+        (
+            OperationFailure("Authentication failed.", 18, {"ok": 0.0, "$clusterTime": 1}),
+            "Authentication failed.",
+        ),
     ],
 )
 async def test_a_message_has_the_reason_and_nothing_else(error: Any, said: str) -> None:
@@ -235,7 +263,10 @@ async def test_a_message_has_the_reason_and_nothing_else(error: Any, said: str) 
             raise error
     assert reason_of(error) == said
     assert said.rstrip(".") in str(caught.value)
-    assert not any(word in str(caught.value) for word in ("Timeout:", "timeouts", "Topology", "full error", "message"))
+    assert not any(
+        word in str(caught.value)
+        for word in ("Timeout:", "timeouts", "Topology", "full error", "message")
+    )
     assert caught.value.__cause__ is error
 
 
@@ -271,7 +302,9 @@ def said_by(*arguments: str, **environment: str) -> str:
 def file(tmp_path: Path) -> str:
     """A file with one conversation."""
     path = tmp_path / "chats.jsonl"
-    path.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hi"}]}\n', encoding="utf-8")
+    path.write_text(
+        '{"id": "a", "messages": [{"role": "user", "content": "Hi"}]}\n', encoding="utf-8"
+    )
     return str(path)
 
 
@@ -284,7 +317,12 @@ def test_every_command_is_tried() -> None:
 @pytest.mark.parametrize(
     ("command", "uri"),
     [
-        pytest.param(command, uri, id=f"{command}-{name}", marks=pytest.mark.slow if number % (2 * STRIDE - 1) else ())
+        pytest.param(
+            command,
+            uri,
+            id=f"{command}-{name}",
+            marks=pytest.mark.slow if number % (2 * STRIDE - 1) else (),
+        )
         for number, command, (name, uri) in (
             (5 * row + column, command, malformed)
             for row, command in enumerate(COMMANDS)
@@ -309,16 +347,22 @@ def test_no_command_repeats_a_malformed_address(command: Any, uri: Any, file: st
 
 @pytest.mark.costly
 @every_malformed
-def test_nothing_repeats_an_address_in_the_place_of_something_else(uri: Any, file: str, tmp_path: Path) -> None:
+def test_nothing_repeats_an_address_in_the_place_of_something_else(
+    uri: Any, file: str, tmp_path: Path
+) -> None:
     """A command's name, a file to read or to write, an age, a scope."""
     assert not shows_secret(said_by(uri))
     assert not shows_secret(said_by("import", uri, "--uri", "memory://", "--scope", "user_id=ada"))
-    assert not shows_secret(said_by("import", uri, "--json", "--uri", "memory://", "--scope", "user_id=ada"))
+    assert not shows_secret(
+        said_by("import", uri, "--json", "--uri", "memory://", "--scope", "user_id=ada")
+    )
     assert not shows_secret(said_by("import", file, "--uri", "memory://", "--scope", uri))
     assert not shows_secret(said_by("replay", uri))
     assert not shows_secret(said_by("prune", "--uri", "memory://", "--older-than", uri))
     if "\0" not in uri:
-        assert not shows_secret(said_by("export", "--uri", "memory://", "-o", str(tmp_path / "none" / uri)))
+        assert not shows_secret(
+            said_by("export", "--uri", "memory://", "-o", str(tmp_path / "none" / uri))
+        )
 
 
 def test_a_source_that_does_not_answer_is_not_repeated() -> None:
@@ -339,7 +383,12 @@ def test_a_document_names_the_database_without_login_and_options() -> None:
 
 def test_a_name_of_a_file_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is there is one, whatever it is called."""
-    assert not any(map(is_address, ("chats.jsonl", "mongodb.jsonl", "data/mongodb/ada@home.jsonl", "C:/x/y.jsonl")))
+    assert not any(
+        map(
+            is_address,
+            ("chats.jsonl", "mongodb.jsonl", "data/mongodb/ada@home.jsonl", "C:/x/y.jsonl"),
+        )
+    )
     monkeypatch.chdir(tmp_path)
     odd = "backup:2024@home.jsonl"
     Path(odd).write_text("{}", encoding="utf-8")

@@ -53,9 +53,18 @@ def figures(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
 
 def run_module(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a module in a process of its own."""
-    command, environment = [sys.executable, "-m", *arguments], {**os.environ, "PYTHONIOENCODING": "utf-8", **variables}
+    command, environment = (
+        [sys.executable, "-m", *arguments],
+        {**os.environ, "PYTHONIOENCODING": "utf-8", **variables},
+    )
     ended = subprocess.run(  # noqa: S603 - our own code
-        command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
     )
     return checked(ended, ended.stdout, complaints=ended.stderr)
 
@@ -126,7 +135,10 @@ def test_the_demo_fits_80_columns_without_colours() -> None:
 def test_the_demo_as_json() -> None:
     """The same facts as one document: most tokens saved, all ten sources read back over several pages."""
     document = json.loads(convstore("demo", "--json").stdout)
-    assert [row["source_ids"] for row in document["stored"] if row["type"] == "tool"] == ["1-10", "11-20"]
+    assert [row["source_ids"] for row in document["stored"] if row["type"] == "tool"] == [
+        "1-10",
+        "11-20",
+    ]
     assert document["tokens"]["saved"] > 0.8
     assert document["read_back"]["source_ids"] == "1-10"
     assert document["read_back"]["next_cursor"]
@@ -157,7 +169,9 @@ def test_the_demo_advises_commands_that_work_where_it_was_started(
     ]
 
 
-def test_the_name_of_a_program_that_is_no_file_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_program_that_is_no_file_is_advised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the program was started under a name that is no file, advice names the command on the PATH."""
     (tmp_path / "convstore").touch(mode=0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -165,7 +179,9 @@ def test_the_name_of_a_program_that_is_no_file_is_advised(tmp_path: Path, monkey
     assert command_name() == "convstore"
 
 
-def test_a_package_that_is_missing_names_the_pip_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_names_the_pip_of_this_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The one on the PATH may belong to another environment."""
 
     async def without() -> None:
@@ -182,7 +198,12 @@ def test_a_package_that_is_missing_names_the_pip_of_this_python(monkeypatch: pyt
 def test_the_printed_address_keeps_what_is_no_secret() -> None:
     """Options that a server needs, but no user info; it says if something is missing."""
     demo = Demo(
-        [], History.model_construct(), [], History.model_construct(), 0, ConversationInfo(scope={"user_id": "a"})
+        [],
+        History.model_construct(),
+        [],
+        History.model_construct(),
+        0,
+        ConversationInfo(scope={"user_id": "a"}),
     )
     printed = {}
     for login in ("", f"{LOGIN}@"):
@@ -191,11 +212,16 @@ def test_the_printed_address_keeps_what_is_no_secret() -> None:
         printed[login] = console.file.getvalue()
     assert "export CONVSTORE_URI='mongodb://db/app?replicaSet=rs0&tls=true'\n" in printed[""]
     assert "…" not in printed[""]
-    assert "export CONVSTORE_URI='mongodb://…@db/app?replicaSet=rs0&tls=true'\n" in printed[f"{LOGIN}@"]
+    assert (
+        "export CONVSTORE_URI='mongodb://…@db/app?replicaSet=rs0&tls=true'\n"
+        in printed[f"{LOGIN}@"]
+    )
     assert "For … write" in printed[f"{LOGIN}@"]
 
 
-@pytest.mark.parametrize(("name", "command"), [("verify", "doctor"), ("setup", "migrate"), ("delete", "erase")])
+@pytest.mark.parametrize(
+    ("name", "command"), [("verify", "doctor"), ("setup", "migrate"), ("delete", "erase")]
+)
 def test_the_name_of_a_method_leads_to_its_command(name: str, command: str) -> None:
     """It is no command of its own."""
     result = convstore(name)
@@ -207,9 +233,21 @@ def test_the_name_of_a_method_leads_to_its_command(name: str, command: str) -> N
 def test_the_demo_leaves_its_conversation_at_an_address(server_uri: str) -> None:
     """The commands that it names show it, and remove it."""
     with emptied_address(server_uri) as uri:
-        named = re.findall(r"^convstore (.+)$", convstore("demo", "--uri", uri).stdout, re.MULTILINE)
-        assert [command.split()[0] for command in named] == ["list", "show", "show", "inspect", "erase"]
-        shown = [convstore(*command.split(), CONVSTORE_URI=uri) for command in named if command != "inspect"]
+        named = re.findall(
+            r"^convstore (.+)$", convstore("demo", "--uri", uri).stdout, re.MULTILINE
+        )
+        assert [command.split()[0] for command in named] == [
+            "list",
+            "show",
+            "show",
+            "inspect",
+            "erase",
+        ]
+        shown = [
+            convstore(*command.split(), CONVSTORE_URI=uri)
+            for command in named
+            if command != "inspect"
+        ]
         assert [result.exit_code for result in shown] == [0, 0, 0, 0]
         assert "Tell me about machine learning" in shown[1].stdout
         assert "Policy: " in shown[2].stdout
@@ -253,7 +291,12 @@ def test_the_figures_as_json(file: Path) -> None:
     document = figures(file)
     (row,) = document["files"]
     assert (document["ok"], document["errors"]) == (True, [])
-    assert (row["file"], row["conversations"], row["messages"], row["loads"]) == ("chats.jsonl", 2, 24, 8)
+    assert (row["file"], row["conversations"], row["messages"], row["loads"]) == (
+        "chats.jsonl",
+        2,
+        24,
+        8,
+    )
     assert row["tokens_loaded"] < row["tokens_full"] / 2
     assert row["tool_context"]["reduction"] > 0.9
     assert row["prefix"] == {"stable": 6, "total": 6, "stability": 1.0}
@@ -288,20 +331,27 @@ def test_files_of_one_name_and_ids_of_one_name_do_not_mix(file: Path, tmp_path: 
     for path in (file, other):
         path.write_text(lines(*[recording("ada")] * 4), encoding="utf-8")
     document = figures(file, other)
-    assert [(row["file"], row["conversations"]) for row in document["files"]] == [(str(file), 4), (str(other), 4)]
+    assert [(row["file"], row["conversations"]) for row in document["files"]] == [
+        (str(file), 4),
+        (str(other), 4),
+    ]
 
 
 def test_what_precedes_the_first_question_is_replayed_first(tmp_path: Path) -> None:
     """A greeting ahead of the first human message is in the log and in every view."""
     path = tmp_path / "greeting.jsonl"
     greeting = {"role": "assistant", "content": "Good morning."}
-    path.write_text(lines({"id": "ada", "messages": [greeting, *turn(0), *turn(1)]}), encoding="utf-8")
+    path.write_text(
+        lines({"id": "ada", "messages": [greeting, *turn(0), *turn(1)]}), encoding="utf-8"
+    )
     (row,) = figures(path)["files"]
     assert (row["messages"], row["prefix"]["stability"]) == (9, 1.0)
 
 
 @pytest.mark.slow
-def test_a_server_is_replayed_against_and_left_clean(file: Path, server_uri: str, database_name: str) -> None:
+def test_a_server_is_replayed_against_and_left_clean(
+    file: Path, server_uri: str, database_name: str
+) -> None:
     """On a real server several conversations run at a time and none is left."""
     name = f"{database_name}_replay"
     document = figures("--uri", address(server_uri, name), "--jobs", "2", file)
@@ -317,7 +367,9 @@ def test_keep_leaves_the_conversations(file: Path, server_uri: str, database_nam
     name = f"{database_name}_keep"
     result = convstore("replay", "--keep", "--uri", address(server_uri, name), file)
     with MongoClient[dict[str, Any]](server_uri) as client:
-        scopes = [head["scope"] for head in client[name]["heads"].find({"scope": {"$exists": True}})]
+        scopes = [
+            head["scope"] for head in client[name]["heads"].find({"scope": {"$exists": True}})
+        ]
         client.drop_database(name)
     assert len(scopes) == 2
     assert f"user_id '{scopes[0]['user_id']}'" in result.stdout
@@ -346,7 +398,10 @@ def test_a_changed_message_is_found(broken: Callable[..., list[str]]) -> None:
         async for message in messages(self):
             yield message.model_copy(update={"content": message.content[:20]})
 
-    assert any(what.endswith("(tool) changed: content") for what in broken(Conversation, "messages", shortened))
+    assert any(
+        what.endswith("(tool) changed: content")
+        for what in broken(Conversation, "messages", shortened)
+    )
 
 
 def test_messages_in_another_order_are_found(broken: Callable[..., list[str]]) -> None:
@@ -386,7 +441,9 @@ def test_an_invalid_view_is_found(broken: Callable[..., list[str]]) -> None:
         kept = [message for message in history.messages if not isinstance(message, ToolMessage)]
         return history.model_copy(update={"messages": kept})
 
-    assert any("has no result" in what for what in broken(Loader, "load", loads_as(without_results)))
+    assert any(
+        "has no result" in what for what in broken(Loader, "load", loads_as(without_results))
+    )
 
 
 def test_an_unstable_view_is_found(broken: Callable[..., list[str]]) -> None:
@@ -397,7 +454,9 @@ def test_an_unstable_view_is_found(broken: Callable[..., list[str]]) -> None:
         said = SystemMessage(f"It is now {next(views)} o'clock.")
         return history.model_copy(update={"messages": [said, *history.messages]})
 
-    assert "view 2: message 0 is not that of the view before" in broken(Loader, "load", loads_as(dated))
+    assert "view 2: message 0 is not that of the view before" in broken(
+        Loader, "load", loads_as(dated)
+    )
 
 
 def test_a_view_that_hides_turns_is_found(broken: Callable[..., list[str]]) -> None:
@@ -411,7 +470,9 @@ def test_a_view_that_hides_turns_is_found(broken: Callable[..., list[str]]) -> N
     assert "view 2: 1 turns are left out, though the whole log fits in the budget" in found
 
 
-def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken: Callable[..., list[str]]) -> None:
+def test_an_error_that_is_not_ours_is_a_line_of_the_report(
+    broken: Callable[..., list[str]],
+) -> None:
     """A bug in the store stops neither the other conversations nor the report, and says where it came from."""
 
     async def failing(self: Any, scope: dict[str, str], policy: Any) -> None:
@@ -421,7 +482,9 @@ def test_an_error_that_is_not_ours_is_a_line_of_the_report(broken: Callable[...,
     assert what.startswith("KeyError: 'head' (test_cli.py, line ")
 
 
-def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_goes_away_ends_the_replay(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the server fails, a replay ends with one line and exit code 1 instead of a report of lost messages."""
 
     async def gone(self: Any, scope: dict[str, str], policy: Any) -> None:
@@ -435,15 +498,24 @@ def test_a_server_that_goes_away_ends_the_replay(file: Path, monkeypatch: pytest
 
 def test_bad_lines_are_errors_with_their_number(file: Path) -> None:
     """Lines that are no conversation are named by number; the others are replayed."""
-    file.write_text(lines("{nope", recording("ada"), "", [1], {"id": "x"}, {"messages": []}), encoding="utf-8")
+    file.write_text(
+        lines("{nope", recording("ada"), "", [1], {"id": "x"}, {"messages": []}), encoding="utf-8"
+    )
     document = figures(file, exit_code=1)
-    assert [error["conversation"] for error in document["errors"]] == ["line 1", "line 4", "line 5", "line 6"]
+    assert [error["conversation"] for error in document["errors"]] == [
+        "line 1",
+        "line 4",
+        "line 5",
+        "line 6",
+    ]
     assert document["files"][0]["conversations"] == 1
 
 
 def test_a_damaged_gzip_file_is_an_error(file: Path) -> None:
     """Conversations before the damage are replayed; the error says where reading ended."""
-    packed = gzip.compress(lines(recording("ada")).encode()) + gzip.compress(lines(recording("bob")).encode())
+    packed = gzip.compress(lines(recording("ada")).encode()) + gzip.compress(
+        lines(recording("bob")).encode()
+    )
     file.write_bytes(packed[:-20])
     document = figures(file, exit_code=1)
     assert [error["conversation"] for error in document["errors"]] == ["line 2"]
@@ -491,7 +563,9 @@ def test_a_file_that_can_not_be_read_is_an_error_of_one_line(path: str, tmp_path
 
 def test_migrating_twice_changes_nothing(memory: Any) -> None:
     """The first run applies all, the second finds them applied."""
-    first, second = (json.loads(convstore("migrate", "--uri", "memory://", "--json").stdout) for _ in range(2))
+    first, second = (
+        json.loads(convstore("migrate", "--uri", "memory://", "--json").stdout) for _ in range(2)
+    )
     assert first["ran"]
     assert (second["applied"], second["ran"], second["pending"]) == (first["ran"], [], [])
 
@@ -517,11 +591,23 @@ def test_scope_keys_of_a_store_are_taken(memory: Any) -> None:
 
 def test_listings_by_several_scope_keys_get_an_index(memory: Any) -> None:
     """`migrate --listing` makes its index also in a database that is up to date. Unknown scope keys are refused."""
-    keys = ("migrate", "--uri", "memory://", "--scope-key", "team", "--scope-key", "course", "--scope-key", "room")
+    keys = (
+        "migrate",
+        "--uri",
+        "memory://",
+        "--scope-key",
+        "team",
+        "--scope-key",
+        "course",
+        "--scope-key",
+        "room",
+    )
     assert convstore(*keys).exit_code == 0
     assert convstore(*keys, "--listing", "course,room").exit_code == 0
     indexes = asyncio.run(memory["heads"].index_information())
-    assert any("scope.course" in str(index) and "scope.room" in str(index) for index in indexes.values())
+    assert any(
+        "scope.course" in str(index) and "scope.room" in str(index) for index in indexes.values()
+    )
     refused = convstore(*keys, "--listing", "course,user")
     assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
 
@@ -534,19 +620,27 @@ def test_a_newer_database_is_left_alone(memory: Any) -> None:
     assert "upgrade the package" in result.stderr
 
 
-def test_what_is_left_after_a_deployment_is_shown_and_run(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_after_a_deployment_is_shown_and_run(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`migrate` lists a migration for after a deployment and runs it only with `--after-deployment`."""
     convstore("migrate", "--uri", "memory://")
 
     async def up(_target: Any) -> None:
         pass
 
-    known = (*migrator.discover(), migrator.Migration("9001_last", "Drop the old form.", up, phase="after"))
+    known = (
+        *migrator.discover(),
+        migrator.Migration("9001_last", "Drop the old form.", up, phase="after"),
+    )
     for module in ("mongo.migrator", "store.handle"):
         monkeypatch.setattr(f"convstore.{module}.discover", lambda: known)
     assert "after deployment" in convstore("migrate", "--uri", "memory://").stdout
     options = ((), ("--after-deployment",), ())
-    ran = [json.loads(convstore("migrate", "--uri", "memory://", "--json", *option).stdout) for option in options]
+    ran = [
+        json.loads(convstore("migrate", "--uri", "memory://", "--json", *option).stdout)
+        for option in options
+    ]
     assert [(report["ran"], report["after_deployment"]) for report in ran] == [
         ([], ["9001_last"]),
         (["9001_last"], []),
@@ -610,7 +704,9 @@ def test_a_terminal_without_arrows_is_enough(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_missing_extra_is_an_error_of_one_line(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """Without typer or rich, the line to install them and exit code 1."""
     for name in [name for name in sys.modules if name.startswith("convstore.cli.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -618,7 +714,10 @@ def test_a_missing_extra_is_an_error_of_one_line(package: str, monkeypatch: pyte
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == f"convstore: {package} is not installed; run: pip install 'convstore[cli]'"
+    assert (
+        ended.value.code
+        == f"convstore: {package} is not installed; run: pip install 'convstore[cli]'"
+    )
 
 
 # Parts
@@ -628,7 +727,10 @@ def test_a_text_that_looks_like_a_page_is_read_back_whole(tmp_path: Path) -> Non
     """Header lines and last lines inside a result do not confuse the check."""
     path = tmp_path / "odd.jsonl"
     record = recording("ada", turns=1)
-    record["messages"][2] |= {"content": 'x, characters 0-3 of 9\nEnd.\nMore: cursor="1"\n' * 900, "sources": []}
+    record["messages"][2] |= {
+        "content": 'x, characters 0-3 of 9\nEnd.\nMore: cursor="1"\n' * 900,
+        "sources": [],
+    }
     path.write_text(lines(record), encoding="utf-8")
     assert figures(path)["errors"] == []
 
@@ -656,7 +758,9 @@ def test_a_null_of_the_api_says_nothing() -> None:
 
 def test_nan_is_like_nan_and_one_is_not_like_true() -> None:
     """Messages are compared by value and type, NaN to NaN."""
-    message, same, other = (AIMessage("a", id="1", response_metadata={"x": x}) for x in (float("nan"), float("nan"), 1))
+    message, same, other = (
+        AIMessage("a", id="1", response_metadata={"x": x}) for x in (float("nan"), float("nan"), 1)
+    )
     true = AIMessage("a", id="1", response_metadata={"x": True})
     assert checks.check_log([message], [same]) == []
     assert checks.check_log([message], [other]) != []

@@ -90,10 +90,14 @@ def test_a_look_writes_nothing(new_uri: Any, file: Path) -> None:
     ]
     with MongoClient[dict[str, Any]](new_uri) as client:
         assert client.get_default_database().list_collection_names() == []
-    shown = convstore("import", file, "--uri", new_uri, "--scope", "user_id=ada", "--dry-run").stdout
+    shown = convstore(
+        "import", file, "--uri", new_uri, "--scope", "user_id=ada", "--dry-run"
+    ).stdout
     assert "24  messages would be written" in shown
     assert "Nothing was written: --dry-run." in shown
-    assert ["chats.jsonl, line 2", "ada", "two"] in [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()]
+    assert ["chats.jsonl, line 2", "ada", "two"] in [
+        re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()
+    ]
 
 
 @pytest.mark.slow
@@ -104,7 +108,15 @@ def test_threads_of_a_checkpointer_are_imported(uri: Any, tmp_path: Path) -> Non
         put_threads(saver, "one", "two")
     ids.write_text("one\nnone\n", encoding="utf-8")
     before = path.read_bytes()
-    options = ["--from", "langgraph", "--uri", uri, "--json", "--scope-from", "user_id=metadata.user_id"]
+    options = [
+        "--from",
+        "langgraph",
+        "--uri",
+        uri,
+        "--json",
+        "--scope-from",
+        "user_id=metadata.user_id",
+    ]
     for more, exit_code, figures in (["--thread-ids", ids], 1, [1, 1]), ([], 0, [1, 0]):
         result = convstore("import", path, *options, *more)
         assert result.exit_code == exit_code, result.output
@@ -119,7 +131,15 @@ def test_threads_of_a_checkpointer_are_imported(uri: Any, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_threads_of_a_mongodb_saver_are_imported(uri: Any) -> None:
     """From its two collections; a database without them is not written to."""
-    options = ["--from", "langgraph", "--uri", uri, "--json", "--scope-from", "user_id=metadata.user_id"]
+    options = [
+        "--from",
+        "langgraph",
+        "--uri",
+        uri,
+        "--json",
+        "--scope-from",
+        "user_id=metadata.user_id",
+    ]
     with MongoDBSaver.from_conn_string(uri, "convstore_test_saver") as saver:
         put_threads(saver, "one", "two")
         source = uri.replace(f"/{urlsplit(uri).path[1:]}", "/convstore_test_saver")
@@ -134,7 +154,9 @@ def test_threads_of_a_mongodb_saver_are_imported(uri: Any) -> None:
 
 def put_threads(saver: Any, *thread_ids: str) -> None:
     """Run a graph once for each thread of the user ada."""
-    graph = StateGraph(MessagesState).add_node("answer", lambda _: {"messages": [AIMessage("They do.", id="a")]})
+    graph = StateGraph(MessagesState).add_node(
+        "answer", lambda _: {"messages": [AIMessage("They do.", id="a")]}
+    )
     agent = graph.add_edge(START, "answer").compile(checkpointer=saver)
     for thread_id in thread_ids:
         config: Any = {"configurable": {"thread_id": thread_id, "user_id": "ada"}}
@@ -177,7 +199,9 @@ def test_what_can_not_be_imported_is_reported(uri: Any, tmp_path: Path) -> None:
     ):
         assert problem in result.stdout
     assert "2  imported" in result.stdout
-    assert [json.loads(line)["what"] for line in report.read_text().splitlines()] == ["conversation"] * 5
+    assert [json.loads(line)["what"] for line in report.read_text().splitlines()] == [
+        "conversation"
+    ] * 5
 
 
 def test_single_messages_may_be_left_out(uri: Any, tmp_path: Path) -> None:
@@ -203,7 +227,10 @@ def test_an_empty_source_is_reported(uri: Any, tmp_path: Path) -> None:
     """A file or a collection without conversations is more likely a mistake than a wish."""
     path = tmp_path / "x.jsonl"
     path.touch()
-    for source, advice in ((path, ""), (uri, "; name another collection (--collection) or format (--from)")):
+    for source, advice in (
+        (path, ""),
+        (uri, "; name another collection (--collection) or format (--from)"),
+    ):
         result = convstore("import", source, "--uri", uri, "--scope", "user_id=ada")
         assert result.exit_code == 1
         assert f"there is no conversation in it{advice}\n" in result.stdout
@@ -224,14 +251,18 @@ def test_an_empty_source_is_reported(uri: Any, tmp_path: Path) -> None:
 )
 def test_a_command_line_that_makes_no_sense(file: Path, arguments: list[str], problem: str) -> None:
     """Exit code 2, before anything is opened."""
-    result = convstore("import", file, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", *arguments, width=200)
+    result = convstore(
+        "import", file, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", *arguments, width=200
+    )
     assert result.exit_code == 2
     assert problem in result.stderr
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("options", [["--scope", "team=x"], ["--scope-match", "SessionId=("]])
-def test_a_scope_that_makes_no_sense_for_the_keys(new_uri: Any, file: Path, options: list[str]) -> None:
+def test_a_scope_that_makes_no_sense_for_the_keys(
+    new_uri: Any, file: Path, options: list[str]
+) -> None:
     """Without --scope-key the keys are known once the database is open: exit code 2, before anything is set up."""
     assert convstore("import", file, "--uri", new_uri, *options).exit_code == 2
     with MongoClient[dict[str, Any]](new_uri) as client:
@@ -241,7 +272,9 @@ def test_a_scope_that_makes_no_sense_for_the_keys(new_uri: Any, file: Path, opti
 @pytest.mark.parametrize("name", ["none.jsonl", "."])
 def test_a_file_that_can_not_be_read(uri: Any, name: str) -> None:
     """A file that cannot be read is an error with exit code 1, before the store is opened."""
-    result = convstore("import", name, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", "--scope", "user_id=ada")
+    result = convstore(
+        "import", name, "--uri", f"mongodb://{LOGIN}@nobody.invalid/x", "--scope", "user_id=ada"
+    )
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cannot be read" in result.stderr
 
@@ -267,18 +300,26 @@ def test_a_collection_of_langchain(uri: Any, tmp_path: Path) -> None:
 
 def test_a_database_of_another_framework(uri: Any) -> None:
     """`import --from google-adk` reads a database of that framework, with scopes from fields of its documents."""
-    stored = json_util.loads((Path(__file__).parents[1] / "support" / "foreign_sessions.json").read_text("utf-8"))
+    stored = json_util.loads(
+        (Path(__file__).parents[1] / "support" / "foreign_sessions.json").read_text("utf-8")
+    )
     with MongoClient[dict[str, Any]](uri) as client:
         for name, documents in stored["adk"].items():
             client.get_default_database()[name].insert_many(documents)
     scope = ("--scope-from", "user_id=user_id")
     result = convstore("import", uri, "--from", "google-adk", "--uri", uri, *scope, "--json")
-    assert counted(json.loads(result.stdout), "conversations", "imported", "messages", "left_out") == [2, 1, 5, 0]
+    assert counted(
+        json.loads(result.stdout), "conversations", "imported", "messages", "left_out"
+    ) == [2, 1, 5, 0]
 
 
 def test_options_of_checkpoints_are_refused_for_other_sources(file: Path) -> None:
     """Ignored, `--removed "leave out"` would import what it names, and `--thread-ids` would import all."""
-    for option, value in (("--thread-ids", file), ("--removed", "leave out"), ("--writes-collection", "w")):
+    for option, value in (
+        ("--thread-ids", file),
+        ("--removed", "leave out"),
+        ("--writes-collection", "w"),
+    ):
         result = convstore("import", file, "--uri", "memory://", option, value)
         assert result.exit_code == 2
         assert f"{option} is an option of --from langgraph" in result.stderr
@@ -344,17 +385,26 @@ def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> N
 def test_what_a_killed_export_left_is_removed(uri: Any, file: Path, tmp_path: Path) -> None:
     """By the next export to the same file, once nothing was written to it for an hour; files of others stay."""
     imported(uri, file)
-    names = [f".{name}.part" for name in ("all.jsonl.abandoned", "all.jsonl.running", "other.jsonl.abandoned")]
+    names = [
+        f".{name}.part"
+        for name in ("all.jsonl.abandoned", "all.jsonl.running", "other.jsonl.abandoned")
+    ]
     for name in names:
         (tmp_path / name).write_text("half")
         if "abandoned" in name:
             os.utime(tmp_path / name, (0, 0))
     assert convstore("export", "--uri", uri, "-o", tmp_path / "all.jsonl").exit_code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [*names[1:], "all.jsonl", "chats.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *names[1:],
+        "all.jsonl",
+        "chats.jsonl",
+    ]
 
 
 @pytest.mark.slow
-def test_an_export_does_not_mind_files_of_concurrent_ones(uri: Any, file: Path, tmp_path: Path) -> None:
+def test_an_export_does_not_mind_files_of_concurrent_ones(
+    uri: Any, file: Path, tmp_path: Path
+) -> None:
     """One may be renamed while they are looked through, and one cannot be removed."""
     imported(uri, file)
     (tmp_path / ".all.jsonl.renamed.part").symlink_to(tmp_path / "nothing")
@@ -384,10 +434,15 @@ def test_lines_for_fine_tuning(uri: Any, file: Path) -> None:
 def test_a_turn_that_is_left_out_is_named_once(uri: Any, tmp_path: Path) -> None:
     """By its messages and its scope, which are not repeated; a turn of one message is no range."""
     path = tmp_path / "x.jsonl"
-    path.write_text(lines({"id": "one", "messages": [*turn(0), {"role": "user", "content": "And now?"}]}))
+    path.write_text(
+        lines({"id": "one", "messages": [*turn(0), {"role": "user", "content": "And now?"}]})
+    )
     imported(uri, path)
     said = convstore("export", "--uri", uri, "--format", "fine-tuning").stderr
-    assert 'left out: message 5 of {"user_id": "ada", "thread_id": "one"}: turn 2: it has no answer\n' in said
+    assert (
+        'left out: message 5 of {"user_id": "ada", "thread_id": "one"}: turn 2: it has no answer\n'
+        in said
+    )
 
 
 @pytest.mark.slow
@@ -406,15 +461,22 @@ def test_a_database_without_conversations(new_uri: Any) -> None:
 @pytest.mark.parametrize("form", ["convstore", "openai", "fine-tuning"])
 def test_other_scope_keys_are_named(uri: Any, file: Path, tmp_path: Path, form: str) -> None:
     """A store with other keys than these: the option that is missing is said, and no file takes the place of one."""
-    keys, others = (("--scope-key", "user_id", "--scope-key", key) for key in ("session", "thread_id"))
+    keys, others = (
+        ("--scope-key", "user_id", "--scope-key", key) for key in ("session", "thread_id")
+    )
     imported(uri, file, *keys)
     path = tmp_path / "all.jsonl"
     path.write_text("yesterday's")
     result = convstore("export", "--uri", uri, "-o", path, "--force", "--format", form, *others)
     assert (result.exit_code, result.stdout, path.read_text()) == (1, "", "yesterday's")
     assert "none of 2 conversations could be written" in result.stderr
-    assert "its scope keys are user_id, session; make the store with these (--scope-key" in result.stderr
-    failed = json.loads(convstore("export", "--uri", uri, "-o", path, "--force", "--json", *others).stdout)
+    assert (
+        "its scope keys are user_id, session; make the store with these (--scope-key"
+        in result.stderr
+    )
+    failed = json.loads(
+        convstore("export", "--uri", uri, "-o", path, "--force", "--json", *others).stdout
+    )
     assert "--scope-key" in failed["error"]
     assert "2 conversations" in convstore("export", "--uri", uri, "-o", path, "--force").stderr
 
@@ -456,5 +518,7 @@ def test_a_very_long_line(uri: Any, tmp_path: Path) -> None:
     """A conversation of 20 MB on one line is taken over, in CI one of 100 MB."""
     path = tmp_path / "long.jsonl"
     result = {"role": "tool", "tool_call_id": "c", "content": "0123456789" * (10_000_000 // STRIDE)}
-    path.write_text(json.dumps({"id": "long", "messages": [{"role": "user", "content": "?"}, result]}) + "\n")
+    path.write_text(
+        json.dumps({"id": "long", "messages": [{"role": "user", "content": "?"}, result]}) + "\n"
+    )
     assert counted(imported(uri, path), "imported", "messages") == [1, 2]

@@ -54,7 +54,9 @@ def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t")
     async def append() -> None:
         async with await ConversationStore.connect(uri, clock=Clock(now=lambda: then)) as store:
             await store.setup()
-            await store.conversation(user_id=user_id, thread_id=thread_id).append(rag_turn("What about seals?"))
+            await store.conversation(user_id=user_id, thread_id=thread_id).append(
+                rag_turn("What about seals?")
+            )
 
     asyncio.run(append())
 
@@ -97,8 +99,16 @@ def test_programs_get_one_document(uri: str, database: Any) -> None:
     assert (result.exit_code, result.stderr) == (3, "")
     document = json.loads(result.stdout)
     [damaged] = [finding for finding in document["findings"] if finding["kind"] == "damaged"]
-    assert (damaged["collection"], damaged["document_id"], damaged["repaired"]) == ("log", entry["_id"], False)
-    assert (document["ok"], document["conversations"], document["counts"]["damaged"]) == (False, 1, 1)
+    assert (damaged["collection"], damaged["document_id"], damaged["repaired"]) == (
+        "log",
+        entry["_id"],
+        False,
+    )
+    assert (document["ok"], document["conversations"], document["counts"]["damaged"]) == (
+        False,
+        1,
+        1,
+    )
 
 
 @pytest.mark.slow
@@ -106,7 +116,9 @@ def test_only_the_chosen_are_looked_at(uri: str) -> None:
     """By a scope value."""
     fill(uri, user_id="ada")
     fill(uri, user_id="eve")
-    document = json.loads(convstore("doctor", "--uri", uri, "--json", "--scope", "user_id=eve").stdout)
+    document = json.loads(
+        convstore("doctor", "--uri", uri, "--json", "--scope", "user_id=eve").stdout
+    )
     assert (document["conversations"], document["findings"]) == (1, [])
 
 
@@ -115,7 +127,9 @@ def test_text_of_others_does_not_steer_the_terminal(uri: str, database: Any) -> 
     """A key with escapes in it is printed harmless."""
     fill(uri, days=2)
     conversation = database["heads"].find_one({})["conversation"]
-    database["annotations"].insert_one({"_id": f"{conversation}:\x1b[2J", "conversation": conversation})
+    database["annotations"].insert_one(
+        {"_id": f"{conversation}:\x1b[2J", "conversation": conversation}
+    )
     result = convstore("doctor", "--uri", uri)
     assert (result.exit_code, "\x1b" in result.stdout) == (3, False)
 
@@ -126,13 +140,25 @@ def test_a_policy_is_tried_and_then_done(uri: str) -> None:
     fill(uri, days=100, thread_id="old")
     fill(uri, days=1, thread_id="new")
     arguments = ["prune", "--uri", uri, "--older-than", "90d", "--json"]
-    expected = {"conversations": 1, "entries": 1, "payload_chunks": 1, "summaries": 0, "annotations": 0}
-    for yes, removed in (([], expected), (["--yes"], expected), (["--yes"], dict.fromkeys(expected, 0))):
+    expected = {
+        "conversations": 1,
+        "entries": 1,
+        "payload_chunks": 1,
+        "summaries": 0,
+        "annotations": 0,
+    }
+    for yes, removed in (
+        ([], expected),
+        (["--yes"], expected),
+        (["--yes"], dict.fromkeys(expected, 0)),
+    ):
         document = json.loads(convstore(*arguments, *yes).stdout)
         assert {name: document[name] for name in expected} == removed
     result = convstore("prune", "--uri", uri, "--older-than", "90d")
     assert (result.exit_code, result.stdout.splitlines()[0].rstrip()) == (0, "would be removed")
-    assert result.stdout.endswith("Nothing was removed. Run it again with --yes to remove this for good.\n")
+    assert result.stdout.endswith(
+        "Nothing was removed. Run it again with --yes to remove this for good.\n"
+    )
     assert json.loads(convstore("doctor", "--uri", uri, "--json").stdout)["conversations"] == 1
 
 
@@ -145,13 +171,17 @@ def test_a_user_is_counted_and_then_erased(uri: str) -> None:
     arguments = ["erase", "--uri", uri, "--scope", "user_id=ada"]
     result = convstore(*arguments)
     assert (result.exit_code, result.stdout.splitlines()[1]) == (0, "conversations     2")
-    assert result.stdout.endswith("Nothing was removed. Run it again with --yes to remove this for good.\n")
+    assert result.stdout.endswith(
+        "Nothing was removed. Run it again with --yes to remove this for good.\n"
+    )
     counted = json.loads(convstore(*arguments, "--json").stdout)
     assert (counted["dry_run"], counted["conversations"], counted["entries"]) == (True, 2, 2)
     erased = json.loads(convstore(*arguments, "--json", "--yes").stdout)
     assert erased == counted | {"dry_run": False}
     assert json.loads(convstore(*arguments, "--json").stdout)["conversations"] == 0
-    everything = json.loads(convstore("erase", "--uri", uri, "--everything", "--yes", "--json").stdout)
+    everything = json.loads(
+        convstore("erase", "--uri", uri, "--everything", "--yes", "--json").stdout
+    )
     assert everything["conversations"] == 1
 
 
@@ -177,19 +207,29 @@ def test_an_erasure_counts_what_no_scope_finds(uri: str, database: Any) -> None:
     assert convstore("doctor", "--uri", uri).exit_code == 0
 
 
-@pytest.mark.parametrize("chosen", [[], ["--everything", "--scope", "user_id=ada"], ["--everything", "--lost"]])
+@pytest.mark.parametrize(
+    "chosen", [[], ["--everything", "--scope", "user_id=ada"], ["--everything", "--lost"]]
+)
 def test_who_is_erased_is_said_once(uri: str, chosen: Any) -> None:
     """No scope is not everybody, and everybody is not one user; exit code 2."""
     result = convstore("erase", "--uri", uri, "--yes", *chosen)
-    assert (result.exit_code, "--everything for all" in " ".join(result.stderr.split())) == (2, True)
+    assert (result.exit_code, "--everything for all" in " ".join(result.stderr.split())) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "999999d", "999999w", "", "90 d"])
+@pytest.mark.parametrize(
+    "age", ["90", "d", "1y", "-3d", "1.5d", "9999999d", "999999d", "999999w", "", "90 d"]
+)
 def test_an_age_that_is_none_is_refused(uri: str, age: str) -> None:
     """Before anything is opened; exit code 2."""
     result = convstore("prune", "--uri", uri, "--older-than", age)
-    assert (result.exit_code, "an age must be a number" in " ".join(result.stderr.split())) == (2, True)
+    assert (result.exit_code, "an age must be a number" in " ".join(result.stderr.split())) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.costly
@@ -208,8 +248,12 @@ def test_a_scope_that_is_none_is_refused(uri: str, command: list[str], scope: st
     ],
     ids=["too long", "lone surrogate"],
 )
-@pytest.mark.parametrize("command", [["doctor"], ["erase", "--yes"], ["prune", "--older-than", "90d"], ["export"]])
-def test_scope_values_are_checked_before_anything_is_opened(command: list[str], scope: str, said: str) -> None:
+@pytest.mark.parametrize(
+    "command", [["doctor"], ["erase", "--yes"], ["prune", "--older-than", "90d"], ["export"]]
+)
+def test_scope_values_are_checked_before_anything_is_opened(
+    command: list[str], scope: str, said: str
+) -> None:
     """An address that leads nowhere is not reached: the error names the scope, with exit code 1."""
     nowhere = f"mongodb://{LOGIN}@127.0.0.1:1/?serverSelectionTimeoutMS=50"
     result = convstore(*command, "--uri", nowhere, "--scope", scope)
@@ -249,7 +293,9 @@ def assert_one_line(uri: str, arguments: list[str], said: str) -> None:
     assert said in result.stderr
     again = convstore(*arguments, "--uri", uri, "--json")
     assert (again.exit_code, again.stderr) == (1, result.stderr)
-    assert json.loads(again.stdout) == {"error": result.stderr.removeprefix("convstore: ").rstrip("\n")}
+    assert json.loads(again.stdout) == {
+        "error": result.stderr.removeprefix("convstore: ").rstrip("\n")
+    }
 
 
 @pytest.mark.slow
@@ -257,11 +303,15 @@ def test_commands_name_damage_in_plain_words(uri: str, database: Any) -> None:
     """A list and a search end with 0 and say what is damaged, as text and with --json."""
     for thread in ("1", "2", "3"):
         fill(uri, thread_id=thread)
-    nameless, endless, bodiless = [head["_id"] for head in database["heads"].find().sort("scope.thread_id", 1)]
+    nameless, endless, bodiless = [
+        head["_id"] for head in database["heads"].find().sort("scope.thread_id", 1)
+    ]
     ids = {head["_id"]: head["conversation"] for head in database["heads"].find()}
     database["heads"].update_one({"_id": nameless}, {"$unset": {"conversation": ""}})
     database["log"].update_one({"_id": f"{ids[endless]}:{1:012d}"}, {"$set": {"totals": 7}})
-    database["log"].update_one({"_id": f"{ids[bodiless]}:{1:012d}"}, {"$set": {"messages.0.body": b"x"}})
+    database["log"].update_one(
+        {"_id": f"{ids[bodiless]}:{1:012d}"}, {"$set": {"messages.0.body": b"x"}}
+    )
     listed = convstore("list", "--uri", uri)
     assert (listed.exit_code, "its field 'conversation' is missing" in listed.stdout) == (0, True)
     found = convstore("search", "seals", "--everything", "--uri", uri)
@@ -270,7 +320,9 @@ def test_commands_name_damage_in_plain_words(uri: str, database: Any) -> None:
     assert "Damaged: 2 conversations" in said
     assert "Not searched whole: 1 conversation" in said
     assert "what stays is damaged: run `convstore doctor`" in said
-    document = json.loads(convstore("search", "seals", "--everything", "--uri", uri, "--json").stdout)
+    document = json.loads(
+        convstore("search", "seals", "--everything", "--uri", uri, "--json").stdout
+    )
     assert (len(document["problems"]), len(document["incomplete"])) == (2, 1)
 
 
@@ -288,7 +340,9 @@ def test_a_backup_is_advised_only_where_a_repair_loses_something(uri: str, datab
     assert convstore("doctor", "--uri", uri, "--repair").exit_code == 0
     assert convstore("show", "1", "--view", "--uri", uri).exit_code == 0
     for kind, is_lossy in (("fork", False), ("hole", True)):
-        finding = Finding(kind=kind, collection="log", document_id="x", problem="y", repairable=True)
+        finding = Finding(
+            kind=kind, collection="log", document_id="x", problem="y", repairable=True
+        )
         report = VerifyReport(findings=(finding,), counts={kind: 1}, left=1)
         assert ("backup" in _verdict(report, 1, repair=False)) is is_lossy
 

@@ -31,7 +31,10 @@ async def test_the_environment_sets_address_and_options(monkeypatch: pytest.Monk
         COLLECTION_PREFIX="bot_",
         POLICY="max_tokens=9000,never_stub=book+pay",
     )
-    async with await ConversationStore.from_env() as store, await ConversationStore.from_env(policy=None) as other:
+    async with (
+        await ConversationStore.from_env() as store,
+        await ConversationStore.from_env(policy=None) as other,
+    ):
         assert (store.scope_keys, str(store.policy)) == (
             ("team_id", "user_id"),
             "max_tokens=9000,never_stub=book+pay",
@@ -52,7 +55,9 @@ async def test_the_environment_sets_address_and_options(monkeypatch: pytest.Monk
         ({"URI": "memory://", "COLLECTION_PREFIX": "$"}, "COLLECTION_PREFIX"),
     ],
 )
-async def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, variables: Any, name: str) -> None:
+async def test_a_wrong_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch, variables: Any, name: str
+) -> None:
     """In a typed error, which repeats no part of an address."""
     set_all(monkeypatch, **variables)
     with pytest.raises(InvalidInputError, match=f"(?i){name}") as caught:
@@ -67,15 +72,23 @@ def test_the_command_line_reads_the_same_variables(server_uri: str) -> None:
     async def write() -> None:
         async with await ConversationStore.from_env() as store:
             await store.setup()
-            await store.conversation(team_id="red", user_id="ada").append(HumanMessage("What do orcas eat?"))
+            await store.conversation(team_id="red", user_id="ada").append(
+                HumanMessage("What do orcas eat?")
+            )
 
     with own_address(server_uri) as address, pytest.MonkeyPatch.context() as patch:
         parts = urlsplit(address)
-        options = {"DATABASE": parts.path[1:], "SCOPE_KEYS": "team_id,user_id", "COLLECTION_PREFIX": "bot_"}
+        options = {
+            "DATABASE": parts.path[1:],
+            "SCOPE_KEYS": "team_id,user_id",
+            "COLLECTION_PREFIX": "bot_",
+        }
         set_all(patch, URI=parts._replace(path="/").geturl(), POLICY="max_tokens=9000", **options)
         asyncio.run(write())
         listed = convstore("list")
-        assert (listed.exit_code, "team_id=red user_id=ada" in listed.stdout) == (0, True), listed.output
+        assert (listed.exit_code, "team_id=red user_id=ada" in listed.stdout) == (0, True), (
+            listed.output
+        )
         shown = convstore("show", "team_id=red", "user_id=ada", "--view")
         assert "max_tokens=9000." in shown.stdout, shown.output
         assert convstore("list", "--collection-prefix", "other_").exit_code == 1

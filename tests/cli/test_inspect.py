@@ -52,13 +52,17 @@ def uri_of(server_uri: Any, database: Any) -> Any:
     return f"{begin.rstrip('/')}/{database}?{options}"
 
 
-async def test_a_store_is_inspected_without_changing_it(server_uri: str, database_name: str) -> None:
+async def test_a_store_is_inspected_without_changing_it(
+    server_uri: str, database_name: str
+) -> None:
     """The address works once, the host must be this machine, and only the chosen user's conversations are there."""
     name = f"{database_name}_inspect"
     async with await ConversationStore.connect(uri_of(server_uri, name)) as store:
         await store.setup()
         for user in ("ada", "grace"):
-            await store.conversation(user_id=user, thread_id="t").append(HumanMessage(f"I am {user}"))
+            await store.conversation(user_id=user, thread_id="t").append(
+                HumanMessage(f"I am {user}")
+            )
     command = Command("inspect", "--uri", uri_of(server_uri, name), "--scope", "user_id=ada")
     try:
         opened = command.client.get(command.address)
@@ -82,7 +86,9 @@ async def test_a_store_is_inspected_without_changing_it(server_uri: str, databas
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-async def test_the_demo_leaves_its_conversations_at_an_address(server_uri: str, database_name: str, by: Any) -> None:
+async def test_the_demo_leaves_its_conversations_at_an_address(
+    server_uri: str, database_name: str, by: Any
+) -> None:
     """Whole, whichever signal ends it."""
     name = f"{database_name}_demo"
     command = Command("demo", "--inspect", "--uri", uri_of(server_uri, name))
@@ -100,4 +106,6 @@ def test_a_port_in_use_is_named() -> None:
         port = taken.getsockname()[1]
         done = convstore("demo", "--inspect", "--port", str(port))
     assert done.exit_code == 1
-    assert re.fullmatch(rf"convstore: port {port} cannot be used: .*; choose another with --port\n", done.stderr)
+    assert re.fullmatch(
+        rf"convstore: port {port} cannot be used: .*; choose another with --port\n", done.stderr
+    )

@@ -41,12 +41,19 @@ def uri(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("look")
     good, bad = folder / "good.jsonl", folder / "bad.jsonl"
     good.write_text(lines(recording("one"), recording("two", turns=1)), encoding="utf-8")
-    messages = [{"role": "user", "content": HOSTILE, "id": HOSTILE[:20].encode(errors="replace").decode()}]
+    messages = [
+        {"role": "user", "content": HOSTILE, "id": HOSTILE[:20].encode(errors="replace").decode()}
+    ]
     messages += [{"role": "assistant", "content": "x" * 5_000_000}]
-    bad.write_text(lines({"id": "three \x1b[2J", "title": HOSTILE, "messages": messages}), encoding="utf-8")
+    bad.write_text(
+        lines({"id": "three \x1b[2J", "title": HOSTILE, "messages": messages}), encoding="utf-8"
+    )
     with emptied_address(server_uri) as address:
         for path, user in ((good, "ada"), (bad, "eve")):
-            assert convstore("import", path, "--uri", address, "--scope", f"user_id={user}").exit_code == 0
+            assert (
+                convstore("import", path, "--uri", address, "--scope", f"user_id={user}").exit_code
+                == 0
+            )
         yield address
 
 
@@ -83,7 +90,9 @@ def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(uri: Any, width: int, terminal: None) -> None:
+def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(
+    uri: Any, width: int, terminal: None
+) -> None:
     """Numbered, and no row is longer than a line."""
     header, *rows = printed("list", "--uri", uri, width=width).splitlines()
     assert (header.split()[0], header.split()[3:]) == ("#", ["messages", "tokens", "last"])
@@ -97,7 +106,13 @@ def test_a_list_knows_a_terminal_from_a_pipe(uri: Any) -> None:
     """`list` prints a table on a real terminal and tabs in a pipe, whatever the environment says of colours."""
     master, terminal = pty.openpty()
     command = [sys.executable, "-m", "convstore", "list"]
-    environment = {**os.environ, "CONVSTORE_URI": uri, "COLUMNS": "80", "FORCE_COLOR": "1", "PAGER": "cat"}
+    environment = {
+        **os.environ,
+        "CONVSTORE_URI": uri,
+        "COLUMNS": "80",
+        "FORCE_COLOR": "1",
+        "PAGER": "cat",
+    }
     piped = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     with subprocess.Popen(command, env=environment, stdin=terminal, stdout=terminal) as process:  # noqa: S603 - ours
         os.close(terminal)
@@ -119,7 +134,10 @@ def read(master: int) -> bytes:
 @pytest.mark.slow
 def test_a_conversation_is_shown_by_row_id_or_scope(uri: Any) -> None:
     """All three name the same one; its totals come first."""
-    ids = [line.split("\t")[0] for line in printed("list", "--uri", uri, "--scope", "user_id=ada").splitlines()]
+    ids = [
+        line.split("\t")[0]
+        for line in printed("list", "--uri", uri, "--scope", "user_id=ada").splitlines()
+    ]
     shown = printed("show", *ADA, "--uri", uri)
     assert shown.splitlines()[1].startswith("12 messages, 3 turns, ")
     row = str(1 + ids.index(shown.split()[2]))
@@ -137,7 +155,9 @@ def test_pages_of_a_list_go_on_at_the_cursor(uri: Any) -> None:
             break
         cursor = ["--cursor", page["next_cursor"]]
     assert sorted(seen) == ["one", "three \x1b[2J", "two"]
-    assert re.fullmatch(r"More: --cursor \S+\n", convstore("list", "--uri", uri, "--limit", "1").stderr)
+    assert re.fullmatch(
+        r"More: --cursor \S+\n", convstore("list", "--uri", uri, "--limit", "1").stderr
+    )
 
 
 def test_a_list_that_is_empty_says_so(uri: Any) -> None:
@@ -162,13 +182,26 @@ def test_text_in_blocks_is_shown_as_text() -> None:
     console = Console(file=io.StringIO(), width=80)
     _print_message(console, "1", HumanMessage(blocks), full=False)
     assert console.file.getvalue() == '1  human\nSay "hello".\nNow.\n\n'
-    _print_message(console, "2", HumanMessage([*blocks, {"type": "image", "url": "https://a.example"}]), full=False)
+    _print_message(
+        console,
+        "2",
+        HumanMessage([*blocks, {"type": "image", "url": "https://a.example"}]),
+        full=False,
+    )
     assert '"type": "image"' in console.file.getvalue()
 
 
 def test_a_call_with_invalid_arguments_is_shown() -> None:
     """By its name and the text that the model wrote."""
-    broken = [{"type": "invalid_tool_call", "name": "search", "args": '{"query": ', "id": "c", "error": "cut"}]
+    broken = [
+        {
+            "type": "invalid_tool_call",
+            "name": "search",
+            "args": '{"query": ',
+            "id": "c",
+            "error": "cut",
+        }
+    ]
     console = Console(file=io.StringIO(), width=80)
     _print_message(console, "29", AIMessage("", invalid_tool_calls=broken), full=False)
     assert console.file.getvalue() == '29  ai\n→ search with invalid arguments: {"query": \n\n'
@@ -191,7 +224,9 @@ def test_a_conversation_is_shown_whole(uri: Any) -> None:
 def test_a_view_is_shown_as_the_model_gets_it(uri: Any) -> None:
     """`show --view` prints the view's size, its stubs, the turns left out, and its policy."""
     shown = printed("show", *ADA, "--uri", uri, "--view").splitlines()
-    assert re.fullmatch(r"View: 12 messages, [\d,]+ tokens of [\d,]+; 3 stubs, 0 turns left out\.", shown[3])
+    assert re.fullmatch(
+        r"View: 12 messages, [\d,]+ tokens of [\d,]+; 3 stubs, 0 turns left out\.", shown[3]
+    )
     assert shown[4] == "Policy: max_tokens=32000."
     assert document("show", *ADA, "--uri", uri, "--view")["report"]["left_out_turns"] == 0
 
@@ -207,8 +242,16 @@ def test_a_past_view_is_shown(uri: Any) -> None:
     assert printed("show", *ADA, "--uri", uri, "--at", sixth["message"]["id"]) == shown
     found = document("show", *ADA, "--uri", uri, "--at", "6")
     assert (found["match"], found["ordinal"]) == ("rebuilt", 8)
-    assert found["report"]["reasons"][0] == {"first": 1, "last": 2, "state": "whole", "summary": 0, "limit": ""}
-    stamp = json.dumps({"conversation_id": document("list", "--uri", uri)["conversations"][0]["conversation_id"]})
+    assert found["report"]["reasons"][0] == {
+        "first": 1,
+        "last": 2,
+        "state": "whole",
+        "summary": 0,
+        "limit": "",
+    }
+    stamp = json.dumps(
+        {"conversation_id": document("list", "--uri", uri)["conversations"][0]["conversation_id"]}
+    )
     for wrong in ("99", "nothing", "{}}", stamp, "9" * 30):
         missing = convstore("show", *ADA, "--uri", uri, "--at", wrong)
         assert (missing.exit_code, missing.stdout) == (1, "")
@@ -225,7 +268,10 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
     whole = printed("show", *ADA, "--uri", uri, "--source", "3", "--full")
     assert max(map(len, whole.splitlines())) > 1_000
     missing = convstore("show", *ADA, "--uri", uri, "--source", "99")
-    assert (missing.exit_code, missing.stderr) == (1, "convstore: the conversation has no source 99\n")
+    assert (missing.exit_code, missing.stderr) == (
+        1,
+        "convstore: the conversation has no source 99\n",
+    )
     both = convstore("show", *ADA, "--uri", uri, "--source", "3", "--view")
     assert both.exit_code == 2
 
@@ -266,14 +312,21 @@ def test_statistics_fit_the_terminal(uri: Any, width: int) -> None:
     shown = printed("stats", "--uri", uri, width=width)
     assert max(map(len, shown.splitlines())) <= width
     assert re.search(r"^conversations +3$", shown, re.MULTILINE)
-    for word in ("entries", "payloads", "saved by stubs", "in views of at most 32,000 each", "written"):
+    for word in (
+        "entries",
+        "payloads",
+        "saved by stubs",
+        "in views of at most 32,000 each",
+        "written",
+    ):
         assert word in shown
 
 
 def test_the_days_of_growth_have_bars_by_messages() -> None:
     """The last 14 days with messages; those before are one row."""
     days = [
-        Growth(day=date(2026, 1, number), conversations=1, messages=100 * number, bytes=10) for number in range(1, 17)
+        Growth(day=date(2026, 1, number), conversations=1, messages=100 * number, bytes=10)
+        for number in range(1, 17)
     ]
     console = Console(file=io.StringIO(), width=80)
     console.print(_growth_table(days))
@@ -307,10 +360,15 @@ def test_statistics_of_one_user_as_json(uri: Any) -> None:
 
 def test_a_search_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
     """A row for each hit, whole; how much was searched is on stderr."""
-    result = convstore("search", "tide comes", "--uri", uri, "--scope", "thread_id=one", "--limit", "3", width=40)
+    result = convstore(
+        "search", "tide comes", "--uri", uri, "--scope", "thread_id=one", "--limit", "3", width=40
+    )
     rows = [line.split("\t") for line in result.stdout.splitlines()]
     assert [row[1] for row in rows] == ["user_id=ada thread_id=one"] * 3
-    assert all(re.fullmatch(r"[0-9a-f]{24}", row[0]) and re.fullmatch(r"20\d\d-.*Z", row[2]) for row in rows)
+    assert all(
+        re.fullmatch(r"[0-9a-f]{24}", row[0]) and re.fullmatch(r"20\d\d-.*Z", row[2])
+        for row in rows
+    )
     assert {row[4] for row in rows} <= {"tool", "ai", "human"}
     assert max(len(row[5]) for row in rows) > 40
     assert result.stderr == "Searched 1 conversation.\n"
@@ -328,7 +386,9 @@ def test_a_search_prints_hits_by_conversation(uri: Any, monkeypatch: pytest.Monk
         "search", "tags reversed", "--uri", uri, "--scope", "user_id=eve"
     )
     assert "bold" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=eve")
-    assert "No message matches" in printed("search", "tags reversed", "--uri", uri, "--scope", "user_id=ada")
+    assert "No message matches" in printed(
+        "search", "tags reversed", "--uri", uri, "--scope", "user_id=ada"
+    )
     lines_of_ada = printed("search", "tide", "--uri", uri, "--scope", "user_id=ada").splitlines()
     assert lines_of_ada[0] in ("user_id=ada thread_id=one", "user_id=ada thread_id=two")
     found = document("search", "tags reversed", "--uri", uri, "--everything", "--limit", "5")
@@ -357,7 +417,10 @@ def test_the_help_of_a_command_fits_80_columns(command: str) -> None:
     assert f"  convstore {command}" in shown
     assert not re.search(r" <\w", shown.partition("\nOptions:")[2])
     assert "--uri mongodb://" not in shown
-    assert command in ("demo", "replay") or "\n    export CONVSTORE_URI=mongodb://localhost:27017/app\n" in shown
+    assert (
+        command in ("demo", "replay")
+        or "\n    export CONVSTORE_URI=mongodb://localhost:27017/app\n" in shown
+    )
 
 
 def test_the_help_groups_the_commands() -> None:
@@ -365,14 +428,21 @@ def test_the_help_groups_the_commands() -> None:
     shown = convstore("--help").stdout
     groups = re.findall(r"^(\w+):\n((?:  .+\n)+)", shown.partition("--help")[2], re.MULTILINE)
     assert [name for name, _ in groups] == ["Look", "Move", "Operate"]
-    assert sorted(re.findall(r"^  (\w+)", "".join(rows for _, rows in groups), re.MULTILINE)) == sorted(COMMANDS)
+    assert sorted(
+        re.findall(r"^  (\w+)", "".join(rows for _, rows in groups), re.MULTILINE)
+    ) == sorted(COMMANDS)
     assert "..." not in shown.partition("Look:")[2]
     assert shown == convstore("-h").stdout
 
 
 @each_case(
     ("text", "escaped"),
-    [("a\r\nb", "a b"), ("\x00\x7f", r"\x00\x7f"), ("\U000e0001", r"\U000e0001"), ("naïve 漢字 🙂", "naïve 漢字 🙂")],
+    [
+        ("a\r\nb", "a b"),
+        ("\x00\x7f", r"\x00\x7f"),
+        ("\U000e0001", r"\U000e0001"),
+        ("naïve 漢字 🙂", "naïve 漢字 🙂"),
+    ],
 )
 def test_unprintable_characters_are_escaped(text: str, escaped: str) -> None:
     """plain() escapes unprintable characters and returns one line, or several lines with `lines=True`."""
@@ -403,8 +473,12 @@ def test_progress_has_rate_and_time_left(monkeypatch: pytest.MonkeyPatch, width:
     with progress("\x1b[2Jchats.jsonl", 100) as advance:
         for position in range(0, 100, 10):
             advance(position, position, f"{position} conversations, {'many ' * 40}messages")
-    frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue()).replace("\r", "\n").splitlines()
-    assert any(re.search(r" 90% (-|\d):..:.. [\d,.]+/s, 90 conversations, many", frame) for frame in frames)
+    frames = (
+        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue()).replace("\r", "\n").splitlines()
+    )
+    assert any(
+        re.search(r" 90% (-|\d):..:.. [\d,.]+/s, 90 conversations, many", frame) for frame in frames
+    )
     assert max(map(len, frames)) <= width
     assert "[2Jchats" not in shown.getvalue().replace("\\x1b[2J", "")
 
@@ -422,13 +496,24 @@ async def test_items_are_shown_in_their_place(server_uri: str) -> None:
     with emptied_address(server_uri) as address:
         async with await ConversationStore.connect(address) as store:
             await store.setup()
-            marks = [LogItem(kind=f"mark{number}", data={"x": [HOSTILE, "y" * 900]}) for number in range(3)]
+            marks = [
+                LogItem(kind=f"mark{number}", data={"x": [HOSTILE, "y" * 900]})
+                for number in range(3)
+            ]
             both = [HumanMessage("q", id="q"), marks[1], HumanMessage("then", id="then"), marks[2]]
             await store.conversation(user_id="ada", thread_id="one").append([marks[0], *both])
         shown = await asyncio.to_thread(printed, "show", *ADA, "--uri", address)
-        assert re.findall("mark[0-9]|human  [a-z]+", shown) == ["mark0", "human  q", "mark1", "human  then", "mark2"]
+        assert re.findall("mark[0-9]|human  [a-z]+", shown) == [
+            "mark0",
+            "human  q",
+            "mark1",
+            "human  then",
+            "mark2",
+        ]
         assert "y" * 900 not in shown
-        assert "y" * 900 in await asyncio.to_thread(printed, "show", *ADA, "--uri", address, "--full")
+        assert "y" * 900 in await asyncio.to_thread(
+            printed, "show", *ADA, "--uri", address, "--full"
+        )
         for page, kinds in ((["--limit", "1"], ["mark2"]), (["--before", "2"], ["mark0", "mark1"])):
             found = await asyncio.to_thread(document, "show", *ADA, "--uri", address, *page)
             assert [item["kind"] for item in found["items"]] == kinds
@@ -446,11 +531,20 @@ async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
             await child.append(rag_turn("When do beans grow?"))
         name = ["user_id=ada", "thread_id=one", "path=ai%201:call"]
         listed = await asyncio.to_thread(printed, "list", "--uri", address)
-        assert [line.split("\t")[1] for line in listed.splitlines()] == [" ".join(name[:2]), " ".join(name)]
-        assert " ".join(name) in await asyncio.to_thread(printed, "show", *name[:2], "--uri", address)
+        assert [line.split("\t")[1] for line in listed.splitlines()] == [
+            " ".join(name[:2]),
+            " ".join(name),
+        ]
+        assert " ".join(name) in await asyncio.to_thread(
+            printed, "show", *name[:2], "--uri", address
+        )
         for words in (name, ["1.1"], [listed.splitlines()[1].split("\t")[0]]):
-            assert "When do beans grow?" in await asyncio.to_thread(printed, "show", *words, "--uri", address)
-        source = await asyncio.to_thread(printed, "show", *name[:2], "--source", "2", "--uri", address)
+            assert "When do beans grow?" in await asyncio.to_thread(
+                printed, "show", *words, "--uri", address
+            )
+        source = await asyncio.to_thread(
+            printed, "show", *name[:2], "--source", "2", "--uri", address
+        )
         assert "Passage 2 on grow" in source
         found = await asyncio.to_thread(document, "list", "--uri", address)
         assert [len(found[key]) for key in ("conversations", "children")] == [1, 1]

@@ -59,7 +59,15 @@ def test_no_command_needs_the_scope_keys(uri: str, arguments: list[str], said: s
 @pytest.mark.costly
 @pytest.mark.parametrize(
     "command",
-    [["list"], ["stats"], ["search", "orcas"], ["doctor"], ["erase"], ["prune", "--older-than", "90d"], ["export"]],
+    [
+        ["list"],
+        ["stats"],
+        ["search", "orcas"],
+        ["doctor"],
+        ["erase"],
+        ["prune", "--older-than", "90d"],
+        ["export"],
+    ],
 )
 def test_a_mistyped_key_is_an_error(uri: str, command: list[str]) -> None:
     """An empty answer would say that the user has no data."""
@@ -69,14 +77,18 @@ def test_a_mistyped_key_is_an_error(uri: str, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--repair"]])
-def test_the_doctor_refuses_a_database_that_was_never_set_up(uri: str, server_uri: str, options: Any) -> None:
+def test_the_doctor_refuses_a_database_that_was_never_set_up(
+    uri: str, server_uri: str, options: Any
+) -> None:
     """A mistyped name is an error, and no database of that name is made."""
     other = uri.replace("convstore_cli_", "convstore_kyes_")
     result = convstore("doctor", *options, "--uri", other)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "check its name in --uri" in result.stderr
     with MongoClient[dict[str, Any]](server_uri) as client:
-        assert not [name for name in client.list_database_names() if name.startswith("convstore_kyes_")]
+        assert not [
+            name for name in client.list_database_names() if name.startswith("convstore_kyes_")
+        ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -113,15 +125,23 @@ def collections(uri: str) -> list[str]:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
-def test_an_import_into_its_own_database_finds_everything(uri: str, export: Path, options: list[str]) -> None:
+def test_an_import_into_its_own_database_finds_everything(
+    uri: str, export: Path, options: list[str]
+) -> None:
     """It takes the keys of the stored conversations, so nothing is stored a second time."""
     document = report_of(export, "--uri", uri, *options)
-    assert (document["unchanged"], document["imported"], document["scope_keys"]) == (2, 0, list(KEYS))
+    assert (document["unchanged"], document["imported"], document["scope_keys"]) == (
+        2,
+        0,
+        list(KEYS),
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.costly
-def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
+def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_export(
+    empty: str, export: Path
+) -> None:
     """Not those of the newest conversation, such as that of the demo."""
     assert report_of(export, "--uri", empty)["imported"] == 2
     assert convstore("demo", "--uri", empty).exit_code == 0
@@ -131,14 +151,20 @@ def test_an_import_into_a_database_of_several_stores_takes_the_keys_of_the_expor
 
 @pytest.mark.slow
 @pytest.mark.costly
-def test_an_import_into_an_empty_database_takes_the_keys_of_the_export(empty: str, export: Path) -> None:
+def test_an_import_into_an_empty_database_takes_the_keys_of_the_export(
+    empty: str, export: Path
+) -> None:
     """The restored database has the conversations under their scopes, and the indexes of these keys alone."""
     assert report_of(export, "--uri", empty, "--dry-run")["imported"] == 2
     assert collections(empty) == []
     assert report_of(export, "--uri", empty)["imported"] == 2
     assert "user_id=ada session_id=s1" in convstore("list", "--uri", empty).stdout
     with MongoClient[dict[str, Any]](empty) as client:
-        assert not [name for name in client.get_default_database()["heads"].index_information() if "thread_id" in name]
+        assert not [
+            name
+            for name in client.get_default_database()["heads"].index_information()
+            if "thread_id" in name
+        ]
 
 
 @pytest.mark.costly
@@ -148,7 +174,9 @@ def test_an_export_with_other_keys_is_refused(empty: str, export: Path, options:
     keys = ["--scope-key", "user_id", "--scope-key", "thread_id"]
     document = report_of(export, "--uri", empty, *keys, *options, exit_code=1)
     assert (document["left_out"], document["imported"], document["messages"]) == (2, 0, 0)
-    assert "has the keys user_id, session_id, and this import writes user_id, thread_id" in str(document["problems"])
+    assert "has the keys user_id, session_id, and this import writes user_id, thread_id" in str(
+        document["problems"]
+    )
     assert collections(empty) == []
 
 
@@ -157,7 +185,9 @@ def test_a_key_that_the_export_does_not_have_needs_a_value(empty: str, export: P
     """The conversation's id does not become the value of a scope key that an export lacks."""
     keys = [word for key in ("user_id", "session_id", "team") for word in ("--scope-key", key)]
     document = report_of(export, "--uri", empty, *keys, exit_code=1)
-    assert {problem["reason"].partition(";")[0] for problem in document["problems"]} == {"no value for team"}
+    assert {problem["reason"].partition(";")[0] for problem in document["problems"]} == {
+        "no value for team"
+    }
 
 
 @pytest.mark.costly
@@ -171,7 +201,9 @@ def test_keys_are_exchanged_if_every_value_is_named(empty: str, export: Path) ->
 
 @pytest.mark.costly
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
-def test_keys_that_the_database_does_not_have_are_one_line(uri: str, tmp_path: Path, options: list[str]) -> None:
+def test_keys_that_the_database_does_not_have_are_one_line(
+    uri: str, tmp_path: Path, options: list[str]
+) -> None:
     """Named with --scope-key they are imported; the line, not a warning of Python, is on stderr."""
     with own_address(uri.replace(uri.rpartition("/")[2].partition("?")[0], "")) as other:
         path = tmp_path / "export.jsonl"
@@ -180,7 +212,9 @@ def test_keys_that_the_database_does_not_have_are_one_line(uri: str, tmp_path: P
         plain = tmp_path / "plain.jsonl"
         plain.write_text(lines(recording("one")))
         keys = ["--scope-key", "user_id", "--scope-key", "room"]
-        result = convstore("import", plain, "--uri", other, "--scope", "user_id=bob", *keys, *options)
+        result = convstore(
+            "import", plain, "--uri", other, "--scope", "user_id=bob", *keys, *options
+        )
     assert result.exit_code == 0
     assert result.stderr == (
         "convstore: the stored conversations have the scope keys user_id, session_id; "
@@ -199,7 +233,10 @@ def test_a_database_in_need_of_a_migration_keeps_its_keys(empty: str, export: Pa
     plain.write_text(lines(recording("one")))
     arguments = (plain, "--uri", empty, "--scope", "user_id=bob")
     refused = convstore("import", *arguments)
-    assert (refused.exit_code, "have the scope keys user_id, session_id; import again" in refused.stderr) == (1, True)
+    assert (
+        refused.exit_code,
+        "have the scope keys user_id, session_id; import again" in refused.stderr,
+    ) == (1, True)
     assert report_of(*arguments)["scope_keys"] == list(KEYS)
     assert "user_id=bob session_id=one" in convstore("list", "--uri", empty).stdout
 

@@ -56,18 +56,27 @@ def test_the_next_view_is_the_one_that_the_application_loads(uri: str) -> None:
     found = json.loads(shown("show", *ADA, "--uri", uri, "--view", "--json"))
     assert found["tokens"] <= 300 < found["report"]["tokens_before"]
     assert (found["policy"]["max_tokens"], found["policy"]["stub_tools"]) == (300, "never")
-    wide = json.loads(shown("show", "user_id=eve", "thread_id=one", "--uri", uri, "--view", "--json"))
+    wide = json.loads(
+        shown("show", "user_id=eve", "thread_id=one", "--uri", uri, "--view", "--json")
+    )
     assert wide["policy"]["max_tokens"] == 32_000
 
 
 def test_a_moment_without_a_stamp_has_the_same_policy(uri: str) -> None:
     """A stamped one keeps its own, and says that it is exact."""
-    assert json.loads(shown("show", *ADA, "--uri", uri, "--at", "11", "--json"))["policy"]["max_tokens"] == 300
+    assert (
+        json.loads(shown("show", *ADA, "--uri", uri, "--at", "11", "--json"))["policy"][
+            "max_tokens"
+        ]
+        == 300
+    )
     assert json.loads(shown("show", *ADA, "--uri", uri, "--at", "12", "--json"))["match"] == "exact"
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("text", ["max_tokens=200,never_stub=a+b", '{"max_tokens": 200, "never_stub": ["a", "b"]}'])
+@pytest.mark.parametrize(
+    "text", ["max_tokens=200,never_stub=a+b", '{"max_tokens": 200, "never_stub": ["a", "b"]}']
+)
 def test_another_policy_can_be_named(uri: str, text: str) -> None:
     """`--policy` takes pairs or JSON for the next view and for a past one. The output names the policy as pairs."""
     for moment in (["--view"], ["--at", "12"]):
@@ -77,7 +86,17 @@ def test_another_policy_can_be_named(uri: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["max_tokens", "max_tokens=0", "max_token=5", "max_tokens=x", "max_tokens=1,max_tokens=2", "", "{", "[1]"]
+    "text",
+    [
+        "max_tokens",
+        "max_tokens=0",
+        "max_token=5",
+        "max_tokens=x",
+        "max_tokens=1,max_tokens=2",
+        "",
+        "{",
+        "[1]",
+    ],
 )
 def test_a_policy_that_is_none_is_a_usage_error(uri: str, text: str) -> None:
     """An invalid policy is a usage error of `show` and of `inspect`."""
@@ -113,7 +132,9 @@ def test_the_inspector_has_the_policy_of_the_command_line(uri: str) -> None:
 def test_a_failed_result_is_marked(uri: str) -> None:
     """Next to its id, in the log and in the view."""
     for options in ([], ["--view"]):
-        assert "failed-result  failed\n" in shown("show", "user_id=eve", "thread_id=one", "--uri", uri, *options)
+        assert "failed-result  failed\n" in shown(
+            "show", "user_id=eve", "thread_id=one", "--uri", uri, *options
+        )
 
 
 @pytest.mark.slow
@@ -125,7 +146,9 @@ def test_statistics_obey_the_budget(uri: str) -> None:
     eve = json.loads(shown("stats", "--uri", uri, "--json", "--scope", "user_id=eve"))
     in_views = small["tokens"] - small["saved_by_stubs"] - small["saved_by_budget"]
     assert in_views == 100 + eve["tokens"] - eve["saved_by_stubs"]
-    assert "in views of at most 100 each, about" in shown("stats", "--uri", uri, "--max-tokens", "100")
+    assert "in views of at most 100 each, about" in shown(
+        "stats", "--uri", uri, "--max-tokens", "100"
+    )
 
 
 @pytest.mark.slow
@@ -134,7 +157,9 @@ def test_statistics_take_the_budget_of_the_stamps(uri: str) -> None:
     found = json.loads(shown("stats", "--uri", uri, "--json"))
     assert (found["max_tokens"], found["max_tokens_from"]) == (300, "stamp")
     lines = shown("stats", "--uri", uri).splitlines()
-    assert lines[lines.index(next(line for line in lines if line.startswith("The budget"))) - 1] == ""
+    assert (
+        lines[lines.index(next(line for line in lines if line.startswith("The budget"))) - 1] == ""
+    )
     text = " ".join(" ".join(lines).split())
     assert "in views of at most 300 each, about" in text
     assert "that of the newest answer with a stamp" in text
@@ -143,7 +168,10 @@ def test_statistics_take_the_budget_of_the_stamps(uri: str) -> None:
     assert "no stamp, so the budget of a view is the default" in eve
     result = convstore("stats", "--uri", uri, "--json", CONVSTORE_POLICY="max_tokens=500")
     assert json.loads(result.stdout)["max_tokens_from"] == "environment"
-    assert json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "9"))["max_tokens_from"] == "option"
+    assert (
+        json.loads(shown("stats", "--uri", uri, "--json", "--max-tokens", "9"))["max_tokens_from"]
+        == "option"
+    )
 
 
 @pytest.mark.slow
@@ -154,7 +182,9 @@ async def test_the_two_counts_of_messages_are_explained(server_uri: str) -> None
             await store.setup()
             chat = store.conversation(user_id="ada", thread_id="one")
             await chat.append([HumanMessage("Q?", id="q"), AIMessage("A.")])
-            assert "What was written includes" not in await asyncio.to_thread(shown, "stats", "--uri", address)
+            assert "What was written includes" not in await asyncio.to_thread(
+                shown, "stats", "--uri", address
+            )
             await chat.rewind(before="q")
         text = " ".join((await asyncio.to_thread(shown, "stats", "--uri", address)).split())
     assert "What was written includes rewound messages and those of sub-agents" in text

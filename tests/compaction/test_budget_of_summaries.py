@@ -23,7 +23,9 @@ def store(rule: CompactionRule | None, budget: int | None) -> ConversationStore:
     )
 
 
-@pytest.mark.parametrize(("budget", "trigger"), [(None, 16_000), (32_000, 16_000), (8_000, 4_000), (300, 150)])
+@pytest.mark.parametrize(
+    ("budget", "trigger"), [(None, 16_000), (32_000, 16_000), (8_000, 4_000), (300, 150)]
+)
 def test_the_default_trigger_is_half_of_the_budget(budget: int | None, trigger: int) -> None:
     """Without a budget it is 16,000; the expected size of a summary follows."""
     rule = CompactionRule().under(budget)
@@ -35,7 +37,9 @@ def test_the_default_trigger_is_half_of_the_budget(budget: int | None, trigger: 
 def test_a_trigger_at_the_budget_or_above_is_refused(budget: int) -> None:
     """By the constructor, with both numbers: turns would leave views before a summary is due."""
     rule = CompactionRule(max_tokens_before_summary=2_000)
-    with pytest.raises(InvalidInputError, match=f"is 2000, and the policy's max_tokens {budget}: turns would leave"):
+    with pytest.raises(
+        InvalidInputError, match=f"is 2000, and the policy's max_tokens {budget}: turns would leave"
+    ):
         store(rule, budget)
     assert store(rule, 2_001)
     assert store(rule, None)
@@ -43,15 +47,22 @@ def test_a_trigger_at_the_budget_or_above_is_refused(budget: int) -> None:
 
 def turn(number: int, words: int) -> list[BaseMessage]:
     """A question and an answer of so many words."""
-    return [HumanMessage(f"Question {number}?", id=f"q{number}"), AIMessage("word " * words, id=f"a{number}")]
+    return [
+        HumanMessage(f"Question {number}?", id=f"q{number}"),
+        AIMessage("word " * words, id=f"a{number}"),
+    ]
 
 
 @pytest.fixture(params=["explicit", "before_load"])
 async def chat(request: pytest.FixtureRequest, client: Client, database_name: str) -> Conversation:
     """A conversation under a budget of 2,000 tokens, with turns that the rule alone would not summarise yet."""
-    rule = CompactionRule(max_tokens_before_summary=1_900, max_summary_tokens=100, keep_last_turns=1)
+    rule = CompactionRule(
+        max_tokens_before_summary=1_900, max_summary_tokens=100, keep_last_turns=1
+    )
     policy = HistoryPolicy(max_tokens=2_000, compact=request.param)
-    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), policy=policy)
+    store = ConversationStore(
+        client[database_name], summarizer=HeadTailSummarizer(rule), policy=policy
+    )
     await store.setup()
     return store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
 
@@ -75,7 +86,9 @@ async def test_no_turn_leaves_views_without_a_summary(chat: Conversation) -> Non
             assert (await chat.compact()).status == "done"
             history = await chat.load_history()
         assert history.report.left_out_turns == 0
-        covered = max((summary.last for summary in await chat.summaries() if summary.is_current), default=0)
+        covered = max(
+            (summary.last for summary in await chat.summaries() if summary.is_current), default=0
+        )
         page = await chat.list_messages(after=covered, limit=200)
         assert {message.message.id for message in page} <= shown(history)
         await chat.append(AIMessage("Well.", id=f"well{number}"))
@@ -92,13 +105,17 @@ async def test_a_smaller_policy_of_a_load_only_reports(chat: Conversation) -> No
     assert (await chat.load_history()).report.left_out_turns == 0
 
 
-async def test_a_note_names_results_that_are_in_no_summary_any_more(client: Client, database_name: str) -> None:
+async def test_a_note_names_results_that_are_in_no_summary_any_more(
+    client: Client, database_name: str
+) -> None:
     """The record keeps the names of results before its start; after an undo those that the summary named come back."""
     rule = CompactionRule(max_tokens_before_summary=900, max_summary_tokens=100, keep_last_turns=1)
     policy = HistoryPolicy(max_tokens=1_000)
 
     def opened() -> ConversationStore:
-        return ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), policy=policy)
+        return ConversationStore(
+            client[database_name], summarizer=HeadTailSummarizer(rule), policy=policy
+        )
 
     store = opened()
     await store.setup()
@@ -120,14 +137,20 @@ async def test_a_note_names_results_that_are_in_no_summary_any_more(client: Clie
     assert warm.report.round_trips == 1
 
 
-async def test_a_note_names_only_results_before_the_view(client: Client, database_name: str) -> None:
+async def test_a_note_names_only_results_before_the_view(
+    client: Client, database_name: str
+) -> None:
     """The view rebuilt at a number equals the loaded one, although one append holds turns before the view and in it."""
     store = ConversationStore(client[database_name], policy=HistoryPolicy(max_tokens=1_000))
     await store.setup()
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
     await chat.append(rag_turn("And seals?"))
     await chat.append(
-        [message for number in range(9) for message in rag_turn(f"Question {number}? {'Please explain. ' * 40}")]
+        [
+            message
+            for number in range(9)
+            for message in rag_turn(f"Question {number}? {'Please explain. ' * 40}")
+        ]
     )
     loaded = await chat.load_history()
     assert loaded.report.left_out_turns > 1

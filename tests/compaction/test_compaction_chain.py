@@ -35,7 +35,9 @@ from convstore.summarization.summarizers import HeadTailSummarizer
 from convstore.testing import same_messages
 from convstore.values.policy import CompactionRule
 
-CONFIG = ChainSummarizerConfig(last_section_bytes=4_000, max_pair_bytes=2_000, max_qa_sections=4, max_qa_bytes=8_000)
+CONFIG = ChainSummarizerConfig(
+    last_section_bytes=4_000, max_pair_bytes=2_000, max_qa_sections=4, max_qa_bytes=8_000
+)
 RULE = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100, keep_last_turns=1)
 NO_LIMIT = HistoryPolicy(max_tokens=None)
 _NUMBERS = count(1)
@@ -113,7 +115,11 @@ def made(kind: str) -> list[BaseMessage]:
 
 def comparable(history: History) -> list[Any]:
     """A view as it is compared."""
-    return [history.summary, history.tokens, *(message.model_dump() for message in history.messages)]
+    return [
+        history.summary,
+        history.tokens,
+        *(message.model_dump() for message in history.messages),
+    ]
 
 
 def run_of(*numbers: int) -> list[BaseMessage]:
@@ -126,7 +132,9 @@ def kinds(messages: Sequence[BaseMessage]) -> str:
     return "".join(m.type[0].upper() if is_summary(m) else m.type[0] for m in messages)
 
 
-async def test_sections_become_their_header_and_a_summary(chat: Conversation, handler: Scripted) -> None:
+async def test_sections_become_their_header_and_a_summary(
+    chat: Conversation, handler: Scripted
+) -> None:
     """System message, then each question with one summary of what followed, then the last turn as it was."""
     await chat.append(SystemMessage("Be kind.", id="s"))
     for number in (1, 2, 3):
@@ -139,12 +147,22 @@ async def test_sections_become_their_header_and_a_summary(chat: Conversation, ha
     assert kinds(done.summary.messages) == "hATh" + "AT"
     view = (await chat.load_history()).messages
     assert kinds(view) == "shAThAT" + "hata"
-    assert [message.id for message in view if not is_summary(message)] == ["s", "q1", "q2", "q3", "c3", "t3", "a3"]
+    assert [message.id for message in view if not is_summary(message)] == [
+        "s",
+        "q1",
+        "q2",
+        "q3",
+        "c3",
+        "t3",
+        "a3",
+    ]
     assert all("<message" in prompt for prompt in handler.prompts)
     assert len(handler.prompts) == 2
 
 
-async def test_a_long_turn_is_rotated_inside(chat: Conversation, handles: Callable[..., Conversation]) -> None:
+async def test_a_long_turn_is_rotated_inside(
+    chat: Conversation, handles: Callable[..., Conversation]
+) -> None:
     """The question stays word for word, older pairs become one summary, the newest stay with their results in full."""
     await chat.append(HumanMessage("question 0", id="q"))
     for number in range(1, 9):
@@ -155,7 +173,9 @@ async def test_a_long_turn_is_rotated_inside(chat: Conversation, handles: Callab
     assert kinds(view)[:3] == "hAT"
     assert view[0].id == "q"
     kept = [message for message in view[3:] if isinstance(message, ToolMessage)]
-    assert [message.text for message in kept] == [f"line {n}\n" * 200 for n in range(9 - len(kept), 9)]
+    assert [message.text for message in kept] == [
+        f"line {n}\n" * 200 for n in range(9 - len(kept), 9)
+    ]
     assert kept
     assert await handles().load_history(HistoryPolicy(max_tokens=None, view="conversation"))
 
@@ -179,7 +199,9 @@ async def test_what_is_summarised_can_be_asked_for(chat: Conversation) -> None:
         await chat.compact()
     view = (await chat.load_history()).messages
     [telling] = [
-        message.text for message in view if "retrieve_previous_sources" in message.text and is_summary(message)
+        message.text
+        for message in view
+        if "retrieve_previous_sources" in message.text and is_summary(message)
     ]
     assert telling.startswith("part ")
     assert telling.endswith("t5, t4, t3, t2, t1.]")
@@ -219,7 +241,10 @@ async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answe
 
     chat = handles(ChainSummarizer(handler, rule=RULE))
     await chat.store.setup()
-    turns = [[HumanMessage("why " * 20), *(pair_of(n) if n % 4 == 0 else []), AIMessage("a" * 600)] for n in range(24)]
+    turns = [
+        [HumanMessage("why " * 20), *(pair_of(n) if n % 4 == 0 else []), AIMessage("a" * 600)]
+        for n in range(24)
+    ]
     done = await _every_turn(chat, turns)
     assert {compaction.status for compaction in done} == {"done"}
     assert len(prompts) <= 3 * len(done)
@@ -228,7 +253,9 @@ async def test_a_mixed_chat_is_summarised_though_summaries_are_longer_than_answe
 
 @pytest.mark.costly
 @pytest.mark.parametrize("size", [1_500, 20_000])
-async def test_a_long_paste_in_the_first_turn_is_no_error(handles: Callable[..., Conversation], size: int) -> None:
+async def test_a_long_paste_in_the_first_turn_is_no_error(
+    handles: Callable[..., Conversation], size: int
+) -> None:
     """A long paste in the first turn fails no compaction, neither during its run nor after it."""
 
     async def handler(text: str) -> str:
@@ -237,9 +264,13 @@ async def test_a_long_paste_in_the_first_turn_is_no_error(handles: Callable[...,
     chat = handles(ChainSummarizer(handler, config=CONFIG, rule=RULE))
     await chat.store.setup()
     paste = HumanMessage("paste " * size, id="paste")
-    done = await _every_turn(chat, [[paste], *(run_of(n) for n in range(6)), [AIMessage("ok", id="ok")]])
+    done = await _every_turn(
+        chat, [[paste], *(run_of(n) for n in range(6)), [AIMessage("ok", id="ok")]]
+    )
     assert {compaction.status for compaction in done} == {"done"}
-    assert size > 10_000 or any(message.id == "paste" for message in (await chat.load_history()).messages)
+    assert size > 10_000 or any(
+        message.id == "paste" for message in (await chat.load_history()).messages
+    )
     done = await _every_turn(chat, [[HumanMessage("and?"), AIMessage("a" * 600)] for _ in range(9)])
     assert {compaction.status for compaction in done} <= {"done"}
     assert (await chat.load_history()).tokens < 2 * RULE.max_tokens_before_summary
@@ -256,7 +287,9 @@ async def test_both_kinds_of_summary_extend_each_other(
     chat: Conversation, handles: Callable[..., Conversation]
 ) -> None:
     """A store that changes its summarizer goes on from the summary that is there; undo leads back through both."""
-    head_tail = HeadTailSummarizer(CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100))
+    head_tail = HeadTailSummarizer(
+        CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=100)
+    )
     running = handles(summarizer=head_tail)
 
     async def go_on(*numbers: int) -> None:
@@ -276,7 +309,9 @@ async def test_both_kinds_of_summary_extend_each_other(
     assert "part 1" in second.summary.text
     assert "part 1" in "".join(message.text for message in third.summary.messages)
     assert [m.id for m in third.summary.messages if m.type == "human"] == ["summary-2", "q8", "q9"]
-    assert kinds((await handles().load_history()).messages)[:2] == "Hh"  # a view does not begin with an AI message
+    assert (
+        kinds((await handles().load_history()).messages)[:2] == "Hh"
+    )  # a view does not begin with an AI message
     assert third.summary.first == 1
     everything = [message async for message in chat.messages()]
     assert same_messages(await chat.expand_summary(3), everything[: third.summary.last])
@@ -285,7 +320,9 @@ async def test_both_kinds_of_summary_extend_each_other(
 
 
 @pytest.mark.slow
-async def test_a_call_that_nobody_answers_does_not_keep_its_turn_whole(chat: Conversation, handler: Scripted) -> None:
+async def test_a_call_that_nobody_answers_does_not_keep_its_turn_whole(
+    chat: Conversation, handler: Scripted
+) -> None:
     """An agent that lost a result went on: after some more steps its older pairs are folded, and paid for once."""
     await chat.append([HumanMessage("question 0", id="q"), *pair_of(900, result=False)])
     calls = []
@@ -299,10 +336,14 @@ async def test_a_call_that_nobody_answers_does_not_keep_its_turn_whole(chat: Con
     assert check_pairing(history.messages) == []
 
 
-async def test_a_chat_without_tools_becomes_one_summary(chat: Conversation, handler: Scripted) -> None:
+async def test_a_chat_without_tools_becomes_one_summary(
+    chat: Conversation, handler: Scripted
+) -> None:
     """No section is worth a summary of its own, so old ones are folded into one, whatever `use_qa` says."""
     for number in range(12):
-        await chat.append([HumanMessage(f"question {number}", id=f"q{number}"), AIMessage("so " * 150)])
+        await chat.append(
+            [HumanMessage(f"question {number}", id=f"q{number}"), AIMessage("so " * 150)]
+        )
     done = await chat.compact()
     assert done.summary is not None
     assert kinds(done.summary.messages) == "hA"
@@ -318,7 +359,10 @@ async def test_questions_that_became_one_are_no_message_of_the_log(chat: Convers
     ids = set()
     for number in range(24):
         await chat.append(
-            [HumanMessage(f"question {number}", id=f"q{number}"), AIMessage("so " * 150, id=f"a{number}")]
+            [
+                HumanMessage(f"question {number}", id=f"q{number}"),
+                AIMessage("so " * 150, id=f"a{number}"),
+            ]
         )
         done = await chat.compact()
         if done.status == "done":
@@ -330,10 +374,14 @@ async def test_questions_that_became_one_are_no_message_of_the_log(chat: Convers
             own = [message for message in history.messages if not kind_of(message)]
             assert (await chat.append(own)).written == 0
     assert len(ids) > 1
-    assert same_messages([message async for message in chat.messages()][:1], [HumanMessage("question 0", id="q0")])
+    assert same_messages(
+        [message async for message in chat.messages()][:1], [HumanMessage("question 0", id="q0")]
+    )
 
 
-async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_chain_is_read_in_threads(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The event loop is left to others while a chain is made of messages, and requests of the chain."""
     threads: dict[str, set[int]] = {}
 
@@ -352,7 +400,11 @@ async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: 
     noted("folded", folders._ChainInput)
     for number in range(12):
         await chat.append(
-            [HumanMessage(f"question {number}", id=f"q{number}"), *run_of(number), AIMessage("so " * 600)]
+            [
+                HumanMessage(f"question {number}", id=f"q{number}"),
+                *run_of(number),
+                AIMessage("so " * 600),
+            ]
         )
     assert (await chat.compact()).status == "done"
     assert list(threads) == ["pair", "read_chain", "make_prompts", "folded"]
@@ -365,7 +417,9 @@ async def test_a_long_chain_is_read_in_threads(chat: Conversation, monkeypatch: 
 async def test_summaries_that_become_too_many_are_folded(weight: int) -> None:
     """By the store's counter, and however few they are: no compaction is refused, no summary paid for twice."""
     handler = Wordy()
-    rule = CompactionRule(max_tokens_before_summary=weight * 1_000, max_summary_tokens=100, keep_last_turns=1)
+    rule = CompactionRule(
+        max_tokens_before_summary=weight * 1_000, max_summary_tokens=100, keep_last_turns=1
+    )
     store = ConversationStore(
         AsyncMongoMockClient()["chain"],
         summarizer=ChainSummarizer(handler, rule=rule),
@@ -376,14 +430,18 @@ async def test_summaries_that_become_too_many_are_folded(weight: int) -> None:
     chat = store.conversation(user_id="a", thread_id="t")
     statuses = []
     for number in range(1, 31):
-        await chat.append([HumanMessage(f"question {number}"), *run_of(number), AIMessage("so " * 300)])
+        await chat.append(
+            [HumanMessage(f"question {number}"), *run_of(number), AIMessage("so " * 300)]
+        )
         statuses.append((await chat.compact(force=True)).status)
     assert statuses == ["not_needed", *["done"] * 29]
     assert len(handler.prompts) < 40
 
 
 @pytest.mark.slow
-async def test_questions_that_outgrow_their_share_are_summarised(chat: Conversation, handler: Scripted) -> None:
+async def test_questions_that_outgrow_their_share_are_summarised(
+    chat: Conversation, handler: Scripted
+) -> None:
     """Word for word up to half of the trigger, then they become one: no try is refused, none paid for in vain."""
     sizes = []
     for number in range(40):
@@ -398,7 +456,9 @@ async def test_questions_that_outgrow_their_share_are_summarised(chat: Conversat
     assert view[0].text.startswith("part ")
 
 
-async def test_system_messages_that_outgrow_the_trigger_cost_no_call(chat: Conversation, handler: Scripted) -> None:
+async def test_system_messages_that_outgrow_the_trigger_cost_no_call(
+    chat: Conversation, handler: Scripted
+) -> None:
     """If system messages alone exceed the trigger, a compaction fails before a model is called."""
     for number in range(8):
         rules = SystemMessage("Rule. " * 100, id=f"s{number}")
@@ -435,19 +495,25 @@ async def test_no_model_is_asked_to_call_again(
 ) -> None:
     """A call without a result is shown as in views, and its late result is shown once."""
     summarized, kept = pair_of(900, result=False)[0], pair_of(901, result=False)[0]
-    await chat.append([HumanMessage("question 0", id="q"), *run_of(1), summarized, *run_of(*range(2, 12))])
+    await chat.append(
+        [HumanMessage("question 0", id="q"), *run_of(1), summarized, *run_of(*range(2, 12))]
+    )
     assert (await chat.compact(force=True)).status == "done"
-    await chat.append([AIMessage("so"), HumanMessage("pay", id="p"), kept, HumanMessage("question 1", id="q1")])
+    await chat.append(
+        [AIMessage("so"), HumanMessage("pay", id="p"), kept, HumanMessage("question 1", id="q1")]
+    )
     await chat.append([*run_of(*range(20, 30)), AIMessage("so")])
     done = await chat.compact(force=True)
     assert done.summary is not None
-    assert [message.text for message in done.summary.messages if message.id == "c901:missing-result-0"] == [
-        "No result was recorded for this call."
-    ]
+    assert [
+        message.text for message in done.summary.messages if message.id == "c901:missing-result-0"
+    ] == ["No result was recorded for this call."]
     await chat.append(HumanMessage("question 2", id="q2"))
     before = (await handles().load_history()).messages
     assert isinstance(kept, AIMessage)
-    await chat.append(ToolMessage("Paid 99 EUR.", id="late", tool_call_id=str(kept.tool_calls[0]["id"])))
+    await chat.append(
+        ToolMessage("Paid 99 EUR.", id="late", tool_call_id=str(kept.tool_calls[0]["id"]))
+    )
     for history in (await chat.load_history(), await handles().load_history()):
         assert same_messages(history.messages[:-1], before)
         assert history.messages[-1].text.endswith("Paid 99 EUR.")
@@ -471,7 +537,9 @@ async def test_the_picture_of_a_question_stays_with_the_log(chat: Conversation) 
 
 async def test_other_kinds_of_messages_are_shown(chat: Conversation, handler: Scripted) -> None:
     """A message that has no place in a chain is shown as text, and does not keep it from being summarised."""
-    await chat.append([HumanMessage("question 0", id="q"), FunctionMessage(content="odd", name="f", id="f")])
+    await chat.append(
+        [HumanMessage("question 0", id="q"), FunctionMessage(content="odd", name="f", id="f")]
+    )
     await chat.append(run_of(*range(1, 9)))
     assert (await chat.compact()).status == "done"
     assert "(function: odd)" in "".join(handler.prompts)
@@ -486,7 +554,11 @@ def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
     steps = ["append"] * 7 + ["compact"] * 3 + ["rewind", "undo", "back"]
     script: list[tuple[str, Any]] = []
     for step in dice.choices(steps, k=dice.randint(5, 30)):
-        value = dice.choices(kinds, k=dice.randint(1, 4)) if step == "append" else dice.choice([1, 2, 5, 9, 30])
+        value = (
+            dice.choices(kinds, k=dice.randint(1, 4))
+            if step == "append"
+            else dice.choice([1, 2, 5, 9, 30])
+        )
         script.append((step, value))
     return config, script
 
@@ -532,7 +604,10 @@ async def compact(chat: Conversation, handler: Scripted, active: Sequence[BaseMe
     handler.prompts.clear()
     done = await chat.compact()
     if done.status == "failed":
-        assert any(words in done.problem for words in ("was rejected", "shorter", "would take", "cannot be cut"))
+        assert any(
+            words in done.problem
+            for words in ("was rejected", "shorter", "would take", "cannot be cut")
+        )
     if done.summary is None:
         return
     summary, leading = done.summary, 0
@@ -542,7 +617,9 @@ async def compact(chat: Conversation, handler: Scripted, active: Sequence[BaseMe
     assert same_messages(inside, active[leading : leading + len(inside)])
     before = await chat.expand_summary(earlier.version) if earlier else []
     shown = "\n".join(handler.prompts)
-    in_views = {message.id for message in summary.messages} | {m.id for m in (earlier.messages if earlier else [])}
+    in_views = {message.id for message in summary.messages} | {
+        m.id for m in (earlier.messages if earlier else [])
+    }
     joined = "\n".join(message.text for message in summary.messages)
     for message in inside[len(before) :]:
         key = (

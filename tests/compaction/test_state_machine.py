@@ -27,9 +27,21 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from properties import examples
 from pymongo import AsyncMongoClient
 
-from convstore import Conversation, ConversationStore, History, HistoryPolicy, InvalidInputError, Receipt
+from convstore import (
+    Conversation,
+    ConversationStore,
+    History,
+    HistoryPolicy,
+    InvalidInputError,
+    Receipt,
+)
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
-from convstore.exceptions import ContentConflictError, MessageRewoundError, SourceIdClashError, UnknownMessageError
+from convstore.exceptions import (
+    ContentConflictError,
+    MessageRewoundError,
+    SourceIdClashError,
+    UnknownMessageError,
+)
 from convstore.integration import host_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
@@ -71,7 +83,14 @@ class Made:
     """A summary as the model knows it."""
 
     def __init__(
-        self, version: int, text: str, parent: Made | None, active: dict[int, BaseMessage], last: int, *, by: int
+        self,
+        version: int,
+        text: str,
+        parent: Made | None,
+        active: dict[int, BaseMessage],
+        last: int,
+        *,
+        by: int,
     ) -> None:
         self.version, self.text, self.parent, self.last, self.by = version, text, parent, last, by
         self.active = {ordinal: message for ordinal, message in active.items() if ordinal <= last}
@@ -108,7 +127,9 @@ class Model:
         self.undo.append(dict(self.active))
         gone = list(self.active)[-back:]
         first = self.active[gone[0]]
-        self.active = {ordinal: message for ordinal, message in self.active.items() if ordinal < gone[0]}
+        self.active = {
+            ordinal: message for ordinal, message in self.active.items() if ordinal < gone[0]
+        }
         self.reselect()
         return str(first.id)
 
@@ -131,12 +152,16 @@ class Model:
 
     def leading(self) -> list[BaseMessage]:
         """The system messages that the active messages begin with."""
-        return list(itertools.takewhile(lambda message: message.type == "system", self.active.values()))
+        return list(
+            itertools.takewhile(lambda message: message.type == "system", self.active.values())
+        )
 
     def unsummarized(self) -> list[BaseMessage]:
         """The active messages that are not summarised, without leading system messages."""
         if self.current:
-            return [message for ordinal, message in self.active.items() if ordinal > self.current.last]
+            return [
+                message for ordinal, message in self.active.items() if ordinal > self.current.last
+            ]
         return list(self.active.values())[len(self.leading()) :]
 
 
@@ -148,13 +173,17 @@ class Backend:
 
 
 @pytest.fixture(params=["pymongo", pytest.param("motor", marks=pytest.mark.slow), "memory"])
-def backend(request: pytest.FixtureRequest, server_uri: str, database_name: str) -> Iterator[Backend]:
+def backend(
+    request: pytest.FixtureRequest, server_uri: str, database_name: str
+) -> Iterator[Backend]:
     """Each driver on a loop of its own, as the steps of a machine are no coroutines."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         if request.param == "memory":
             yield Backend(runner, lambda: AsyncMongoMockClient()["app"])
             return
-        client: Any = {"pymongo": AsyncMongoClient, "motor": AsyncIOMotorClient}[request.param](server_uri)
+        client: Any = {"pymongo": AsyncMongoClient, "motor": AsyncIOMotorClient}[request.param](
+            server_uri
+        )
         yield Backend(runner, lambda: client[database_name])
         closing = client.close()
         if closing is not None:
@@ -211,7 +240,11 @@ class Talk(Model):
 
     def unseen(self) -> set[str]:
         """Ids of the question and of the last step of the turn in progress, which the model has not read yet."""
-        now = [message for message in self.active.values() if str(message.id) in self.turn_in_progress()]
+        now = [
+            message
+            for message in self.active.values()
+            if str(message.id) in self.turn_in_progress()
+        ]
         steps = [index for index, message in enumerate(now) if message.type == "ai"]
         questions = {str(message.id) for message in now if message.type == "human"}
         return questions | {str(message.id) for message in now[steps[-1] if steps else 0 :]}
@@ -255,7 +288,9 @@ def chain() -> ChainSummarizer:
 
 def hidden(message: BaseMessage, policy: HistoryPolicy) -> bool:
     """Return True if a view of the conversation alone leaves a message out."""
-    return policy.view == "conversation" and (message.type == "tool" or bool(getattr(message, "tool_calls", None)))
+    return policy.view == "conversation" and (
+        message.type == "tool" or bool(getattr(message, "tool_calls", None))
+    )
 
 
 class Machine(RuleBasedStateMachine):
@@ -283,13 +318,17 @@ class Machine(RuleBasedStateMachine):
         """A store as another process has it."""
         start = datetime(2026, 3, 1, tzinfo=UTC)
         clock = Clock(
-            now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds, sleep=_no_pause
+            now=lambda: start + timedelta(seconds=self.seconds),
+            monotonic=lambda: self.seconds,
+            sleep=_no_pause,
         )
         return ConversationStore(self.database, summarizer=summarizer, clock=clock, **options)
 
     def chat(self, side: int, scope: int, store: ConversationStore | None = None) -> Conversation:
         """Return the conversation of this scope in one of the stores."""
-        return (store or self.stores[side]).conversation(user_id=self.user, thread_id=f"thread {scope}")
+        return (store or self.stores[side]).conversation(
+            user_id=self.user, thread_id=f"thread {scope}"
+        )
 
     def refused(self, error: type[Exception], work: Awaitable[Any]) -> None:
         """A call that must not be done."""
@@ -308,11 +347,18 @@ class Machine(RuleBasedStateMachine):
             AIMessage(f"answer {n}", id=f"a{n}"),
         )
         called = AIMessage("", id=f"c{n}", tool_calls=[call])
-        result = ToolMessage(f"line {n}\n" * 150, id=f"t{n}", name="run", tool_call_id=f"call{n % 5}")
-        found = [(f"Passage {(n + index) % 7} " * 40, {"title": f"T{index}"}) for index in range(n % 3 + 1)]
+        result = ToolMessage(
+            f"line {n}\n" * 150, id=f"t{n}", name="run", tool_call_id=f"call{n % 5}"
+        )
+        found = [
+            (f"Passage {(n + index) % 7} " * 40, {"title": f"T{index}"})
+            for index in range(n % 3 + 1)
+        ]
         if talk.unused and n % 2:
             found[0] = (found[0][0], {"title": "T", "source_id": talk.unused.pop()})
-        rag = ToolMessage(f"found {n}", id=f"t{n}", name="search", tool_call_id=f"call{n % 5}", artifact=found)
+        rag = ToolMessage(
+            f"found {n}", id=f"t{n}", name="search", tool_call_id=f"call{n % 5}", artifact=found
+        )
         made: dict[str, list[BaseMessage]] = {
             "system": [SystemMessage(f"rule {n}", id=f"s{n}")],
             "ask": [asked],
@@ -347,10 +393,16 @@ class Machine(RuleBasedStateMachine):
         first = len(talk.log) + 1
         assert receipt.message_ids == tuple(str(message.id) for message in batch)
         assert receipt.ordinals == tuple(range(first, first + len(batch)))
-        assert (receipt.first, receipt.last, receipt.written) == (first, first + len(batch) - 1, len(batch))
+        assert (receipt.first, receipt.last, receipt.written) == (
+            first,
+            first + len(batch) - 1,
+            len(batch),
+        )
 
     @rule(scope=sides, texts=kinds, other=kinds, policy=st.sampled_from(POLICIES))
-    def append_together(self, scope: int, texts: list[str], other: list[str], policy: HistoryPolicy) -> None:
+    def append_together(
+        self, scope: int, texts: list[str], other: list[str], policy: HistoryPolicy
+    ) -> None:
         """Two processes at once, and a load meanwhile: each batch whole, one after the other."""
         talk, batches = self.talks[scope], [self.batch(scope, texts), self.batch(scope, other)]
         before = talk.ids
@@ -363,11 +415,16 @@ class Machine(RuleBasedStateMachine):
             )
 
         *receipts, history = self.run(work())
-        for receipt, batch in sorted(zip(receipts, batches, strict=True), key=lambda pair: pair[0].first):
+        for receipt, batch in sorted(
+            zip(receipts, batches, strict=True), key=lambda pair: pair[0].first
+        ):
             self.check_receipt(receipt, talk, batch)
             talk.append(batch)
         # A load sees none of a batch or all of it, and what it sees is the beginning of the final order.
-        shown, new = {message.id for message in history.messages} - set(before), talk.ids[len(before) :]
+        shown, new = (
+            {message.id for message in history.messages} - set(before),
+            talk.ids[len(before) :],
+        )
         prefixes = [len(before), *(receipt.last for receipt in receipts)]
         if policy.max_tokens is None and policy.view == "full":
             seen = {*shown, *history.report.orphans, *history.report.late_results} & set(new)
@@ -409,7 +466,9 @@ class Machine(RuleBasedStateMachine):
             receipt = self.run(work)
             assert receipt.written == len(new)
             assert receipt.ordinals[: len(old)] == tuple(range(start + 1, start + 1 + len(old)))
-            assert receipt.ordinals[len(old) :] == tuple(range(len(talk.log) + 1, len(talk.log) + 1 + len(new)))
+            assert receipt.ordinals[len(old) :] == tuple(
+                range(len(talk.log) + 1, len(talk.log) + 1 + len(new))
+            )
             talk.append(new)
         self.look(1 - side, scope)
 
@@ -419,7 +478,10 @@ class Machine(RuleBasedStateMachine):
         talk = self.talks[scope]
         if talk.log:
             other = HumanMessage("something else", id=talk.log[index % len(talk.log)].id)
-            self.refused(ContentConflictError, self.chat(side, scope).append([*self.batch(scope, ["turn"]), other]))
+            self.refused(
+                ContentConflictError,
+                self.chat(side, scope).append([*self.batch(scope, ["turn"]), other]),
+            )
             self.look(1 - side, scope)
 
     @rule(side=sides, scope=sides, index=indexes)
@@ -454,7 +516,9 @@ class Machine(RuleBasedStateMachine):
             self.refused(UnknownMessageError, self.chat(side, scope).rewind(before="h0"))
             return
         ordinal = len(talk.log) - index % len(talk.log)
-        assert self.run(self.chat(side, scope).rewind(before=talk.ids[ordinal - 1])) == talk.rewind_to(ordinal)
+        assert self.run(
+            self.chat(side, scope).rewind(before=talk.ids[ordinal - 1])
+        ) == talk.rewind_to(ordinal)
         self.look(1 - side, scope)
 
     @rule(side=sides, scope=sides)
@@ -471,7 +535,9 @@ class Machine(RuleBasedStateMachine):
         done = self.run(chat.compact(force=force))
         assert done.status in ("done", "not_needed", "failed", "waiting")
         if done.status == "failed":
-            assert done.problem.startswith("SummaryError: "), done.problem  # it would save nothing, or is too large
+            assert done.problem.startswith("SummaryError: "), (
+                done.problem
+            )  # it would save nothing, or is too large
         if done.summary is None:
             self.look(1 - side, scope)
             return
@@ -483,13 +549,17 @@ class Machine(RuleBasedStateMachine):
         if talk.current is None:
             assert summary.first == list(talk.active)[leading]
         inside = [message for ordinal, message in new.active.items() if ordinal >= summary.first]
-        assert summary.tool_message_ids == [message.id for message in inside if message.type == "tool"]
+        assert summary.tool_message_ids == [
+            message.id for message in inside if message.type == "tool"
+        ]
         if side == 0:
             shown, earlier = self.writer.shown, self.writer.earlier
             assert shown == [str(message.id) for message in unsummarized[: len(shown)]]
             assert shown[-1:] == [talk.active[summary.last].id]
             before = talk.current.text if talk.current else ""
-            if talk.current and talk.current.by == 1:  # what a chain kept word for word comes with its summaries
+            if (
+                talk.current and talk.current.by == 1
+            ):  # what a chain kept word for word comes with its summaries
                 assert [part for part in before.split("\n\n") if part not in earlier] == []
             else:
                 assert (earlier or "") == before
@@ -521,7 +591,12 @@ class Machine(RuleBasedStateMachine):
     # -----------------------------------------------------------------------------------------------------------------
     # What is said of messages and conversations
 
-    @rule(side=sides, scope=sides, index=indexes, value=st.sampled_from([None, 1, "good", {"$set": "x"}, "\ud800"]))
+    @rule(
+        side=sides,
+        scope=sides,
+        index=indexes,
+        value=st.sampled_from([None, 1, "good", {"$set": "x"}, "\ud800"]),
+    )
     def annotate(self, side: int, scope: int, index: int, value: Any) -> None:
         """Kept beside the message, rewound or not."""
         talk = self.talks[scope]
@@ -586,7 +661,11 @@ class Machine(RuleBasedStateMachine):
         talk = self.talks[scope]
         active = sorted(talk.active)
         ordinal = active[index % len(active)] if active else 0
-        words = re.findall(r"\b[a-z]{4,20}\b", str(talk.active[ordinal].content)[:2_000]) if active else ["whale"]
+        words = (
+            re.findall(r"\b[a-z]{4,20}\b", str(talk.active[ordinal].content)[:2_000])
+            if active
+            else ["whale"]
+        )
         hits = self.run(self.chat(side, scope).search(" ".join(words[:3]), limit=200))
         assert {hit.ordinal for hit in hits} <= set(talk.active)
         assert all(hit.message_id == talk.ids[hit.ordinal - 1] for hit in hits)
@@ -598,7 +677,11 @@ class Machine(RuleBasedStateMachine):
     def read(self, side: int, scope: int, numbers: list[int]) -> None:
         """Messages by id, in the order asked for, whether rewound or not; foreign and unknown ones left out."""
         talk, other = self.talks[scope], self.talks[1 - scope]
-        wanted = list(dict.fromkeys(talk.ids[index % len(talk.ids)] for index in numbers)) if talk.log else []
+        wanted = (
+            list(dict.fromkeys(talk.ids[index % len(talk.ids)] for index in numbers))
+            if talk.log
+            else []
+        )
         asked = ["h0", *other.ids[:2], *wanted]
         records = self.run(self.chat(side, scope).get_tool_messages(asked))
         assert [record.tool_message_id for record in records] == wanted
@@ -606,24 +689,37 @@ class Machine(RuleBasedStateMachine):
             message = talk.log[record.ordinal - 1]
             assert (record.tool_message_id, record.content) == (message.id, message.content)
             assert record.artifact == getattr(message, "artifact", None)
-            assert {source.source_id: (source.tool_message_id, source.content) for source in record.sources} == {
-                number: (id_, text) for number, (id_, text) in talk.sources.items() if id_ == message.id
+            assert {
+                source.source_id: (source.tool_message_id, source.content)
+                for source in record.sources
+            } == {
+                number: (id_, text)
+                for number, (id_, text) in talk.sources.items()
+                if id_ == message.id
             }
 
-    @rule(side=sides, scope=sides, numbers=st.lists(st.integers(1, 40), min_size=1, max_size=5, unique=True))
+    @rule(
+        side=sides,
+        scope=sides,
+        numbers=st.lists(st.integers(1, 40), min_size=1, max_size=5, unique=True),
+    )
     def read_sources(self, side: int, scope: int, numbers: list[int]) -> None:
         """Whole texts, page by page; the tool names the same ones."""
         talk, texts = self.talks[scope], dict[int, str]()
         cursor: str | None = ""
         while cursor is not None:
-            page = self.run(self.chat(side, scope).get_sources(numbers, cursor=cursor, page_tokens=100))
+            page = self.run(
+                self.chat(side, scope).get_sources(numbers, cursor=cursor, page_tokens=100)
+            )
             assert page.not_found == [number for number in numbers if number not in talk.sources]
             for source in page.sources:
                 texts[source.source_id] = texts.get(source.source_id, "") + source.content
                 first = talk.shown[talk.sources[source.source_id][1]]
                 assert source.earlier_id == (None if first == source.source_id else first)
             cursor = page.next_cursor
-        assert texts == {number: talk.sources[number][1] for number in numbers if number in talk.sources}
+        assert texts == {
+            number: talk.sources[number][1] for number in numbers if number in talk.sources
+        }
         tool = self.chat(side, scope).retrieve_previous_sources_tool()
         answer = self.run(tool.ainvoke({"source_ids": numbers}))
         for number in numbers:
@@ -642,7 +738,11 @@ class Machine(RuleBasedStateMachine):
         """The other process knows what happened: counts and the end of the log."""
         talk = self.talks[scope]
         info = self.run(self.chat(side, scope).info())
-        assert (info.message_count, info.title, info.metadata) == (len(talk.active), talk.title, talk.metadata)
+        assert (info.message_count, info.title, info.metadata) == (
+            len(talk.active),
+            talk.title,
+            talk.metadata,
+        )
         assert (info.created_at is not None) == talk.exists
         assert info.tokens == sum(approximate_tokens([message]) for message in talk.active.values())
         last = self.run(self.chat(side, scope).list_messages(limit=2, full=True))
@@ -674,8 +774,15 @@ class Machine(RuleBasedStateMachine):
             pages.append(await chat.list_messages(after=pages[-1][-1].ordinal, limit=7, full=True))
         assert same_messages([message.message for page in pages for message in page], active)
         assert {
-            str(message.message.id): message.annotations for page in pages for message in page if message.annotations
-        } == {id_: said for id_, said in talk.said.items() if said and id_ in {message.id for message in active}}
+            str(message.message.id): message.annotations
+            for page in pages
+            for message in page
+            if message.annotations
+        } == {
+            id_: said
+            for id_, said in talk.said.items()
+            if said and id_ in {message.id for message in active}
+        }
         turns = [turn async for turn in chat.turns()]
         assert same_messages([message for turn in turns for message in turn.messages], active)
         for turn in turns:
@@ -685,9 +792,13 @@ class Machine(RuleBasedStateMachine):
         back = [turn.turn_id async for turn in chat.turns(newest_first=True)]
         assert back == [turn.turn_id for turn in reversed(turns)]
         made = await chat.summaries()
-        assert [older.version for older in made if older.is_current] == ([talk.current.version] if talk.current else [])
+        assert [older.version for older in made if older.is_current] == (
+            [talk.current.version] if talk.current else []
+        )
         for expected, summary in zip(talk.summaries, made, strict=True):
-            inside = [message for ordinal, message in expected.active.items() if ordinal >= summary.first]
+            inside = [
+                message for ordinal, message in expected.active.items() if ordinal >= summary.first
+            ]
             assert same_messages(await chat.expand_summary(summary.version), inside)
         with pytest.raises(InvalidInputError):
             await chat.expand_summary(len(made) + 1)
@@ -700,8 +811,14 @@ class Machine(RuleBasedStateMachine):
         talk, messages, report = self.talks[scope], history.messages, history.report
         assert check_pairing(messages) == []
         assert history.summary == (talk.current.text if talk.current else None)
-        assert history.tokens == report.tokens_after == sum(approximate_tokens([message]) for message in messages)
-        assert report.over_budget == (policy.max_tokens is not None and history.tokens > policy.max_tokens)
+        assert (
+            history.tokens
+            == report.tokens_after
+            == sum(approximate_tokens([message]) for message in messages)
+        )
+        assert report.over_budget == (
+            policy.max_tokens is not None and history.tokens > policy.max_tokens
+        )
         leading = [str(message.id) for message in talk.leading()]
         ids = [str(message.id) for message in messages]
         assert ids[: len(leading)] == leading
@@ -713,12 +830,20 @@ class Machine(RuleBasedStateMachine):
             whole = pair(listed)
             late = [str(message.id) for message in listed if kind_of(message) == "late_result"]
             assert ids == [
-                f"{message.id}~" if kind_of(message) == "late_result" else str(message.id) for message in whole.messages
+                f"{message.id}~" if kind_of(message) == "late_result" else str(message.id)
+                for message in whole.messages
             ]
             assert report.late_results == tuple(late)
-            assert (report.orphans, report.missing_results) == (tuple(whole.orphans), tuple(whole.missing))
+            assert (report.orphans, report.missing_results) == (
+                tuple(whole.orphans),
+                tuple(whole.missing),
+            )
             assert report.left_out_turns == 0
-        unsummarized = {str(message.id): message for message in talk.unsummarized() if not hidden(message, policy)}
+        unsummarized = {
+            str(message.id): message
+            for message in talk.unsummarized()
+            if not hidden(message, policy)
+        }
         if policy.max_tokens is None:
             assert set(unsummarized) <= {*ids, *report.orphans, *report.late_results}
         if report.left_out_turns:
@@ -729,10 +854,16 @@ class Machine(RuleBasedStateMachine):
     def summary_messages(self, scope: int) -> list[BaseMessage]:
         """Return the messages that replace summarised ones in a view, by a store that never saw the conversation."""
         summaries = self.run(self.chat(0, scope, self.store()).summaries())
-        return [message for summary in summaries if summary.is_current for message in summary.messages]
+        return [
+            message for summary in summaries if summary.is_current for message in summary.messages
+        ]
 
     def check_messages(
-        self, history: History, policy: HistoryPolicy, unsummarized: dict[str, BaseMessage], now: set[str]
+        self,
+        history: History,
+        policy: HistoryPolicy,
+        unsummarized: dict[str, BaseMessage],
+        now: set[str],
     ) -> None:
         """Each message as it was appended, or as its stub or with a placeholder, and then the report says so."""
         report = history.report
@@ -748,7 +879,9 @@ class Machine(RuleBasedStateMachine):
                 assert policy.stub_tools == "finished_turns"
                 assert (message.artifact, message.tool_call_id) == (None, was.tool_call_id)
                 if was.artifact and was.text:  # a short status stays
-                    assert message.text.startswith(f"{was.text}\n[tool_message_id: {id_}, source_ids: ")
+                    assert message.text.startswith(
+                        f"{was.text}\n[tool_message_id: {id_}, source_ids: "
+                    )
                 else:
                     stub = json.loads(str(message.content))
                     assert stub["tool_message_id"] == id_
@@ -772,7 +905,11 @@ async def _awaited(work: Awaitable[_Answer]) -> _Answer:
 
 
 def _comparable(history: History) -> list[Any]:
-    return [history.summary, history.tokens, *(message.model_dump(mode="json") for message in history.messages)]
+    return [
+        history.summary,
+        history.tokens,
+        *(message.model_dump(mode="json") for message in history.messages),
+    ]
 
 
 def test_whatever_is_done_the_store_is_as_the_model(backend: Backend) -> None:

@@ -37,7 +37,9 @@ class Time:
     def clock(self) -> Clock:
         """Return the clock of a store."""
         start = datetime.now(UTC).replace(microsecond=0)
-        return Clock(now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds)
+        return Clock(
+            now=lambda: start + timedelta(seconds=self.seconds), monotonic=lambda: self.seconds
+        )
 
 
 @pytest.fixture
@@ -59,7 +61,9 @@ def again(pymongo_client: Client, database_name: str, time: Time) -> Any:
     """Makes the same conversation as another process has it."""
 
     def make(chat: Conversation) -> Conversation:
-        return ConversationStore(pymongo_client[database_name], clock=time.clock).conversation(**chat.scope)
+        return ConversationStore(pymongo_client[database_name], clock=time.clock).conversation(
+            **chat.scope
+        )
 
     return make
 
@@ -85,7 +89,9 @@ async def test_a_deletion_that_broke_off_does_not_end_the_conversation_later(tim
             chat = store.conversation(user_id="u", thread_id="t")
             await chat.append(rag_turn("What about seals?"))
             failing = {"failCommands": ["findAndModify"], "closeConnection": True}
-            server.primary().command("configureFailPoint", "failCommand", mode={"times": 2}, data=failing)
+            server.primary().command(
+                "configureFailPoint", "failCommand", mode={"times": 2}, data=failing
+            )
             with pytest.raises(StoreUnavailableError):
                 await chat.delete()
             await chat.append(rag_turn("And orcas?"))
@@ -104,7 +110,9 @@ async def test_a_missing_entry_is_named(
     for number in range(60):
         await chat.append([HumanMessage(f"q{number} " * 50), AIMessage("a")])
     log = pymongo_client[database_name]["log"]
-    newest = await log.find_one({"conversation": (await _head(chat, log))["conversation"], "first": 41})
+    newest = await log.find_one(
+        {"conversation": (await _head(chat, log))["conversation"], "first": 41}
+    )
     await log.delete_one({"_id": newest["_id"]})
     for policy in (HistoryPolicy(), HistoryPolicy(max_tokens=None)):
         with pytest.raises(CorruptDocumentError, match=newest["_id"]):
@@ -118,7 +126,9 @@ async def _head(chat: Conversation, log: Any) -> dict[str, Any]:
     return found
 
 
-async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, store: ConversationStore) -> None:
+async def test_reading_goes_on_while_many_others_are_read(
+    chat: Conversation, store: ConversationStore
+) -> None:
     """A conversation that falls out of the store's memory is read to its end all the same."""
     turns = [rag_turn(f"Fish {number}?") for number in range(3)]
     for turn in turns:
@@ -132,7 +142,9 @@ async def test_reading_goes_on_while_many_others_are_read(chat: Conversation, st
 
 
 @pytest.mark.slow
-async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conversation, again: Any) -> None:
+async def test_a_conversation_deleted_during_a_load_is_loaded_again(
+    chat: Conversation, again: Any
+) -> None:
     """No error and nothing of the old one: the scope's new, empty conversation."""
     for number in range(40):
         await chat.append([HumanMessage(f"q{number} " * 900), AIMessage("a")])
@@ -154,17 +166,27 @@ async def test_a_conversation_deleted_during_a_load_is_loaded_again(chat: Conver
 
 
 @pytest.mark.slow
-async def test_sync_callers_do_not_hang_when_the_store_is_closed(server_uri: str, database_name: str) -> None:
+async def test_sync_callers_do_not_hang_when_the_store_is_closed(
+    server_uri: str, database_name: str
+) -> None:
     """Every waiting caller gets an answer, if only StoreClosedError."""
     host, _, options = server_uri.rpartition("/")
     store = await ConversationStore.connect(f"{host}/{database_name}{options}")
     await store.setup()
-    tool = store.conversation(user_id="a", thread_id=uuid.uuid4().hex).retrieve_previous_sources_tool()
-    loop, stop, answered = asyncio.get_running_loop(), threading.Event(), [asyncio.Event() for _ in range(4)]
+    tool = store.conversation(
+        user_id="a", thread_id=uuid.uuid4().hex
+    ).retrieve_previous_sources_tool()
+    loop, stop, answered = (
+        asyncio.get_running_loop(),
+        threading.Event(),
+        [asyncio.Event() for _ in range(4)],
+    )
 
     def ask(first: asyncio.Event) -> None:
         while not stop.is_set():
-            tool.invoke({"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": [1]}})
+            tool.invoke(
+                {"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": [1]}}
+            )
             loop.call_soon_threadsafe(first.set)
 
     askers = [asyncio.create_task(asyncio.to_thread(ask, first)) for first in answered]
@@ -179,7 +201,10 @@ async def test_payloads_of_one_append_are_read_together(
     server_uri: str, database_name: str, chat: Conversation
 ) -> None:
     """A hundred results of one batch cost two commands."""
-    results = [ToolMessage("r" * 3_000, id=uuid.uuid4().hex, tool_call_id=f"c{number}") for number in range(100)]
+    results = [
+        ToolMessage("r" * 3_000, id=uuid.uuid4().hex, tool_call_id=f"c{number}")
+        for number in range(100)
+    ]
     await chat.append(results)
     log = (await host_of(chat).services()).reader.log
     found, ranges = log._chunks, []
@@ -202,7 +227,8 @@ async def test_a_client_that_was_closed_first_is_named(server_uri: str, database
         chat = store.conversation(user_id="closed", thread_id="client")
     for call in (chat.append(HumanMessage("Hello")), chat.load_history(), chat.info()):
         with pytest.raises(
-            StoreClosedError, match=r"client of this store is closed.*close the store before its client"
+            StoreClosedError,
+            match=r"client of this store is closed.*close the store before its client",
         ):
             await call
 
@@ -224,7 +250,9 @@ async def test_a_load_is_not_disturbed_by_an_append_that_ends_the_turn(
 
     reader.payloads = payloads_and_append
     history = await chat.load_history()
-    assert [message.content for message in history.messages] == [message.content for message in turn]
+    assert [message.content for message in history.messages] == [
+        message.content for message in turn
+    ]
 
 
 async def never(*_values: Any, **_options: Any) -> None:
@@ -313,7 +341,9 @@ async def test_payloads_of_a_turn_are_forgotten_when_the_next_one_begins(
     assert not known.payloads
 
 
-async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: ConversationStore) -> None:
+async def test_what_a_store_remembers_is_bounded(
+    chat: Conversation, store: ConversationStore
+) -> None:
     """A thousand conversations: those that were used longest ago go first."""
     await chat.append(rag_turn("What about seals?")[:3])
     scope = tuple(chat.scope.items())
@@ -323,15 +353,22 @@ async def test_what_a_store_remembers_is_bounded(chat: Conversation, store: Conv
     assert len(store._known.all()) == 1_000
 
 
-async def test_a_chunk_that_is_not_ours_is_no_collision(pymongo_client: Client, database_name: str) -> None:
+async def test_a_chunk_that_is_not_ours_is_no_collision(
+    pymongo_client: Client, database_name: str
+) -> None:
     """Only a number or an id of the entry may be taken; any other refusal is an error, and nothing is written."""
     token = "0" * 24
     store = ConversationStore(pymongo_client[database_name], clock=Clock(token=lambda: token))
     await store.setup()
-    chat, log = store.conversation(user_id="eve", thread_id=uuid.uuid4().hex), pymongo_client[database_name]["log"]
+    chat, log = (
+        store.conversation(user_id="eve", thread_id=uuid.uuid4().hex),
+        pymongo_client[database_name]["log"],
+    )
     await chat.append(HumanMessage("Hello"))
     conversation = (await _head(chat, log))["conversation"]
-    await log.insert_one({"_id": f"{conversation}#{token}#000000", "conversation": conversation, "data": b"other"})
+    await log.insert_one(
+        {"_id": f"{conversation}#{token}#000000", "conversation": conversation, "data": b"other"}
+    )
     with pytest.raises(StoreError, match="refused"):
         await chat.append(rag_turn("What about seals?"))
     assert len(await log_of(chat)) == 1
@@ -367,17 +404,24 @@ async def test_a_collision_that_no_majority_confirmed_is_no_collision(
 
 
 @pytest.mark.parametrize("tail_is", ["learnt by a load", "old"])
-async def test_the_same_batch_at_once_in_memory_is_written_once(monkeypatch: pytest.MonkeyPatch, tail_is: str) -> None:
+async def test_the_same_batch_at_once_in_memory_is_written_once(
+    monkeypatch: pytest.MonkeyPatch, tail_is: str
+) -> None:
     """No index guards ids there: whatever comes in between the looks of an append is seen by one of them."""
     database = AsyncMongoMockClient()["app"]
     await ConversationStore(database).setup()
-    chat, other = (ConversationStore(database).conversation(user_id="ada", thread_id="t") for _ in range(2))
+    chat, other = (
+        ConversationStore(database).conversation(user_id="ada", thread_id="t") for _ in range(2)
+    )
     await chat.append([HumanMessage("Hello")])
     await other.reserve_source_ids(1)
     if tail_is == "learnt by a load":
         await chat.load_history()
     log, looks = (await host_of(chat).services()).writer._log, [0]
-    looked, batch = log.messages_by_id, [AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "c"}])]
+    looked, batch = (
+        log.messages_by_id,
+        [AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "c"}])],
+    )
 
     async def interrupted(*asked: Any) -> Any:
         found = await looked(*asked)

@@ -64,7 +64,9 @@ class CopiedConversation:
         chat = store.conversation(user_id=new_id(), thread_id="t")
         ids = [new_id()[:24], chat.scope["user_id"], head_id(chat.scope)]
         for name, documents in self._documents.items():
-            await database[name].insert_many([self._renamed(document, ids) for document in documents])
+            await database[name].insert_many(
+                [self._renamed(document, ids) for document in documents]
+            )
         return ConversationStore(database).conversation(**chat.scope)
 
     def _renamed(self, document: bytes, ids: Sequence[str]) -> dict[str, Any]:
@@ -84,7 +86,9 @@ def resealed(document: dict[str, Any]) -> dict[str, Any]:
     if "standing" in document:
         document["standing"] = sealed(document["standing"][0], document["_id"], "standing")
     if "created_at" in document:
-        document["created_at"] = sealed(document["created_at"][0], document["conversation"], "created_at")
+        document["created_at"] = sealed(
+            document["created_at"][0], document["conversation"], "created_at"
+        )
     return document
 
 
@@ -206,7 +210,9 @@ class TestInMemory(StoreContract):
 
 def test_each_part_of_the_contract_is_in_the_short_form() -> None:
     """A part that comes later is added to the short form, and nothing is in it that there is not."""
-    parts = [{name for name in vars(part) if name.startswith("test_")} for part in StoreContract.__mro__]
+    parts = [
+        {name for name in vars(part) if name.startswith("test_")} for part in StoreContract.__mro__
+    ]
     assert all(part & IN_SHORT and part - LONG for part in parts if part)
     assert set().union(*parts) >= IN_SHORT | LONG | COSTLY
     assert IN_SHORT >= ON_MOTOR

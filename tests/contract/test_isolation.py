@@ -28,7 +28,13 @@ from pymongo import AsyncMongoClient
 from scripted_agents import ScriptedModel, calls
 
 import convstore
-from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy, retrieve_previous_sources_tool
+from convstore import (
+    Conversation,
+    ConversationStore,
+    ConvstoreError,
+    HistoryPolicy,
+    retrieve_previous_sources_tool,
+)
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import append_node, load_node
@@ -67,7 +73,9 @@ OVER_ALL = {
 def test_every_method_takes_its_conversation_or_scope_first(collection: type) -> None:
     """No command can be sent without saying whose data it is on."""
     methods = [
-        member for member in vars(collection).items() if inspect.isfunction(member[1]) and not member[0].startswith("_")
+        member
+        for member in vars(collection).items()
+        if inspect.isfunction(member[1]) and not member[0].startswith("_")
     ]
     assert methods
     for name, method in methods:
@@ -83,9 +91,25 @@ def test_every_method_takes_its_conversation_or_scope_first(collection: type) ->
 def test_what_looks_over_all_conversations_is_for_the_doctor_alone() -> None:
     """No module that serves a user reads across conversations. Only the doctor does."""
     package = Path(convstore.__file__).parent
-    users = {path.stem for path in package.rglob("*.py") if Inspection.__name__ in path.read_text(encoding="utf-8")}
-    serving = {"reader", "loader", "writer", "pager", "records", "turns", "directory", "rewinder", "conversation"}
-    assert not users & (serving | {"compactor", "kept_summaries", "annotations", "numbering", "tools", "agent"})
+    users = {
+        path.stem
+        for path in package.rglob("*.py")
+        if Inspection.__name__ in path.read_text(encoding="utf-8")
+    }
+    serving = {
+        "reader",
+        "loader",
+        "writer",
+        "pager",
+        "records",
+        "turns",
+        "directory",
+        "rewinder",
+        "conversation",
+    }
+    assert not users & (
+        serving | {"compactor", "kept_summaries", "annotations", "numbering", "tools", "agent"}
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -115,7 +139,9 @@ class World:
         self.clock = Clock(
             now=lambda: START + timedelta(seconds=self.seconds),
             monotonic=lambda: self.seconds,
-            call_later=lambda _seconds, _callback: None,  # a timer's commands would be counted as those of a call
+            call_later=lambda _seconds, _callback: (
+                None
+            ),  # a timer's commands would be counted as those of a call
         )
         self.store = ConversationStore(self.database, clock=self.clock, summarizer=Writer())
         self.unbound = retrieve_previous_sources_tool(self.store)
@@ -154,9 +180,15 @@ def plain(value: Any) -> Any:
 async def worlds(server_uri: str, database_name: str) -> AsyncIterator[list[World]]:
     """Yield two worlds on two databases: one with Ada's data, one without."""
     listeners = [Commands(), Commands()]
-    clients = [AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[listener]) for listener in listeners]
+    clients = [
+        AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[listener])
+        for listener in listeners
+    ]
     names = [f"{database_name}_with", f"{database_name}_without"]
-    made = [World(*each, has_ada=not index) for index, each in enumerate(zip(clients, names, listeners, strict=True))]
+    made = [
+        World(*each, has_ada=not index)
+        for index, each in enumerate(zip(clients, names, listeners, strict=True))
+    ]
     for world in made:
         await world.store.setup()
     yield made
@@ -175,7 +207,9 @@ def hers() -> list[BaseMessage]:
     return [
         HumanMessage(SECRET, id="ada-1"),
         AIMessage("", id="ada-2", tool_calls=[call]),
-        ToolMessage(SECRET * 90, id="ada-3", tool_call_id="ada-call", name="search", artifact=found),
+        ToolMessage(
+            SECRET * 90, id="ada-3", tool_call_id="ada-call", name="search", artifact=found
+        ),
         AIMessage(SECRET, id="ada-4"),
         HumanMessage(SECRET * 2_000, id="ada-5"),
         AIMessage(SECRET, id="ada-6"),
@@ -188,8 +222,19 @@ class Guesses:
     def __init__(self, seed: int, conversation: str, cursor: str) -> None:
         self.dice = random.Random(seed)
         head_id = cursor[:64] or "0" * 64
-        self.pool = [*(f"ada-{number}" for number in range(1, 7)), "ada-call", "summary-1", "note-1", "nobody's"]
-        self.pool += [conversation, f"{conversation}:000000000001", f"deleted:{conversation}", head_id]
+        self.pool = [
+            *(f"ada-{number}" for number in range(1, 7)),
+            "ada-call",
+            "summary-1",
+            "note-1",
+            "nobody's",
+        ]
+        self.pool += [
+            conversation,
+            f"{conversation}:000000000001",
+            f"deleted:{conversation}",
+            head_id,
+        ]
         self.pool += [f"eve-{number}" for number in range(4)]
         self.cursors = ["", "1@0", "m3@0", "m5@0", "2@9", cursor]
 
@@ -204,7 +249,9 @@ class Guesses:
     def variant(self) -> Variant:
         """A variant of one of Ada's turns, or of no turn."""
         at, turn = datetime(2026, 1, 1, tzinfo=UTC), self.id()
-        return Variant(turn_id=turn, variant_id=turn, number=1, count=1, is_active=False, created_at=at)
+        return Variant(
+            turn_id=turn, variant_id=turn, number=1, count=1, is_active=False, created_at=at
+        )
 
     def number(self) -> int:
         """A source, an ordinal or a version."""
@@ -220,7 +267,11 @@ class Guesses:
         if n < 3:
             return hers()[: self.dice.randint(1, 6)]
         found = [(f"Eve's {n}. " * 30, {"title": "E", **({"source_id": 1} if n == 4 else {})})]
-        call = {"name": "search", "args": {"q": n}, "id": self.dice.choice(["ada-call", "eve-call"])}
+        call = {
+            "name": "search",
+            "args": {"q": n},
+            "id": self.dice.choice(["ada-call", "eve-call"]),
+        }
         return [
             HumanMessage(f"Eve {n}", id=f"eve-{n % 4}" if n > 5 else self.id()),
             AIMessage("", id=f"eve-{n}-a", tool_calls=[call]),
@@ -249,7 +300,9 @@ CALLS: dict[str, Call] = {
     "append with a turn": lambda _, chat, guess: chat.append_turn(
         guess.id(), messages=[AIMessage("so", id=guess.id())]
     ),
-    "append a turn": lambda _, chat, guess: chat.append_turn(guess.id(), human="hi", messages=[AIMessage("so")]),
+    "append a turn": lambda _, chat, guess: chat.append_turn(
+        guess.id(), human="hi", messages=[AIMessage("so")]
+    ),
     "turn": lambda _, chat, guess: _worked_on(chat, guess),
     "stop": lambda _, chat, guess: chat.stop(guess.id()),
     "variants": lambda _, chat, guess: chat.variants(guess.id()),
@@ -269,20 +322,26 @@ CALLS: dict[str, Call] = {
     "get_tool_messages": lambda _, chat, guess: chat.get_tool_messages(guess.ids()),
     "messages": lambda _, chat, __: _all(chat.messages()),
     "items": lambda _, chat, __: _all(chat.items()),
-    "turns": lambda _, chat, guess: _all(chat.turns(after=guess.number(), newest_first=guess.dice.random() < 0.5)),
+    "turns": lambda _, chat, guess: _all(
+        chat.turns(after=guess.number(), newest_first=guess.dice.random() < 0.5)
+    ),
     "watch": lambda _, chat, guess: _first(chat.watch(after=guess.number(), limit=7)),
     "get_turn": lambda _, chat, guess: chat.get_turn(guess.id()),
     "list_messages": lambda _, chat, guess: chat.list_messages(
         after=guess.number(), limit=7, full=guess.dice.random() < 0.5
     ),
     "search": lambda _, chat, guess: chat.search(f"{SECRET} {guess.id()}"),
-    "view_at": lambda _, chat, guess: chat.view_at(guess.dice.choice([None, guess.id(), guess.number()])),
+    "view_at": lambda _, chat, guess: chat.view_at(
+        guess.dice.choice([None, guess.id(), guess.number()])
+    ),
     "outline": lambda _, chat, __: chat.outline(),
     "last_policy": lambda _, chat, __: chat.last_policy(),
     "annotate": lambda _, chat, guess: chat.annotate(guess.id(), rating=guess.number()),
     "annotations": lambda _, chat, guess: chat.annotations(guess.ids()),
     "state": lambda _, chat, __: chat.state.get(),
-    "state, changed": lambda _, chat, guess: chat.state.update({guess.id(): 1}, revision=guess.number()),
+    "state, changed": lambda _, chat, guess: chat.state.update(
+        {guess.id(): 1}, revision=guess.number()
+    ),
     "rewind": lambda _, chat, guess: chat.rewind(before=guess.id()),
     "undo_rewind": lambda _, chat, __: chat.undo_rewind(),
     "fork": lambda _, chat, guess: chat.fork(
@@ -296,19 +355,35 @@ CALLS: dict[str, Call] = {
     "update": lambda _, chat, guess: chat.update(title=guess.id(), metadata={guess.id(): 1}),
     "delete": lambda _, chat, __: chat.delete(),
     "get_sources": lambda _, chat, guess: chat.get_sources(
-        [guess.number()], tool_message_ids=guess.ids(), cursor=guess.cursor(), find=guess.dice.choice(["", SECRET])
+        [guess.number()],
+        tool_message_ids=guess.ids(),
+        cursor=guess.cursor(),
+        find=guess.dice.choice(["", SECRET]),
     ),
-    "retrieve_previous_sources_tool": lambda _, chat, guess: chat.retrieve_previous_sources_tool().ainvoke(
-        {"tool_message_ids": guess.ids(), "source_ids": [guess.number()], "cursor": guess.cursor(), "user_id": "ada"}
+    "retrieve_previous_sources_tool": lambda _, chat, guess: (
+        chat.retrieve_previous_sources_tool().ainvoke(
+            {
+                "tool_message_ids": guess.ids(),
+                "source_ids": [guess.number()],
+                "cursor": guess.cursor(),
+                "user_id": "ada",
+            }
+        )
     ),
     "the unbound tool": lambda world, chat, guess: world.unbound.ainvoke(
-        {"tool_message_ids": guess.ids(), "find": SECRET, "config": {"configurable": {"user_id": "ada"}}},
+        {
+            "tool_message_ids": guess.ids(),
+            "find": SECRET,
+            "config": {"configurable": {"user_id": "ada"}},
+        },
         {"configurable": chat.scope},
     ),
     "the unbound tool, searching": lambda world, chat, guess: world.unbound.ainvoke(
         {"find": SECRET, "cursor": guess.dice.choice(["", "f9@0"])}, {"configurable": chat.scope}
     ),
-    "the unbound tool, listing": lambda world, chat, _: world.unbound.ainvoke({}, {"configurable": chat.scope}),
+    "the unbound tool, listing": lambda world, chat, _: world.unbound.ainvoke(
+        {}, {"configurable": chat.scope}
+    ),
     "store.get_tool_messages": lambda world, chat, guess: world.store.get_tool_messages(
         tool_message_ids=guess.ids(), **chat.scope
     ),
@@ -316,9 +391,13 @@ CALLS: dict[str, Call] = {
         user_id="eve", limit=5, cursor=guess.dice.choice([None, guess.cursors[-1]])
     ),
     "store.erase": lambda world, chat, _: world.store.erase(**chat.scope),
-    "store.prune": lambda world, _, __: world.store.prune(older_than=timedelta(days=1), user_id="eve"),
+    "store.prune": lambda world, _, __: world.store.prune(
+        older_than=timedelta(days=1), user_id="eve"
+    ),
     "history.aget_messages": lambda _, chat, __: ChatMessageHistory(chat).aget_messages(),
-    "history.aadd_messages": lambda _, chat, guess: ChatMessageHistory(chat).aadd_messages(guess.messages()),
+    "history.aadd_messages": lambda _, chat, guess: ChatMessageHistory(chat).aadd_messages(
+        guess.messages()
+    ),
     "history.aclear": lambda _, chat, __: ChatMessageHistory(chat, clear="rewind").aclear(),
     "histories": lambda world, chat, _: SessionHistories(world.store, scope={"user_id": "eve"})(
         chat.scope["thread_id"]
@@ -369,14 +448,24 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
 @pytest.mark.costly
 @pytest.mark.parametrize("is_empty", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_call_does_not_tell_whether_another_is_there(worlds: list[World], name: str, is_empty: bool) -> None:
+async def test_a_call_does_not_tell_whether_another_is_there(
+    worlds: list[World], name: str, is_empty: bool
+) -> None:
     """Same results, same errors, same commands, from a conversation of one's own and from none."""
-    await compare(worlds, ([] if is_empty else [("append", 5)]) + [(name, seed) for seed in range(max(2, 6 // STRIDE))])
+    await compare(
+        worlds,
+        ([] if is_empty else [("append", 5)])
+        + [(name, seed) for seed in range(max(2, 6 // STRIDE))],
+    )
 
 
 @pytest.mark.slow
 @examples(15, suppress_health_check=SHARED_FIXTURES)
-@given(st.lists(st.tuples(st.sampled_from(sorted(CALLS)), st.integers(0, 2**32)), min_size=4, max_size=25))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(CALLS)), st.integers(0, 2**32)), min_size=4, max_size=25
+    )
+)
 async def test_many_calls_do_not_tell_whether_another_is_there(
     worlds: list[World], script: list[tuple[str, int]]
 ) -> None:
@@ -392,7 +481,12 @@ async def test_an_agents_model_learns_nothing_of_others(worlds: list[World]) -> 
     for world in worlds:
         reads = [
             calls(world.unbound.name, tool_message_ids=["ada-3", "ada-call"], source_ids="1-9"),
-            calls(world.unbound.name, cursor="m3@0", user_id="ada", config={"configurable": {"user_id": "ada"}}),
+            calls(
+                world.unbound.name,
+                cursor="m3@0",
+                user_id="ada",
+                config={"configurable": {"user_id": "ada"}},
+            ),
             calls(world.unbound.name),
         ]
         for index, read in enumerate(reads):
@@ -401,7 +495,9 @@ async def test_an_agents_model_learns_nothing_of_others(worlds: list[World]) -> 
         agent = create_agent(model, [], middleware=[ConversationMiddleware(world.store)])
         config: Any = {"configurable": world.eve(thread).scope}
         await agent.ainvoke({"messages": [HumanMessage("What does Ada say?", id="q")]}, config)
-        shown.append([[(message.type, message.content) for message in messages] for messages in model.shown])
+        shown.append(
+            [[(message.type, message.content) for message in messages] for messages in model.shown]
+        )
     assert shown[0] == shown[1]
     assert len(shown[0]) == 4
     assert SECRET not in str(shown[0])

@@ -21,7 +21,9 @@ KEYS = ("user_id", "course_id")
 def make(client: Client, database_name: str) -> Any:
     """Make stores on one database that no other test uses."""
     prefix = f"keys_{new_id()[:8]}_"
-    return lambda keys: ConversationStore(client[database_name], scope_keys=keys, collection_prefix=prefix)
+    return lambda keys: ConversationStore(
+        client[database_name], scope_keys=keys, collection_prefix=prefix
+    )
 
 
 async def test_a_store_with_other_scope_keys_is_warned_of(make: Any, database_name: str) -> None:
@@ -29,7 +31,9 @@ async def test_a_store_with_other_scope_keys_is_warned_of(make: Any, database_na
     store = make(KEYS)
     await store.setup()
     await store.conversation(user_id="ada", course_id="ml").append(HumanMessage("Hi"))
-    with pytest.warns(RuntimeWarning, match=f"user_id, thread_id.*{database_name}.*course_id, user_id") as caught:
+    with pytest.warns(
+        RuntimeWarning, match=f"user_id, thread_id.*{database_name}.*course_id, user_id"
+    ) as caught:
         await make(("user_id", "thread_id")).setup()
     assert caught[0].filename == __file__
     with pytest.warns(RuntimeWarning, match="find none"):
@@ -37,7 +41,9 @@ async def test_a_store_with_other_scope_keys_is_warned_of(make: Any, database_na
 
 
 @pytest.mark.slow
-async def test_a_store_with_the_keys_of_some_conversation_is_not(make: Any, commands: Commands) -> None:
+async def test_a_store_with_the_keys_of_some_conversation_is_not(
+    make: Any, commands: Commands
+) -> None:
     """In whatever order; nor one on an empty database. It costs setup one command."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -15,7 +15,9 @@ _DESCENDING = [("_id", -1)]
 
 
 @pytest.fixture(params=["pymongo", "motor"])
-async def log(request: pytest.FixtureRequest, own_database: Any, server_uri: str) -> AsyncIterator[Any]:
+async def log(
+    request: pytest.FixtureRequest, own_database: Any, server_uri: str
+) -> AsyncIterator[Any]:
     """A collection with the keys 1 to 3."""
     await own_database["log"].insert_many([{"_id": key} for key in (1, 2, 3)])
     if request.param == "pymongo":

@@ -58,7 +58,9 @@ class Site:
         """A client without a network."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         transport = httpx.ASGITransport(self.app, **options)
-        return httpx.AsyncClient(transport=transport, base_url="http://assistant.example", headers=headers)
+        return httpx.AsyncClient(
+            transport=transport, base_url="http://assistant.example", headers=headers
+        )
 
     async def ask(self, request: str, message: str, *, token: str = ADA) -> httpx.Response:
         """Ask something in the session."""
@@ -118,7 +120,9 @@ async def no_trace(pymongo_client: Any, database_name: str) -> AsyncIterator[Non
 
 def shown(messages: list[BaseMessage]) -> list[str]:
     """Return the types of messages; stubs are distinguished from results."""
-    return ["stub" if message.text.startswith('{"success": ') else message.type for message in messages]
+    return [
+        "stub" if message.text.startswith('{"success": ') else message.type for message in messages
+    ]
 
 
 @pytest.mark.slow
@@ -180,7 +184,9 @@ async def test_the_question_is_in_the_log_before_the_model_is_asked(site: Site, 
     seen: list[list[str]] = []
 
     async def look(question: str) -> None:
-        async with await ConversationStore.connect(uri, scope_keys=("user_id", "session_id")) as store:
+        async with await ConversationStore.connect(
+            uri, scope_keys=("user_id", "session_id")
+        ) as store:
             chat = store.conversation(**site.chat.scope)
             seen.append([str(message.id) async for message in chat.messages()])
 
@@ -193,11 +199,17 @@ async def test_the_user_comes_from_the_token(site: Site) -> None:
     """A user in the body of a request is ignored."""
     body = {"session_id": site.session, "message": "hello", "user_id": "grace"}
     async with site.client() as client:
-        assert (await client.post("/chat", json=body, headers={"X-Request-ID": "r1"})).status_code == 200
+        assert (
+            await client.post("/chat", json=body, headers={"X-Request-ID": "r1"})
+        ).status_code == 200
     listed = {
-        token: (await site.get("/sessions", token=f"token-of-{token}", limit=100)).json() for token in ("ada", "grace")
+        token: (await site.get("/sessions", token=f"token-of-{token}", limit=100)).json()
+        for token in ("ada", "grace")
     }
-    found = {user: [session["session_id"] for session in page["sessions"]] for user, page in listed.items()}
+    found = {
+        user: [session["session_id"] for session in page["sessions"]]
+        for user, page in listed.items()
+    }
     assert (site.session in found["ada"], site.session in found["grace"]) == (True, False)
 
 
@@ -205,13 +217,18 @@ async def test_the_user_comes_from_the_token(site: Site) -> None:
 @pytest.mark.parametrize("token", ["", "made up", "token-of-eve", "ada"])
 async def test_without_a_token_nothing_is_done(site: Site, token: str) -> None:
     """401, and no trace of the question."""
-    for response in (await site.ask("r1", DOSE, token=token), await site.get("/sessions", token=token)):
+    for response in (
+        await site.ask("r1", DOSE, token=token),
+        await site.get("/sessions", token=token),
+    ):
         assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
     assert (await site.chat.info()).created_at is None
 
 
 @pytest.mark.slow
-async def test_a_repeated_request_is_answered_from_the_log(site: Site, new_site: Callable[[], Awaitable[Site]]) -> None:
+async def test_a_repeated_request_is_answered_from_the_log(
+    site: Site, new_site: Callable[[], Awaitable[Site]]
+) -> None:
     """By any process, without a call of the model; the log does not grow. Other words under the id are refused."""
     first = await site.ask("r1", DOSE)
     calls = len(site.model.seen)
@@ -238,7 +255,10 @@ async def test_the_same_request_twice_at_once_gets_one_answer(
 
     site.model.before_reply = other.model.before_reply = meet
     first, second = await asyncio.gather(site.ask("r1", DOSE), other.ask("r1", DOSE))
-    assert (first.status_code, first.json()["response"]) == (second.status_code, second.json()["response"])
+    assert (first.status_code, first.json()["response"]) == (
+        second.status_code,
+        second.json()["response"],
+    )
     assert first.status_code == 200
     log = await site.log()
     assert [message.type for message in log] == ["human", "ai", "tool", "ai"]
@@ -273,7 +293,9 @@ async def test_two_questions_at_once(site: Site) -> None:
 @pytest.mark.parametrize("steps", sampled([1, 30, *range(100, 1_500, 100)], every=4))
 async def test_a_request_that_ends_anywhere_is_repeated(site: Site, steps: Any) -> None:
     """A request that is cancelled at any step can be repeated: question and answer are then in the log once."""
-    await site.ask("r0", DOSE)  # opens connections: one that is cancelled in the middle of that leaves a socket
+    await site.ask(
+        "r0", DOSE
+    )  # opens connections: one that is cancelled in the middle of that leaves a socket
     await site.chat.delete()
     task = asyncio.create_task(site.ask("r1", DOSE))
     for _ in range(steps):
@@ -339,7 +361,9 @@ async def test_an_unknown_tool_ends_in_a_reply(site: Site) -> None:
 
 
 @pytest.mark.slow
-async def test_an_error_of_the_model_is_returned_and_not_saved(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_the_model_is_returned_and_not_saved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same request asks the model again, and its answer is stored; the next question works, too."""
     answer = await site.ask("r1", "Is there an outage?")
     assert answer.json()["error_message"] == "the model does not answer"
@@ -350,7 +374,11 @@ async def test_an_error_of_the_model_is_returned_and_not_saved(site: Site, monke
     with monkeypatch.context() as over:
         over.setattr("clinical_assistant.model._reply", lambda _: AIMessage("No, all is well."))
         good = (await site.ask("r1", "Is there an outage?")).json()
-    assert (good["response"], good["error_message"], good["is_repeated"]) == ("No, all is well.", None, False)
+    assert (good["response"], good["error_message"], good["is_repeated"]) == (
+        "No, all is well.",
+        None,
+        False,
+    )
     assert (await site.ask("r1", "Is there an outage?")).json() == good | {"is_repeated": True}
     assert (await site.ask("r2", DOSE)).json()["error_message"] is None
 
@@ -360,7 +388,14 @@ async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that fails after a search leaves neither call nor result in the log, so the request can be repeated."""
-    replies = iter([AIMessage("", tool_calls=[{"name": "retrieve_knowledge_base", "args": {"query": "x"}, "id": "c"}])])
+    replies = iter(
+        [
+            AIMessage(
+                "",
+                tool_calls=[{"name": "retrieve_knowledge_base", "args": {"query": "x"}, "id": "c"}],
+            )
+        ]
+    )
     with monkeypatch.context() as broken:
         broken.setattr("clinical_assistant.model._reply", lambda _: next(replies))
         assert (await site.ask("r1", DOSE)).json()["error_message"] == "the model does not answer"
@@ -370,7 +405,9 @@ async def test_a_model_that_fails_after_a_search_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-async def test_a_history_that_cannot_be_loaded_is_an_error_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_history_that_cannot_be_loaded_is_an_error_message(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client gets a reply with the error, nothing of where the store is, and the model is not asked."""
 
     async def fail(self: Any, policy: Any = None) -> None:
@@ -379,13 +416,18 @@ async def test_a_history_that_cannot_be_loaded_is_an_error_message(site: Site, m
     with monkeypatch.context() as broken:
         broken.setattr(Conversation, "load_history", fail)
         answer = await site.ask("r1", "hello")
-    assert (answer.status_code, answer.json()["error_message"]) == (200, "the history of the session cannot be loaded")
+    assert (answer.status_code, answer.json()["error_message"]) == (
+        200,
+        "the history of the session cannot be loaded",
+    )
     assert "secret-host" not in answer.text
     assert site.model.seen == []
     assert (await site.ask("r1", "hello")).json()["error_message"] is None
 
 
-async def test_an_error_of_a_tool_is_shown_to_the_model(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_a_tool_is_shown_to_the_model(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The call gets a result that says so, and the model answers."""
 
     def fail(query: str) -> None:
@@ -394,15 +436,24 @@ async def test_an_error_of_a_tool_is_shown_to_the_model(site: Site, monkeypatch:
     monkeypatch.setattr(graph.retrieve_knowledge_base, "func", fail)
     answer = await site.ask("r1", DOSE)
     assert answer.json()["response"] == "The handbook says nothing about that."
-    assert (site.model.seen[-1][-1].status, site.model.seen[-1][-1].text) == ("error", "OSError: the index is gone")
+    assert (site.model.seen[-1][-1].status, site.model.seen[-1][-1].text) == (
+        "error",
+        "OSError: the index is gone",
+    )
 
 
 @pytest.mark.slow
-async def test_a_model_that_never_ends_is_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_that_never_ends_is_stopped(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After some rounds of calls there is a reply, and the log is whole."""
 
     def look_up_again(messages: list[BaseMessage]) -> AIMessage:
-        call = {"name": "retrieve_knowledge_base", "args": {"query": "velorin"}, "id": f"call_{len(messages)}"}
+        call = {
+            "name": "retrieve_knowledge_base",
+            "args": {"query": "velorin"},
+            "id": f"call_{len(messages)}",
+        }
         return AIMessage("", tool_calls=[call])
 
     monkeypatch.setattr("clinical_assistant.model._reply", look_up_again)
@@ -412,7 +463,11 @@ async def test_a_model_that_never_ends_is_stopped(site: Site, monkeypatch: pytes
     assert [message.type for message in await site.log()] == ["human", *["ai", "tool"] * 5, "ai"]
 
 
-PATHS = ["/sessions/SESSION/history", "/sessions/SESSION/audit.jsonl", "/sessions/SESSION/fine-tuning.jsonl"]
+PATHS = [
+    "/sessions/SESSION/history",
+    "/sessions/SESSION/audit.jsonl",
+    "/sessions/SESSION/fine-tuning.jsonl",
+]
 
 
 @pytest.mark.costly
@@ -451,7 +506,9 @@ async def test_a_foreign_session_answers_like_a_missing_one(site: Site, path: An
 )
 async def test_bad_input_is_refused(site: Site, body: Any, request_id: str | None) -> None:
     """422 with a reason, whatever it is; the model is not asked and no session begins."""
-    headers = {"Content-Type": "application/json"} | ({"X-Request-ID": request_id} if request_id is not None else {})
+    headers = {"Content-Type": "application/json"} | (
+        {"X-Request-ID": request_id} if request_id is not None else {}
+    )
     async with site.client() as client:
         response = await client.post("/chat", content=body, headers=headers)
         listed = (await client.get("/sessions", params={"limit": 100})).json()["sessions"]
@@ -493,7 +550,9 @@ async def test_sessions_and_history_come_by_pages(site: Site) -> None:
     found: list[str] = []
     cursor: str | None = None
     while True:
-        page = (await site.get("/sessions", limit=2, **({"cursor": cursor} if cursor else {}))).json()
+        page = (
+            await site.get("/sessions", limit=2, **({"cursor": cursor} if cursor else {}))
+        ).json()
         found += [session["session_id"] for session in page["sessions"]]
         if (cursor := page["next_cursor"]) is None:
             break
@@ -503,12 +562,18 @@ async def test_sessions_and_history_come_by_pages(site: Site) -> None:
     reported: list[dict[str, Any]] = []
     before: int | None = None
     while True:
-        page = (await site.get("/sessions/SESSION/history", limit=3, **({"cursor": before} if before else {}))).json()
+        page = (
+            await site.get(
+                "/sessions/SESSION/history", limit=3, **({"cursor": before} if before else {})
+            )
+        ).json()
         reported = page["messages"] + reported
         if (before := page["next_cursor"]) is None:
             break
     assert [message["author"] for message in reported] == ["human", "ai"] * 6
-    assert [message["text"] for message in reported][::2] == [f"hello 5.{n}" if n != 2 else DOSE for n in range(6)]
+    assert [message["text"] for message in reported][::2] == [
+        f"hello 5.{n}" if n != 2 else DOSE for n in range(6)
+    ]
     assert [message["ordinal"] for message in reported] == [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14]
     for name in names:
         await site.app.state.assistant.conversation("ada", name).delete()
@@ -517,12 +582,20 @@ async def test_sessions_and_history_come_by_pages(site: Site) -> None:
 @pytest.mark.slow
 async def test_good_turns_are_exported_for_fine_tuning(site: Site) -> None:
     """In OpenAI's format, from the prompt to the answer, results in full; failures and look-backs are left out."""
-    for request, message in enumerate([DOSE, "hello", "Please order it.", "Is there an outage?", "The dose again?"]):
+    for request, message in enumerate(
+        [DOSE, "hello", "Please order it.", "Is there an outage?", "The dose again?"]
+    ):
         await site.ask(f"r{request}", message)
     response = await site.get("/sessions/SESSION/fine-tuning.jsonl")
     assert response.headers["Content-Type"].startswith("application/x-ndjson")
     first, second = map(json.loads, response.text.splitlines())
-    assert [message["role"] for message in first["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in first["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert [tool["function"]["name"] for tool in first["tools"]] == ["retrieve_knowledge_base"]
     [call] = first["messages"][2]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"query": DOSE.lower()}
@@ -542,20 +615,36 @@ async def test_the_audit_trail_has_every_turn(site: Site) -> None:
     for request, message in enumerate([DOSE, "The dose again?", "Is there an outage?"]):
         await site.ask(f"r{request}", message)
     await site.chat.append_turn("r3", human="And?")
-    lines = [json.loads(line) for line in (await site.get("/sessions/SESSION/audit.jsonl")).text.splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (await site.get("/sessions/SESSION/audit.jsonl")).text.splitlines()
+    ]
     first, again, failed, open_ = lines
     assert {line["user_id"] for line in lines} == {"ada"}
     assert {line["session_id"] for line in lines} == {site.session}
     turn = await site.chat.get_turn("r0")
     assert turn is not None
-    assert (first["interaction_id"], first["at"], first["ordinal"]) == ("r0", turn.created_at.isoformat(), 1)
+    assert (first["interaction_id"], first["at"], first["ordinal"]) == (
+        "r0",
+        turn.created_at.isoformat(),
+        1,
+    )
     arguments = {"query": DOSE.lower()}
     output = first["tools"][0].pop("output")
     assert "[1] Velorin, dose" in output
     assert first["tools"] == [
-        {"tool": "retrieve_knowledge_base", "arguments": arguments, "status": "success", "source_ids": [1, 2, 3]}
+        {
+            "tool": "retrieve_knowledge_base",
+            "arguments": arguments,
+            "status": "success",
+            "source_ids": [1, 2, 3],
+        }
     ]
-    assert first["sources_used"] == again["sources_used"] == [{"source_id": 1, "title": "Velorin, dose"}]
+    assert (
+        first["sources_used"]
+        == again["sources_used"]
+        == [{"source_id": 1, "title": "Velorin, dose"}]
+    )
     assert first["answer"] == turn.messages[-1].text
     assert [tool["tool"] for tool in again["tools"]] == ["retrieve_previous_sources"]
     assert (failed["tools"], failed["error"]) == ([], "no answer")
@@ -592,7 +681,10 @@ async def test_a_session_deleted_during_a_turn_is_not_found(site: Site) -> None:
 @pytest.mark.slow
 async def test_a_store_that_does_not_answer() -> None:
     """503 with a time to come back, and nothing of where the store is; once it answers again all is well."""
-    broken = {"failCommands": ["aggregate", "find", "insert", "findAndModify", "update"], "closeConnection": True}
+    broken = {
+        "failCommands": ["aggregate", "find", "insert", "findAndModify", "update"],
+        "closeConnection": True,
+    }
     with DevServer() as server, MongoClient[dict[str, Any]](server.uri) as admin:
         model = ScriptedModel()
         app = new_app(sign_up(server.uri), model)
@@ -600,7 +692,11 @@ async def test_a_store_that_does_not_answer() -> None:
             site = Site(app, model)
             assert (await site.ask("r1", "hello")).status_code == 200
             admin.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=broken)
-            answers = [await site.ask("r2", DOSE), await site.get("/sessions"), *[await site.get(p) for p in PATHS]]
+            answers = [
+                await site.ask("r2", DOSE),
+                await site.get("/sessions"),
+                *[await site.get(p) for p in PATHS],
+            ]
             admin.admin.command("configureFailPoint", "failCommand", mode="off")
             again = await site.ask("r2", DOSE)
     assert {answer.status_code for answer in answers} == {503}
@@ -613,7 +709,10 @@ async def test_a_store_that_does_not_answer() -> None:
 @pytest.mark.parametrize("where", ["memory", "server"])
 def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
     """Run as a script it drives itself through all of this, and leaves nothing behind."""
-    shown = run_program(ROOT / "examples" / "clinical_assistant" / "main.py", "memory://" if where == "memory" else uri)
+    shown = run_program(
+        ROOT / "examples" / "clinical_assistant" / "main.py",
+        "memory://" if where == "memory" else uri,
+    )
     parts = dict(zip(*[iter(re.split(r"(?m)^(?=\S)(.*):$\n", shown)[1:])] * 2, strict=True))
     titles = [title.partition(",")[0].partition(";")[0].partition(":")[0] for title in parts]
     assert titles == [
@@ -627,13 +726,22 @@ def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
     ]
     asked, foreign, again, died, at_once, pages, exports = parts.values()
     assert "-> 401 no valid token" in asked
-    assert asked.count("-> 200 'Velorin is given by mouth, 4 mg in the morning and 4 mg at night. [1]'") == 2
+    assert (
+        asked.count(
+            "-> 200 'Velorin is given by mouth, 4 mg in the morning and 4 mg at night. [1]'"
+        )
+        == 2
+    )
     assert '"tool_message_id": "' in asked
     assert re.findall(r"-> (\d+)", foreign) == ["404", "404"]
     assert "at night. [1]', from the log\n  calls of the model for it: 0\n" in again
     assert re.findall(r"-> (\d+)", died) == ["200"]
     assert re.findall(r"-> (\d+)", at_once) == ["200", "409"]
-    assert [int(ordinal) for ordinal in re.findall(r"(?m)^ +(\d+) (?:human|ai) ", pages)][-3:] == [1, 4, 5]
+    assert [int(ordinal) for ordinal in re.findall(r"(?m)^ +(\d+) (?:human|ai) ", pages)][-3:] == [
+        1,
+        4,
+        5,
+    ]
     assert "4 examples; the first: system, user, assistant, tool, assistant" in exports
     assert "r1 ada-" in exports
     assert "r7 ada-" in exports

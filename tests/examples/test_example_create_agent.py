@@ -22,5 +22,7 @@ def test_the_agent_is_shown_stubs_reads_them_back_and_answers_once(address: Any)
     assert second.splitlines()[2].startswith(f"{view}, call, result of ")
     assert "Straw keeps half of the water in the soil [2].  [calls of the model: 2]" in second
     assert third.splitlines()[1] == f"{view}, call, stub, ai, human"
-    assert again.splitlines()[1:] == ["Agent: One to two litres a day [1].  [calls of the model: 0]"]
+    assert again.splitlines()[1:] == [
+        "Agent: One to two litres a day [1].  [calls of the model: 0]"
+    ]
     assert shown.endswith("The agent's state holds 4 messages, the log 10.\n")

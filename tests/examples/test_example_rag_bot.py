@@ -52,7 +52,9 @@ def modules() -> Iterator[Any]:
         ("mongomock_motor", "run: pip install 'convstore[memory]'"),
     ],
 )
-def test_the_program_says_what_it_lacks(package: str, help_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_says_what_it_lacks(
+    package: str, help_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The program ends with one line that says how to install the missing package, without a traceback."""
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
@@ -71,7 +73,9 @@ class Bot:
         self.recorder, self.calls = recorder, list[tuple[str, list[BaseMessage]]]()
         self.config: RunnableConfig = {"configurable": {"user_id": "ada", "thread_id": new_id()}}
         self.chat = store.conversation(**self.config["configurable"])
-        self.graph = modules.graph.RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
+        self.graph = (
+            modules.graph.RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
+        )
 
     async def ask(self, question: str, message_id: str | None = None) -> dict[str, Any]:
         """Ask a question in one turn, and return the state after it."""
@@ -93,7 +97,9 @@ async def bot(modules: Any, pymongo_client: Client, database_name: str) -> Async
     """A bot on a real server."""
     recorder = modules.models.Recorder()
     models, summarizer = modules.main.models_for(recorder)
-    store = ConversationStore(pymongo_client[database_name], collection_prefix="rag_bot_", summarizer=summarizer)
+    store = ConversationStore(
+        pymongo_client[database_name], collection_prefix="rag_bot_", summarizer=summarizer
+    )
     await store.setup()
     yield Bot(modules, store, models, recorder)
     await store.close()
@@ -108,14 +114,17 @@ async def test_router_and_agent_are_shown_the_current_message_alone(bot: Bot, mo
         assert bot.shown("agent") == [SystemMessage(modules.graph.AGENT), HumanMessage(question)]
 
 
-async def test_the_final_answer_is_shown_question_and_context_and_no_history(bot: Bot, modules: Any) -> None:
+async def test_the_final_answer_is_shown_question_and_context_and_no_history(
+    bot: Bot, modules: Any
+) -> None:
     """The context is the texts that were retrieved, under their numbers; nothing of the turn before is in it."""
     await bot.ask("How many stairs are there?")
     state = await bot.ask(LOCAL)
     system, asked = bot.shown("answer")
     assert system == SystemMessage(modules.graph.SYSTEM)
     context = "\n".join(
-        f"[{each.metadata['source_id']}] {each.metadata['title']}: {each.page_content}" for each in state["documents"]
+        f"[{each.metadata['source_id']}] {each.metadata['title']}: {each.page_content}"
+        for each in state["documents"]
     )
     assert asked == HumanMessage(f"Question: {LOCAL}\n\nContext:\n{context}")
     assert "Ansel Rook, stayed in the tower" in context
@@ -123,7 +132,9 @@ async def test_the_final_answer_is_shown_question_and_context_and_no_history(bot
     assert state["messages"][-1].text.startswith("The keeper, Ansel Rook, stayed in the tower")
 
 
-async def test_the_conversational_node_alone_is_shown_history_without_tools(bot: Bot, modules: Any) -> None:
+async def test_the_conversational_node_alone_is_shown_history_without_tools(
+    bot: Bot, modules: Any
+) -> None:
     """Questions and answers of all turns in order and the current message, each once; no call and no result."""
     answers = [(await bot.ask(question))["messages"][-1].text for question in (LOCAL, WEB)]
     await bot.ask(TALK)
@@ -131,9 +142,24 @@ async def test_the_conversational_node_alone_is_shown_history_without_tools(bot:
     system, *history = bot.shown("talk")
     assert system == SystemMessage(modules.graph.SYSTEM)
     assert [message.text for message in history] == [LOCAL, answers[0], WEB, answers[1], TALK]
-    assert not any(isinstance(each, ToolMessage) or getattr(each, "tool_calls", None) for each in history)
+    assert not any(
+        isinstance(each, ToolMessage) or getattr(each, "tool_calls", None) for each in history
+    )
     logged = [message.type async for message in bot.chat.messages()]
-    assert logged == ["human", "ai", "tool", "ai", "human", "ai", "tool", "ai", "tool", "ai", "human", "ai"]
+    assert logged == [
+        "human",
+        "ai",
+        "tool",
+        "ai",
+        "human",
+        "ai",
+        "tool",
+        "ai",
+        "tool",
+        "ai",
+        "human",
+        "ai",
+    ]
 
 
 async def test_the_artifact_becomes_documents(bot: Bot, modules: Any) -> None:
@@ -143,7 +169,10 @@ async def test_the_artifact_becomes_documents(bot: Bot, modules: Any) -> None:
     assert state["documents"][0].metadata["title"] == "The great storm"
     for document in state["documents"]:
         passage = passages[document.metadata["title"]]
-        assert (document.page_content, document.metadata["chapter"]) == (passage.text, passage.chapter)
+        assert (document.page_content, document.metadata["chapter"]) == (
+            passage.text,
+            passage.chapter,
+        )
     assert (state["last_retrieval_source"], state["web_search_attempted"]) == ("local", False)
     assert state["original_query"] == LOCAL
     result = state["messages"][2]
@@ -156,7 +185,12 @@ async def test_a_search_that_finds_nothing_goes_on_to_the_web(bot: Bot) -> None:
     """Once; the code calls the tool, no model is asked, and the documents are those of the web."""
     state = await bot.ask(WEB)
     assert [role for role, _ in bot.calls] == ["router", "agent", "answer"]
-    calls = [call for each in state["messages"] if isinstance(each, AIMessage) for call in each.tool_calls]
+    calls = [
+        call
+        for each in state["messages"]
+        if isinstance(each, AIMessage)
+        for call in each.tool_calls
+    ]
     assert [(call["name"], call["args"]["query"]) for call in calls] == [
         ("retrieve_context", "cable cost railway return"),
         ("search_web", WEB),
@@ -169,15 +203,30 @@ async def test_a_search_that_finds_nothing_anywhere_ends(bot: Bot) -> None:
     """The answer is shown that nothing was found; the web is asked once."""
     state = await bot.ask(NOWHERE)
     assert bot.shown("answer")[1].text.endswith("Context:\nNothing was found.")
-    assert (state["documents"], state["last_retrieval_source"], state["web_search_attempted"]) == ([], None, True)
-    assert [message.type for message in state["messages"]] == ["human", "ai", "tool", "ai", "tool", "ai"]
+    assert (state["documents"], state["last_retrieval_source"], state["web_search_attempted"]) == (
+        [],
+        None,
+        True,
+    )
+    assert [message.type for message in state["messages"]] == [
+        "human",
+        "ai",
+        "tool",
+        "ai",
+        "tool",
+        "ai",
+    ]
 
 
 async def test_each_turn_begins_with_a_clean_state(bot: Bot) -> None:
     """Documents and messages of the turn before are gone, though a checkpointer keeps the state."""
     await bot.ask(WEB)
     state = await bot.ask(TALK)
-    assert (state["documents"], state["last_retrieval_source"], state["web_search_attempted"]) == ([], None, False)
+    assert (state["documents"], state["last_retrieval_source"], state["web_search_attempted"]) == (
+        [],
+        None,
+        False,
+    )
     asked, _ = state["messages"]
     assert asked.text == TALK
 
@@ -185,7 +234,9 @@ async def test_each_turn_begins_with_a_clean_state(bot: Bot) -> None:
 async def test_numbers_of_sources_run_through_the_conversation(bot: Bot) -> None:
     """Each turn's passages have numbers of their own, which lead to their texts."""
     first, second = await bot.ask(LOCAL), await bot.ask(WEB)
-    numbers = [each.metadata["source_id"] for state in (first, second) for each in state["documents"]]
+    numbers = [
+        each.metadata["source_id"] for state in (first, second) for each in state["documents"]
+    ]
     assert numbers == list(range(1, len(numbers) + 1))
     page = await bot.chat.get_sources(numbers)
     texts = [each.page_content for state in (first, second) for each in state["documents"]]
@@ -193,7 +244,9 @@ async def test_numbers_of_sources_run_through_the_conversation(bot: Bot) -> None
 
 
 @pytest.mark.slow
-async def test_the_summary_replaces_old_turns_and_the_log_keeps_them(bot: Bot, modules: Any) -> None:
+async def test_the_summary_replaces_old_turns_and_the_log_keeps_them(
+    bot: Bot, modules: Any
+) -> None:
     """The summarizer is shown turns, the conversational node its summary in their place, and nothing is lost."""
     for question in modules.main.QUESTIONS[:-1]:
         await bot.ask(question)
@@ -223,7 +276,9 @@ def test_bm25_finds_every_passage_by_its_own_words(modules: Any) -> None:
     library = modules.graph.Library(modules.corpus.HANDBOOK)
     assert len(modules.corpus.HANDBOOK) == 40
     for passage in modules.corpus.HANDBOOK:
-        assert passage in library.search(f"{passage.title} {passage.text.split('.')[0]}"), passage.title
+        assert passage in library.search(f"{passage.title} {passage.text.split('.')[0]}"), (
+            passage.title
+        )
     assert library.search("zebra opera") == library.search("") == []
 
 
@@ -236,9 +291,14 @@ def test_the_transcript_can_be_followed(address: Any) -> None:
     assert [turn.splitlines()[0] for turn in turns][3] == TALK
     for turn in turns:
         assert "  router is shown: system, question\n" in turn
-        assert ("talk is shown: system" in turn) == ("answer is shown: system, question with context" not in turn)
+        assert ("talk is shown: system" in turn) == (
+            "answer is shown: system, question with context" not in turn
+        )
     assert "  found, nowhere: nothing\n  found, web: [4] Cable railway fares\n" in turns[2]
-    assert "> web_fallback > tools > process_tool_output > final_answer > append > summarization\n" in turns[2]
+    assert (
+        "> web_fallback > tools > process_tool_output > final_answer > append > summarization\n"
+        in turns[2]
+    )
     assert "  summarizer is shown: system, turns to summarise\n" in shown
     assert "  talk is shown: system, summary, question, answer" in turns[7]
     assert "Your first question was: How does the float drive the drum?" in turns[7]

@@ -41,15 +41,29 @@ def run_example(name: str, *arguments: str, **variables: str) -> str:
 def test_every_example_is_run_here() -> None:
     """A new example gets a test."""
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
-    programs = {"agent_loop", "agent_service", "create_agent", "fastapi_chat", "langgraph_summaries", "openai_loop"}
-    assert names == {f"{name}.py" for name in (*programs, "quickstart", "scripted_sdk", "two_providers")}
+    programs = {
+        "agent_loop",
+        "agent_service",
+        "create_agent",
+        "fastapi_chat",
+        "langgraph_summaries",
+        "openai_loop",
+    }
+    assert names == {
+        f"{name}.py" for name in (*programs, "quickstart", "scripted_sdk", "two_providers")
+    }
     folders = {path.parent.name for path in (ROOT / "examples").glob("*/*.py")}
-    tested = {path.stem.removeprefix("test_example_") for path in (ROOT / "tests").rglob("test_example_*.py")}
+    tested = {
+        path.stem.removeprefix("test_example_")
+        for path in (ROOT / "tests").rglob("test_example_*.py")
+    }
     assert folders == tested - {path.stem for path in (ROOT / "examples").glob("*.py")}
 
 
 PROGRAMS = [
-    path for path in sorted((ROOT / "examples").rglob("*.py")) if "__main__" in path.read_text(encoding="utf-8")
+    path
+    for path in sorted((ROOT / "examples").rglob("*.py"))
+    if "__main__" in path.read_text(encoding="utf-8")
 ]
 
 
@@ -59,7 +73,9 @@ def test_every_example_is_a_program_of_its_own(path: Any) -> None:
     """In a process that has imported nothing else, and where convstore is not installed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, str(path), "memory://"]
-    ended = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False)  # noqa: S603 - our own code
+    ended = subprocess.run(  # noqa: S603
+        command, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout
 
@@ -122,7 +138,9 @@ def test_an_agent_is_a_service(address: str) -> None:
     """
     shown = run_example("agent_service.py", address)
     assert shown.splitlines()[3:6] == ["stopped: True", "kept what was said: True", "waits: True"]
-    assert f"```text\n{shown}```\n" in (ROOT / "docs" / "agent-service.md").read_text(encoding="utf-8")
+    assert f"```text\n{shown}```\n" in (ROOT / "docs" / "agent-service.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.slow
@@ -162,11 +180,19 @@ def test_a_conversation_changes_its_provider_and_comes_back(address: str) -> Non
     assert "Looked at 10, 11." in second
     assert "came back to it: ['reasoning', 'reasoning']" in second
     assert "Looked at 12." in third
-    assert "Messages 2-12 are shown as: human, ai, tool. Read so far: day 1 fog, day 2 gale from the west" in third
-    assert "The log keeps all 31 messages, with the reasoning of both: {'anthropic': 12, 'openai': 3}." in third
+    assert (
+        "Messages 2-12 are shown as: human, ai, tool. Read so far: day 1 fog, day 2 gale from the west"
+        in third
+    )
+    assert (
+        "The log keeps all 31 messages, with the reasoning of both: {'anthropic': 12, 'openai': 3}."
+        in third
+    )
 
 
 @pytest.mark.slow
 def test_the_address_may_come_from_the_environment(server_address: str) -> None:
     """MONGODB_URI does what the argument does."""
-    assert "Equal to what was appended: True" in run_example("quickstart.py", MONGODB_URI=server_address)
+    assert "Equal to what was appended: True" in run_example(
+        "quickstart.py", MONGODB_URI=server_address
+    )

@@ -35,7 +35,9 @@ async def test_whole_replies_are_appended_as_they_are(sdk: Any) -> None:
     reply = await client.chat.completions.create(model="gpt-5", messages=ASKED, tools=[])
     [message] = normalize_messages(reply)
     assert isinstance(message, AIMessage)
-    assert message.tool_calls == [{"name": "search", "args": {"q": "orcas"}, "id": "call_1_0", "type": "tool_call"}]
+    assert message.tool_calls == [
+        {"name": "search", "args": {"q": "orcas"}, "id": "call_1_0", "type": "tool_call"}
+    ]
     assert message.response_metadata["finish_reason"] == "tool_calls"
     called = reply.choices[0].message.tool_calls[0]
     result = {"role": "tool", "tool_call_id": called.id, "content": "fish"}
@@ -46,8 +48,16 @@ async def test_whole_replies_are_appended_as_they_are(sdk: Any) -> None:
 
 async def test_a_stream_says_the_same_in_pieces(sdk: Any) -> None:
     """Texts by the word, arguments in parts, at the end the reason."""
-    pieces = [piece async for piece in await sdk.client(lambda _: "They eat fish.").create(messages=ASKED, stream=True)]
-    assert "".join(getattr(piece.choices[0].delta, "content", "") for piece in pieces) == "They eat fish."
+    pieces = [
+        piece
+        async for piece in await sdk.client(lambda _: "They eat fish.").create(
+            messages=ASKED, stream=True
+        )
+    ]
+    assert (
+        "".join(getattr(piece.choices[0].delta, "content", "") for piece in pieces)
+        == "They eat fish."
+    )
     assert pieces[-1].choices[0].finish_reason == "stop"
     calls = [piece async for piece in await sdk.client(script).create(messages=ASKED, stream=True)]
     parts = [part for piece in calls for part in getattr(piece.choices[0].delta, "tool_calls", ())]
@@ -59,4 +69,6 @@ async def test_a_call_without_its_result_is_refused(sdk: Any) -> None:
     """In OpenAI's words."""
     call = sdk.call_of("search", {}, id_="c")
     with pytest.raises(ValueError, match="did not have response messages: c"):
-        await sdk.client(script).create(messages=[{"role": "assistant", "tool_calls": [call]}, *ASKED])
+        await sdk.client(script).create(
+            messages=[{"role": "assistant", "tool_calls": [call]}, *ASKED]
+        )

@@ -32,5 +32,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True
     if is_installed(package) or os.environ.get("CONVSTORE_FRAMEWORKS"):
         return None
-    print(f"left out: the tests in {collection_path.name} need {package}: pip install -e '.[frameworks]'")  # noqa: T201
+    print(  # noqa: T201
+        f"left out: the tests in {collection_path.name} need {package}: pip install -e '.[frameworks]'"
+    )
     return True

@@ -83,10 +83,17 @@ async def test_an_agent_makes_another_answer(store: ConversationStore) -> None:
         await agent.ainvoke(asked, context=chat.scope)
         assert turn.answer is not None
         assert turn.answer.text == "They do."
-    assert [message.message.type for message in await chat.list_messages()] == ["human", "ai", "tool", "ai"]
+    assert [message.message.type for message in await chat.list_messages()] == [
+        "human",
+        "ai",
+        "tool",
+        "ai",
+    ]
 
 
-async def test_an_agent_whose_turn_was_taken_writes_nothing(store: ConversationStore, database: Any) -> None:
+async def test_an_agent_whose_turn_was_taken_writes_nothing(
+    store: ConversationStore, database: Any
+) -> None:
     """An agent whose turn was taken by another worker raises TurnLostError and writes nothing."""
     later = Clock(now=lambda: datetime.now(UTC) + timedelta(seconds=31))
     chat = _chat(store)
@@ -131,7 +138,9 @@ def _graph(store: ConversationStore, *replies: str, append_first: bool = False) 
 @pytest.mark.costly
 @pytest.mark.parametrize("own_id", [None, "other"])
 @pytest.mark.parametrize("kind", ["agent", "graph"])
-async def test_a_question_gets_the_id_of_the_turn(store: ConversationStore, kind: str, own_id: str | None) -> None:
+async def test_a_question_gets_the_id_of_the_turn(
+    store: ConversationStore, kind: str, own_id: str | None
+) -> None:
     """Without it the log would have the question twice, and the turn no answer."""
     chat = _chat(store)
     asked = {"messages": [HumanMessage("Do seals sleep?", id=own_id)]}
@@ -139,7 +148,9 @@ async def test_a_question_gets_the_id_of_the_turn(store: ConversationStore, kind
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         result = await run.ainvoke(asked, {"configurable": chat.scope})
         assert turn.answer is not None
-        assert [message.id for message in result["messages"]] == [message.id for message in turn.messages]
+        assert [message.id for message in result["messages"]] == [
+            message.id for message in turn.messages
+        ]
     assert [message.type async for message in chat.messages()].count("human") == 1
 
 
@@ -148,7 +159,9 @@ async def test_another_question_in_a_turn_is_refused(store: ConversationStore) -
     chat = _chat(store)
     async with await chat.turn("r1", human="Do seals sleep?"):
         with pytest.raises(ContentConflictError):
-            await _agent(store).ainvoke({"messages": [("user", "Do orcas?")]}, {"configurable": chat.scope})
+            await _agent(store).ainvoke(
+                {"messages": [("user", "Do orcas?")]}, {"configurable": chat.scope}
+            )
     assert (await chat.info()).message_count == 1
 
 
@@ -163,9 +176,14 @@ async def test_a_graph_in_a_tool_works_below_the_call(store: ConversationStore) 
 
     call = {"name": "ask", "args": {"question": "When?"}, "id": "call_1"}
     said = iter([AIMessage("", id="ai-1", tool_calls=[call]), AIMessage("Sow in May.")])
-    outer: Any = create_agent(Model(messages=said), [ask], middleware=[ConversationMiddleware(store)])
+    outer: Any = create_agent(
+        Model(messages=said), [ask], middleware=[ConversationMiddleware(store)]
+    )
     await outer.ainvoke({"messages": [("user", "Plan.")]}, {"configurable": chat.scope})
-    assert [message.text async for message in chat.child("ai-1", "call_1").messages()] == ["When?", "In May."]
+    assert [message.text async for message in chat.child("ai-1", "call_1").messages()] == [
+        "When?",
+        "In May.",
+    ]
     assert (await chat.info()).message_count == 4
 
 
@@ -176,9 +194,15 @@ async def test_a_late_reply_of_a_graph_names_its_question(store: ConversationSto
     state: Any = {"messages": [HumanMessage("One?", id="q1")]}
     await node.ainvoke(state, config)
     await chat.append(HumanMessage("Two?", id="q2"))
-    state = {"messages": [*state["messages"], AIMessage("First.", id="a1")], "convstore_logged": ["q1"]}
+    state = {
+        "messages": [*state["messages"], AIMessage("First.", id="a1")],
+        "convstore_logged": ["q1"],
+    }
     await node.ainvoke(state, config)
-    assert [[message.id for message in turn.messages] async for turn in chat.turns()] == [["q1", "a1"], ["q2"]]
+    assert [[message.id for message in turn.messages] async for turn in chat.turns()] == [
+        ["q1", "a1"],
+        ["q2"],
+    ]
     for id_, found in (("q1", "a1"), ("q2", None)):
         state = {"messages": [message for message in await log_of(chat) if message.id == id_]}
         state |= await load_node(store).ainvoke(state, config)
@@ -207,7 +231,9 @@ async def test_a_run_that_outlives_its_session_appends_nothing(store: Conversati
         await left.wait()
         return f"{words}: found"
 
-    said = iter([AIMessage("", tool_calls=[{"name": "slow", "args": {"words": "seals"}, "id": "call_1"}])])
+    said = iter(
+        [AIMessage("", tool_calls=[{"name": "slow", "args": {"words": "seals"}, "id": "call_1"}])]
+    )
     agent = create_agent(Model(messages=said), [slow], middleware=[ConversationMiddleware(store)])
     async with await chat.turn("r1", human="Do seals sleep?"):
         asked: Any = {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
@@ -219,13 +245,19 @@ async def test_a_run_that_outlives_its_session_appends_nothing(store: Conversati
     assert [message.type for message in await log_of(chat)] == ["human", "ai"]
     # What the caller does itself after a session is an append like any other.
     once_more = create_agent(
-        Model(messages=iter([AIMessage("They do.")])), [search], middleware=[ConversationMiddleware(store)]
+        Model(messages=iter([AIMessage("They do.")])),
+        [search],
+        middleware=[ConversationMiddleware(store)],
     )
     await once_more.ainvoke(asked, {"configurable": chat.scope})
     again = create_agent(
-        Model(messages=iter([AIMessage("They do.")])), [search], middleware=[ConversationMiddleware(store)]
+        Model(messages=iter([AIMessage("They do.")])),
+        [search],
+        middleware=[ConversationMiddleware(store)],
     )
-    await again.ainvoke({"messages": [HumanMessage("And whales?", id="r2")]}, {"configurable": chat.scope})
+    await again.ainvoke(
+        {"messages": [HumanMessage("And whales?", id="r2")]}, {"configurable": chat.scope}
+    )
     assert (await log_of(chat))[-1].text == "They do."
 
 
@@ -244,7 +276,9 @@ def _librarian(store: ConversationStore, model: Model, background: list[Any] | N
 
     call = {"name": "ask_librarian", "args": {"words": "seals"}, "id": "call_1"}
     said = iter([AIMessage("", tool_calls=[call]), AIMessage("I will see.")])
-    return create_agent(Model(messages=said), [ask_librarian], middleware=[ConversationMiddleware(store)])
+    return create_agent(
+        Model(messages=said), [ask_librarian], middleware=[ConversationMiddleware(store)]
+    )
 
 
 class SlowModel(Model):
@@ -272,18 +306,28 @@ async def test_a_stop_ends_the_model_s_call_of_a_sub_agent(store: ConversationSt
         agent = _librarian(store, SlowModel(messages=iter([AIMessage("They do.")])))
         with pytest.raises(TurnClosedError):
             await asyncio.wait_for(
-                agent.ainvoke({"messages": [HumanMessage("Do seals sleep?")]}, context=chat.scope), 10
+                agent.ainvoke({"messages": [HumanMessage("Do seals sleep?")]}, context=chat.scope),
+                10,
             )
     await stopping
     assert turn.is_stopped
     [child] = await chat.children()
-    assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals"]
+    assert [message.text for message in await log_of(store.conversation(**child.scope))] == [
+        "seals"
+    ]
 
 
 @pytest.mark.slow
-async def test_a_sub_agent_that_outlives_the_session_appends_nothing(store: ConversationStore) -> None:
+async def test_a_sub_agent_that_outlives_the_session_appends_nothing(
+    store: ConversationStore,
+) -> None:
     """Its model's call ends with the session of its caller, and a later one is not made."""
-    chat, SlowModel.begun, SlowModel.let, background = _chat(store), asyncio.Event(), asyncio.Event(), list[Any]()
+    chat, SlowModel.begun, SlowModel.let, background = (
+        _chat(store),
+        asyncio.Event(),
+        asyncio.Event(),
+        list[Any](),
+    )
     async with await chat.turn("r1", human="Do seals sleep?"):
         agent = _librarian(store, SlowModel(messages=iter([AIMessage("They do.")])), background)
         await agent.ainvoke({"messages": [HumanMessage("Do seals sleep?")]}, context=chat.scope)
@@ -291,17 +335,23 @@ async def test_a_sub_agent_that_outlives_the_session_appends_nothing(store: Conv
     with pytest.raises(TurnLostError):
         await asyncio.wait_for(background[0], 10)
     [child] = await chat.children()
-    assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals"]
+    assert [message.text for message in await log_of(store.conversation(**child.scope))] == [
+        "seals"
+    ]
 
 
-async def test_a_task_that_outlives_a_session_asks_sub_agents_about_another_question(store: ConversationStore) -> None:
+async def test_a_task_that_outlives_a_session_asks_sub_agents_about_another_question(
+    store: ConversationStore,
+) -> None:
     """Its context has the session that was left, whose turn is not the one that it works on."""
     chat, left = _chat(store), asyncio.Event()
     agent = _librarian(store, Model(messages=iter([AIMessage("They do.")])))
 
     async def later() -> Any:
         await left.wait()
-        return await agent.ainvoke({"messages": [HumanMessage("And whales?", id="r2")]}, context=chat.scope)
+        return await agent.ainvoke(
+            {"messages": [HumanMessage("And whales?", id="r2")]}, context=chat.scope
+        )
 
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         task = asyncio.ensure_future(later())
@@ -309,7 +359,10 @@ async def test_a_task_that_outlives_a_session_asks_sub_agents_about_another_ques
     left.set()
     assert (await task)["messages"][-1].text == "I will see."
     [child] = await chat.children()
-    assert [message.text for message in await log_of(store.conversation(**child.scope))] == ["seals", "They do."]
+    assert [message.text for message in await log_of(store.conversation(**child.scope))] == [
+        "seals",
+        "They do.",
+    ]
 
 
 async def _graph_that_answers(store: ConversationStore, answer: Any) -> Any:

@@ -23,7 +23,12 @@ from scripted_agents import log_of
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.conversation import Conversation
-from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError, SyncUnsupportedError
+from convstore.exceptions import (
+    ContentConflictError,
+    InvalidInputError,
+    InvalidScopeError,
+    SyncUnsupportedError,
+)
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories, with_message_history
 from convstore.testing.samples import new_id, rag_turn, same_messages
 
@@ -60,7 +65,11 @@ class Parrot(GenericFakeChatModel):
 
 def parrot(*answers: AIMessage | str) -> BaseChatModel:
     """A model that gives these answers."""
-    return Parrot(messages=iter(AIMessage(answer) if isinstance(answer, str) else answer for answer in answers))
+    return Parrot(
+        messages=iter(
+            AIMessage(answer) if isinstance(answer, str) else answer for answer in answers
+        )
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -82,7 +91,12 @@ async def test_what_is_added_is_in_the_log(chat: Conversation) -> None:
     await asyncio.to_thread(history.add_user_message, "Hi")
     await asyncio.to_thread(history.add_ai_message, "Hello")
     await asyncio.to_thread(history.add_message, HumanMessage("Bye"))
-    assert texts_of(await log_of(chat)) == ["system: Be brief.", "human: Hi", "ai: Hello", "human: Bye"]
+    assert texts_of(await log_of(chat)) == [
+        "system: Be brief.",
+        "human: Hi",
+        "ai: Hello",
+        "human: Bye",
+    ]
 
 
 async def test_the_same_objects_again_add_nothing(chat: Conversation) -> None:
@@ -93,11 +107,18 @@ async def test_the_same_objects_again_add_nothing(chat: Conversation) -> None:
     assert texts_of(await log_of(chat)) == ["human: Hi", "ai: Hello"]
 
 
-@pytest.mark.parametrize("policy", [HistoryPolicy(), HistoryPolicy(max_turns=1), HistoryPolicy(view="conversation")])
+@pytest.mark.parametrize(
+    "policy", [HistoryPolicy(), HistoryPolicy(max_turns=1), HistoryPolicy(view="conversation")]
+)
 async def test_a_view_that_comes_back_is_not_appended(chat: Conversation, policy: Any) -> None:
     """Stubs, the note and results that stand for missing ones never get into the log; what is new does."""
     lone = AIMessage("", id=new_id(), tool_calls=[{"name": "search", "args": {}, "id": "lone"}])
-    before = [*rag_turn("Where are whales?"), HumanMessage("?", id=new_id()), lone, HumanMessage("!", id=new_id())]
+    before = [
+        *rag_turn("Where are whales?"),
+        HumanMessage("?", id=new_id()),
+        lone,
+        HumanMessage("!", id=new_id()),
+    ]
     await chat.append(before)
     history = ChatMessageHistory(chat, policy)
     view = await history.aget_messages()
@@ -171,18 +192,24 @@ async def test_sync_calls_work_inside_a_running_loop(chat: Conversation) -> None
 async def test_sync_calls_on_a_foreign_client_say_what_to_do(server_uri: str) -> None:
     """On a store that works on the caller's client each sync method names `connect` and the async method."""
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
-        history = ChatMessageHistory(ConversationStore(client["none"]).conversation(user_id="a", thread_id="t"))
+        history = ChatMessageHistory(
+            ConversationStore(client["none"]).conversation(user_id="a", thread_id="t")
+        )
         calls = {
             "aget_messages": lambda: history.messages,
             "aadd_messages": lambda: history.add_messages([HumanMessage("Hi")]),
             "aclear": history.clear,
         }
         for name, call in calls.items():
-            with pytest.raises(SyncUnsupportedError, match=rf"await history\.{name}.*ConversationStore\.connect"):
+            with pytest.raises(
+                SyncUnsupportedError, match=rf"await history\.{name}.*ConversationStore\.connect"
+            ):
                 call()
 
 
-@pytest.mark.parametrize("wrong", [{"chat": "ada"}, {"policy": {"max_turns": 1}}, {"clear": "forget"}])
+@pytest.mark.parametrize(
+    "wrong", [{"chat": "ada"}, {"policy": {"max_turns": 1}}, {"clear": "forget"}]
+)
 async def test_nonsense_is_refused(chat: Conversation, wrong: dict[str, Any]) -> None:
     """Arguments of other types are refused when the history is made."""
     with pytest.raises(InvalidInputError):
@@ -193,7 +220,9 @@ async def test_nonsense_is_refused(chat: Conversation, wrong: dict[str, Any]) ->
 # Around chains
 
 
-async def test_a_chain_is_given_the_view_and_appends(store: ConversationStore, chat: Conversation) -> None:
+async def test_a_chain_is_given_the_view_and_appends(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """With a prompt and a key for the history, each run sees the runs before it, async and sync."""
     shown: list[list[str]] = []
 
@@ -201,7 +230,9 @@ async def test_a_chain_is_given_the_view_and_appends(store: ConversationStore, c
         shown.append(texts_of(value.to_messages()))
         return value
 
-    prompt = ChatPromptTemplate([("system", "Be brief."), MessagesPlaceholder("history"), ("human", "{question}")])
+    prompt = ChatPromptTemplate(
+        [("system", "Be brief."), MessagesPlaceholder("history"), ("human", "{question}")]
+    )
     chain = with_message_history(
         prompt | RunnableLambda(watch) | parrot("One.", "Two.", "Three."),
         store,
@@ -216,26 +247,39 @@ async def test_a_chain_is_given_the_view_and_appends(store: ConversationStore, c
     assert texts_of(await log_of(chat)) == [*asked, "ai: Three."]
 
 
-async def test_a_bare_model_is_given_the_view_and_appends(store: ConversationStore, chat: Conversation) -> None:
+async def test_a_bare_model_is_given_the_view_and_appends(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """With messages in and a message out, the view in front of the input is not appended again."""
     await chat.append(rag_turn("Where are whales?"))
     chain = with_message_history(parrot("Hello", "Bye"), store)
     await chain.ainvoke([HumanMessage("Hi")], config_of(chat))
     await chain.ainvoke([HumanMessage("That is all", id="mine")], config_of(chat))
-    assert texts_of(await log_of(chat))[4:] == ["human: Hi", "ai: Hello", "human: That is all", "ai: Bye"]
+    assert texts_of(await log_of(chat))[4:] == [
+        "human: Hi",
+        "ai: Hello",
+        "human: That is all",
+        "ai: Bye",
+    ]
 
 
-async def test_an_answer_has_the_stamp_of_its_view(store: ConversationStore, chat: Conversation) -> None:
+async def test_an_answer_has_the_stamp_of_its_view(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """An answer has the stamp of its view. view_at() reports it as adapted, since the question came with the answer."""
     await chat.append(rag_turn("Where are whales?"))
     history = await chat.load_history()
-    await with_message_history(parrot("Hello"), store).ainvoke([HumanMessage("Hi")], config_of(chat))
+    await with_message_history(parrot("Hello"), store).ainvoke(
+        [HumanMessage("Hi")], config_of(chat)
+    )
     *_, answer = await chat.list_messages()
     past = await chat.view_at(answer.stamp)
     assert (past.match, past.difference, past.messages) == ("differs", "adapted", history.messages)
 
 
-async def test_nothing_is_lost_when_others_append_meanwhile(store: ConversationStore, chat: Conversation) -> None:
+async def test_nothing_is_lost_when_others_append_meanwhile(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """A run appends its own messages, whatever was appended to the conversation while it ran."""
     await chat.append([HumanMessage("Hi"), AIMessage("Hello")])
 
@@ -245,7 +289,12 @@ async def test_nothing_is_lost_when_others_append_meanwhile(store: ConversationS
 
     chain = with_message_history(RunnableLambda(answer), store)
     await chain.ainvoke([HumanMessage("question")], config_of(chat))
-    assert texts_of(await log_of(chat))[2:] == ["human: elsewhere", "ai: there", "human: question", "ai: mine"]
+    assert texts_of(await log_of(chat))[2:] == [
+        "human: elsewhere",
+        "ai: there",
+        "human: question",
+        "ai: mine",
+    ]
 
 
 @pytest.mark.costly
@@ -260,9 +309,14 @@ async def test_an_agent_whose_output_repeats_its_input(
         """Search."""
         return "found " * 200, [("text " * 200, {"title": query})]
 
-    calls = [AIMessage("", tool_calls=[{"name": "search", "args": {"query": "x"}, "id": f"c{n}"}]) for n in range(2)]
+    calls = [
+        AIMessage("", tool_calls=[{"name": "search", "args": {"query": "x"}, "id": f"c{n}"}])
+        for n in range(2)
+    ]
     agent = create_agent(parrot(calls[0], "One.", calls[1], "Two."), [search])
-    chain = with_message_history(agent, store, input_messages_key="messages", output_messages_key="messages")
+    chain = with_message_history(
+        agent, store, input_messages_key="messages", output_messages_key="messages"
+    )
     for number in range(2):
         question = HumanMessage(f"Question {number}", id=given and f"{given}-{number}")
         await chain.ainvoke({"messages": [question]}, config_of(chat))
@@ -272,7 +326,9 @@ async def test_an_agent_whose_output_repeats_its_input(
     assert all(message.artifact for message in log if isinstance(message, ToolMessage))
 
 
-async def test_a_stream_is_still_a_stream_and_is_appended(store: ConversationStore, chat: Conversation) -> None:
+async def test_a_stream_is_still_a_stream_and_is_appended(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """Chunks come one by one; the whole message is in the log at the end."""
     chain = with_message_history(parrot("one two three"), store)
     chunks = [chunk.text async for chunk in chain.astream([HumanMessage("count")], config_of(chat))]
@@ -297,15 +353,31 @@ async def test_a_run_that_can_not_be_appended_fails(
 @pytest.mark.slow
 async def test_two_conversations_do_not_mix(store: ConversationStore) -> None:
     """Each run works on the conversation that its configuration names, also when runs of several overlap."""
-    chain = with_message_history(RunnableLambda(lambda messages: AIMessage(f"{len(messages)}")), store)
-    chats = [store.conversation(user_id=user, thread_id=new_id()) for user in ("ada", "bob", "eve") for _ in range(3)]
+    chain = with_message_history(
+        RunnableLambda(lambda messages: AIMessage(f"{len(messages)}")), store
+    )
+    chats = [
+        store.conversation(user_id=user, thread_id=new_id())
+        for user in ("ada", "bob", "eve")
+        for _ in range(3)
+    ]
     for _ in range(3):
         await asyncio.gather(
-            *(chain.ainvoke([HumanMessage(str(conversation.scope))], config_of(conversation)) for conversation in chats)
+            *(
+                chain.ainvoke([HumanMessage(str(conversation.scope))], config_of(conversation))
+                for conversation in chats
+            )
         )
     for chat in chats:
         question = f"human: {chat.scope}"
-        assert texts_of(await log_of(chat)) == [question, "ai: 1", question, "ai: 3", question, "ai: 5"]
+        assert texts_of(await log_of(chat)) == [
+            question,
+            "ai: 1",
+            question,
+            "ai: 3",
+            question,
+            "ai: 5",
+        ]
 
 
 async def test_the_user_may_be_fixed(store: ConversationStore, chat: Conversation) -> None:
@@ -326,11 +398,15 @@ async def test_a_whole_scope_may_be_fixed(store: ConversationStore, chat: Conver
 
 
 @pytest.mark.parametrize("value", [{"$ne": ""}, "", "x" * 600, "\ud800", None])
-async def test_hostile_session_ids_are_refused(store: ConversationStore, value: dict[str, Any] | str | None) -> None:
+async def test_hostile_session_ids_are_refused(
+    store: ConversationStore, value: dict[str, Any] | str | None
+) -> None:
     """An invalid scope value is refused before anything is read."""
     chain = with_message_history(parrot("Hello"), store)
     with pytest.raises(InvalidScopeError):
-        await chain.ainvoke([HumanMessage("Hi")], {"configurable": {"user_id": value, "thread_id": "t"}})
+        await chain.ainvoke(
+            [HumanMessage("Hi")], {"configurable": {"user_id": value, "thread_id": "t"}}
+        )
 
 
 async def test_a_fixed_value_can_not_be_overridden(store: ConversationStore) -> None:
@@ -343,14 +419,18 @@ async def test_a_fixed_value_can_not_be_overridden(store: ConversationStore) -> 
         SessionHistories(store, scope={"nobody": "x"})
 
 
-async def test_a_run_that_fails_appends_nothing(store: ConversationStore, chat: Conversation) -> None:
+async def test_a_run_that_fails_appends_nothing(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """Input and output are appended together, so there is no question without its answer."""
 
     def fail(_messages: Any) -> AIMessage:
         raise RuntimeError(uuid.uuid4().hex)
 
     with pytest.raises(RuntimeError):
-        await with_message_history(RunnableLambda(fail), store).ainvoke([HumanMessage("Hi")], config_of(chat))
+        await with_message_history(RunnableLambda(fail), store).ainvoke(
+            [HumanMessage("Hi")], config_of(chat)
+        )
     assert await log_of(chat) == []
 
 
@@ -378,7 +458,9 @@ async def test_messages_that_come_back_are_read_in_pages(
     store = ConversationStore(client[database_name])
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id=new_id())
-    await chat.append([*rag_turn("What about seals?"), *(HumanMessage(f"q{number}") for number in range(150))])
+    await chat.append(
+        [*rag_turn("What about seals?"), *(HumanMessage(f"q{number}") for number in range(150))]
+    )
     view = (await chat.load_history(HistoryPolicy(max_tokens=None))).messages
     commands.reset()
     await ChatMessageHistory(chat).aadd_messages([*view, AIMessage("new")])
@@ -394,10 +476,16 @@ async def test_a_history_of_a_run_shows_what_was_done_to_it(
     [history] = [SessionHistories(store)(**chat.scope)]
 
     async def do(name: str, *values: Any) -> None:
-        await (asyncio.to_thread(getattr(history, name), *values) if is_sync else getattr(history, f"a{name}")(*values))
+        await (
+            asyncio.to_thread(getattr(history, name), *values)
+            if is_sync
+            else getattr(history, f"a{name}")(*values)
+        )
 
     async def shown() -> list[BaseMessage]:
-        return await (asyncio.to_thread(lambda: history.messages) if is_sync else history.aget_messages())
+        return await (
+            asyncio.to_thread(lambda: history.messages) if is_sync else history.aget_messages()
+        )
 
     (await shown()).append(HumanMessage("not said"))
     assert await shown() == []

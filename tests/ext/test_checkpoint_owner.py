@@ -23,7 +23,9 @@ from convstore.ext.langgraph import ConversationState, append_node, load_node
 from convstore.values.checkpoints import OWNER
 
 
-def agent_of(store: ConversationStore, saver: Any, *replies: Any) -> tuple[Any, ScriptedModel, list[int]]:
+def agent_of(
+    store: ConversationStore, saver: Any, *replies: Any
+) -> tuple[Any, ScriptedModel, list[int]]:
     """An agent with a tool that a person approves, its model, and the calls of the tool."""
     done: list[int] = []
 
@@ -43,9 +45,13 @@ def run_of(user: str, scope: dict[str, str]) -> Any:
     return {"configurable": {"user_id": user, "thread_id": scope["thread_id"]}}
 
 
-async def test_another_user_with_the_same_thread_id_is_refused(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_another_user_with_the_same_thread_id_is_refused(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The run ends before the model is asked; neither user is shown anything of the other, then or later."""
-    agent, model, _ = agent_of(store, InMemorySaver(), AIMessage("Hello."), AIMessage("Hello again."))
+    agent, model, _ = agent_of(
+        store, InMemorySaver(), AIMessage("Hello."), AIMessage("Hello again.")
+    )
     await agent.ainvoke({"messages": [HumanMessage("My secret.")]}, run_of("ada", scope))
     with pytest.raises(InvalidScopeError, match="thread_id"):
         await agent.ainvoke({"messages": [HumanMessage("Hi.")]}, run_of("bob", scope))
@@ -58,10 +64,16 @@ async def test_another_user_with_the_same_thread_id_is_refused(store: Conversati
     assert [message.text for message in await log_of(chat)] == log
 
 
-async def test_nobody_decides_about_a_call_of_another_user(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_nobody_decides_about_a_call_of_another_user(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A run that waits is resumed in its own scope only; the tool runs once, for the one who asked."""
-    agent, _, done = agent_of(store, InMemorySaver(), calls("refund", euros=900), AIMessage("Done."))
-    assert "__interrupt__" in await agent.ainvoke({"messages": [HumanMessage("Pay.")]}, run_of("ada", scope))
+    agent, _, done = agent_of(
+        store, InMemorySaver(), calls("refund", euros=900), AIMessage("Done.")
+    )
+    assert "__interrupt__" in await agent.ainvoke(
+        {"messages": [HumanMessage("Pay.")]}, run_of("ada", scope)
+    )
     approved: Any = Command(resume={"decisions": [{"type": "approve"}]})
     with pytest.raises(InvalidScopeError, match="thread_id"):
         await agent.ainvoke(approved, run_of("bob", scope))
@@ -69,7 +81,9 @@ async def test_nobody_decides_about_a_call_of_another_user(store: ConversationSt
     assert await log_of(store.conversation(user_id="bob", thread_id=scope["thread_id"])) == []
 
 
-async def test_a_graph_takes_no_other_user_s_state(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_graph_takes_no_other_user_s_state(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A question and a resume of another user end before the model is asked, and nothing is logged for him."""
     load, shown = load_node(store), list[list[str]]()
 
@@ -93,7 +107,9 @@ async def test_a_graph_takes_no_other_user_s_state(store: ConversationStore, sco
     assert await log_of(store.conversation(user_id="bob", thread_id=scope["thread_id"])) == []
 
 
-async def test_an_input_does_not_make_a_state_another_user_s(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_an_input_does_not_make_a_state_another_user_s(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A client that writes all of the input cannot name itself the owner of a checkpoint."""
     graph = StateGraph(ConversationState)
     graph.add_node("load", load_node(store))

@@ -34,11 +34,15 @@ def search_blocks(query: str = "") -> list[dict[str, str]]:
     return [{"type": "text", "text": LARGE}]
 
 
-def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel]:
+def make_agent(
+    store: ConversationStore, replies: list[Any], **options: Any
+) -> tuple[Any, ScriptedModel]:
     """A deep agent with nothing set but the store."""
     model = ScriptedModel(replies=replies)
     middleware = [*options.pop("beside", ()), ConversationMiddleware(store)]
-    return create_deep_agent(model, [search, search_blocks], middleware=middleware, **options), model
+    return create_deep_agent(
+        model, [search, search_blocks], middleware=middleware, **options
+    ), model
 
 
 async def ask(agent: Any, scope: dict[str, str], text: str, id_: str | None = None) -> Any:
@@ -70,7 +74,9 @@ async def test_a_large_result_is_whole_in_the_log(
     assert len(await log_of(chat)) == 6
 
 
-async def test_a_large_question_is_whole_in_the_log(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_large_question_is_whole_in_the_log(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Though the middleware is shown its preview only."""
     large = LARGE * 2
     agent, model = make_agent(store, [calls("search"), AIMessage("Tides."), AIMessage("Bye.")])
@@ -83,7 +89,9 @@ async def test_a_large_question_is_whole_in_the_log(store: ConversationStore, sc
 
 
 @pytest.mark.slow
-def test_a_sync_agent_does_the_same(server_uri: str, database_name: str, scope: dict[str, str]) -> None:
+def test_a_sync_agent_does_the_same(
+    server_uri: str, database_name: str, scope: dict[str, str]
+) -> None:
     """On the store's own client."""
 
     async def main() -> None:
@@ -99,9 +107,13 @@ def test_a_sync_agent_does_the_same(server_uri: str, database_name: str, scope: 
     asyncio.run(main())
 
 
-async def test_without_its_files_the_model_is_shown_all(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_without_its_files_the_model_is_shown_all(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The setting that the error names."""
-    files = FilesystemMiddleware(tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None)
+    files = FilesystemMiddleware(
+        tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None
+    )
     agent, model = make_agent(store, [calls("search"), AIMessage("Twice.")], beside=[files])
     await ask(agent, scope, "How often?")
     assert model.shown[1][-1].text == LARGE
@@ -122,9 +134,17 @@ async def test_another_change_of_a_result_is_an_error_that_names_the_setting(
 def test_only_what_was_moved_may_differ() -> None:
     """Only evicted content may differ. A message with another id, status, name or artifact is another message."""
     whole = ToolMessage(LARGE, tool_call_id="c1", id="r1", name="search", artifact=[1])
-    moved = whole.model_copy(update={"content": "Tool result too large, the result of this tool call c1 was saved"})
+    moved = whole.model_copy(
+        update={"content": "Tool result too large, the result of this tool call c1 was saved"}
+    )
     assert is_evicted(moved, whole)
-    for update in ({"id": "r2"}, {"status": "error"}, {"name": "x"}, {"artifact": None}, {"content": "[REDACTED]"}):
+    for update in (
+        {"id": "r2"},
+        {"status": "error"},
+        {"name": "x"},
+        {"artifact": None},
+        {"content": "[REDACTED]"},
+    ):
         assert not is_evicted(moved.model_copy(update=update), whole)
     asked = HumanMessage(LARGE, id="q1")
     tagged = asked.model_copy(update={"additional_kwargs": {"lc_evicted_to": "/x.md"}})
@@ -134,13 +154,22 @@ def test_only_what_was_moved_may_differ() -> None:
 
 
 @pytest.mark.slow
-async def test_a_subagent_works_below_its_task(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_subagent_works_below_its_task(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Each task of its own; the caller's conversation has the task and its answer alone."""
     inner = ScriptedModel(replies=[AIMessage("Twice a day."), AIMessage("Twice a day.")])
-    helper = {"name": "tides", "description": "Knows tides.", "system_prompt": "Be brief.", "model": inner}
+    helper = {
+        "name": "tides",
+        "description": "Knows tides.",
+        "system_prompt": "Be brief.",
+        "model": inner,
+    }
     helper |= {"tools": [], "middleware": [ConversationMiddleware(store)]}
     task = {"description": "How often?", "subagent_type": "tides"}
-    both = AIMessage("", tool_calls=[{"name": "task", "args": task, "id": f"call_{number}"} for number in (1, 2)])
+    both = AIMessage(
+        "", tool_calls=[{"name": "task", "args": task, "id": f"call_{number}"} for number in (1, 2)]
+    )
     agent, _ = make_agent(store, [both, AIMessage("Done.")], subagents=[helper])
     assert (await ask(agent, scope, "Tides?"))["messages"][-1].text == "Done."
     chat = store.conversation(**scope)

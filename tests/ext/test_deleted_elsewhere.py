@@ -17,7 +17,9 @@ from convstore.ext.openai_agents import ConvstoreSession
 pytestmark = pytest.mark.slow
 
 
-def _reads(store: ConversationStore, scope: dict[str, str]) -> Iterator[tuple[Callable[[], Awaitable[Any]], Any]]:
+def _reads(
+    store: ConversationStore, scope: dict[str, str]
+) -> Iterator[tuple[Callable[[], Awaitable[Any]], Any]]:
     """Yield the calls of all sessions with what they return of an empty conversation."""
     claude = ConvstoreSessionStore(store, project="user_id", session="thread_id")
     key: Any = {"project_key": scope["user_id"], "session_id": scope["thread_id"]}

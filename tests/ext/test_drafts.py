@@ -64,7 +64,9 @@ async def test_a_streamed_run_keeps_a_redacted_draft_until_its_answer_is_appende
     going = asyncio.Event()
     pii = PIIMiddleware("email", apply_to_output=True)
     said = ("Ask ", "bob@example.org ", going, "now.")
-    agent = agent_of(chat, *said, beside=[pii], drafts=lambda text: text.replace("bob@example.org", "[…]"))
+    agent = agent_of(
+        chat, *said, beside=[pii], drafts=lambda text: text.replace("bob@example.org", "[…]")
+    )
 
     async def work() -> list[str]:
         if not in_turn:
@@ -78,8 +80,16 @@ async def test_a_streamed_run_keeps_a_redacted_draft_until_its_answer_is_appende
     await draft_in(chat, "Ask […] ")
     going.set()
     assert (await working)[:3] == ["Ask ", "bob@example.org ", "now."]
-    assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "Ask [REDACTED_EMAIL] now."]
-    assert await database["drafts"].count_documents({"conversation": (await chat.info()).conversation_id}) == 0
+    assert [message.text for message in await log_of(chat)] == [
+        "Do seals sleep?",
+        "Ask [REDACTED_EMAIL] now.",
+    ]
+    assert (
+        await database["drafts"].count_documents(
+            {"conversation": (await chat.info()).conversation_id}
+        )
+        == 0
+    )
 
 
 async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> None:
@@ -92,7 +102,8 @@ async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> Non
     assert (turn := await chat.get_turn("r1"))
     assert (turn.is_finished, turn.draft) == (False, "They ")
     again = create_agent(
-        ScriptedModel(replies=[AIMessage("They do.")]), middleware=[ConversationMiddleware(chat.store, drafts=True)]
+        ScriptedModel(replies=[AIMessage("They do.")]),
+        middleware=[ConversationMiddleware(chat.store, drafts=True)],
     )
     await again.ainvoke(ASKED, {"configurable": chat.scope})
     assert (turn := await chat.get_turn("r1"))
@@ -103,13 +114,18 @@ async def test_a_call_that_is_repeated_begins_its_draft_again(chat: Conversation
     """A model call that is retried begins a new draft, without the words of the failed call."""
 
     class BreakingOff(PausingModel):
-        async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+        async def _astream(
+            self, messages: Any, *_: Any, **__: Any
+        ) -> AsyncIterator[ChatGenerationChunk]:
             async for chunk in super()._astream(messages):
                 yield chunk
                 if len(self.shown) == 1:
                     raise ConnectionError("broken off")
 
-    own, retry = ConversationMiddleware(chat.store, drafts=True), ModelRetryMiddleware(initial_delay=0, jitter=False)
+    own, retry = (
+        ConversationMiddleware(chat.store, drafts=True),
+        ModelRetryMiddleware(initial_delay=0, jitter=False),
+    )
     model = BreakingOff(replies=["They ", "never ", asyncio.Event()])
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         working = asyncio.ensure_future(stream(create_agent(model, middleware=[own, retry]), chat))
@@ -149,7 +165,10 @@ async def test_a_run_that_is_killed_leaves_a_prefix(
     server_uri: str, database: Any, tmp_path: Path, in_turn: str
 ) -> None:
     """At random moments: the draft is the beginning of what was yielded, and has what a reader had seen of it."""
-    store, script = ConversationStore(database), Path(__file__).parents[1] / "support" / "draft_crash.py"
+    store, script = (
+        ConversationStore(database),
+        Path(__file__).parents[1] / "support" / "draft_crash.py",
+    )
     await store.setup()
     for number in range(3):
         thread, journal = f"killed-{in_turn}-{number}", tmp_path / f"{in_turn}-{number}"

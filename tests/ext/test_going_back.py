@@ -67,23 +67,37 @@ def find(number: list[int]) -> Any:
     return search
 
 
-def agent_of(store: ConversationStore, model: ScriptedModel, saver: Any, number: list[int], **options: Any) -> Any:
+def agent_of(
+    store: ConversationStore, model: ScriptedModel, saver: Any, number: list[int], **options: Any
+) -> Any:
     """An agent of `create_agent`."""
     middleware = [ConversationMiddleware(store, prompt="", **options)]
     return create_agent(model, [find(number)], middleware=middleware, checkpointer=saver)
 
 
-def graph_of(store: ConversationStore, model: ScriptedModel, saver: Any, number: list[int], **options: Any) -> Any:
+def graph_of(
+    store: ConversationStore, model: ScriptedModel, saver: Any, number: list[int], **options: Any
+) -> Any:
     """A graph that appends a turn at its end."""
     return _graph(store, model, saver, number, steps=False, **options)
 
 
-def stepwise_graph_of(store: ConversationStore, model: Any, saver: Any, number: list[int], **options: Any) -> Any:
+def stepwise_graph_of(
+    store: ConversationStore, model: Any, saver: Any, number: list[int], **options: Any
+) -> Any:
     """A graph that appends each step."""
     return _graph(store, model, saver, number, steps=True, **options)
 
 
-def _graph(store: ConversationStore, model: Any, saver: Any, number: list[int], *, steps: bool, **options: Any) -> Any:
+def _graph(
+    store: ConversationStore,
+    model: Any,
+    saver: Any,
+    number: list[int],
+    *,
+    steps: bool,
+    **options: Any,
+) -> Any:
     load = load_node(store, append_first=steps, **options)
 
     async def call_model(state: ConversationState) -> dict[str, Any]:
@@ -143,11 +157,15 @@ def texts(result: dict[str, Any]) -> list[str]:
     return [message.text for message in result["messages"]]
 
 
-async def checkpoint(app: Any, config: dict[str, Any], *wanted: str, then: tuple[str, ...] | None = None) -> Any:
+async def checkpoint(
+    app: Any, config: dict[str, Any], *wanted: str, then: tuple[str, ...] | None = None
+) -> Any:
     """The newest checkpoint whose state ends with some texts (and whose next nodes are given)."""
     async for snapshot in app.aget_state_history(config):
         found = [message.text for message in snapshot.values.get("messages", ())]
-        if found[-len(wanted) or len(found) :] == list(wanted) and (then is None or snapshot.next == then):
+        if found[-len(wanted) or len(found) :] == list(wanted) and (
+            then is None or snapshot.next == then
+        ):
             return at(config, snapshot.config)
     raise AssertionError(wanted)
 
@@ -157,7 +175,9 @@ def at(config: dict[str, Any], snapshot: Any) -> dict[str, Any]:
     return {"configurable": {**config["configurable"], **snapshot["configurable"]}}
 
 
-async def two_turns(make: Make, store: ConversationStore, config: dict[str, Any], *more: Any, **options: Any) -> Any:
+async def two_turns(
+    make: Make, store: ConversationStore, config: dict[str, Any], *more: Any, **options: Any
+) -> Any:
     """A thread with two turns, the second with a tool."""
     replies = [AIMessage("a1"), calls("search", query="x"), AIMessage("a2"), *more]
     model, number = ScriptedModel(replies=replies), list[int]()
@@ -186,7 +206,9 @@ async def test_a_question_at_an_older_checkpoint(
 
 
 @pytest.mark.costly
-async def test_the_first_question_is_edited(make: Make, store: ConversationStore, config: Any) -> None:
+async def test_the_first_question_is_edited(
+    make: Make, store: ConversationStore, config: Any
+) -> None:
     """Editing the first question replaces all later turns. Messages that were logged before that question stay."""
     await chat_of(store, config).append([HumanMessage("earlier"), AIMessage("answer")])
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"))
@@ -198,9 +220,15 @@ async def test_the_first_question_is_edited(make: Make, store: ConversationStore
 
 @pytest.mark.costly
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_replay_before_the_model(make: Make, store: ConversationStore, config: Any, times: int) -> None:
+async def test_a_replay_before_the_model(
+    make: Make, store: ConversationStore, config: Any, times: int
+) -> None:
     """A replay from before the model runs the tool again and replaces the answer, any number of times."""
-    more = [reply for at in range(times) for reply in (calls("search", query=f"y{at} "), AIMessage(f"b{at}"))]
+    more = [
+        reply
+        for at in range(times)
+        for reply in (calls("search", query=f"y{at} "), AIMessage(f"b{at}"))
+    ]
     app, _, number = await two_turns(make, store, config, *more)
     for at in range(times):
         before = await checkpoint(app, config, "q2")
@@ -214,7 +242,9 @@ async def test_a_replay_before_the_model(make: Make, store: ConversationStore, c
 @pytest.mark.slow
 async def test_a_replay_before_the_tool(make: Make, store: ConversationStore, config: Any) -> None:
     """The call stays, its result and the answer are new; two calls at once, too."""
-    model = ScriptedModel(replies=[calls("search", "search"), AIMessage("a1"), AIMessage("b1"), AIMessage("b2")])
+    model = ScriptedModel(
+        replies=[calls("search", "search"), AIMessage("a1"), AIMessage("b1"), AIMessage("b2")]
+    )
     number: list[int] = []
     app = make(store, model, InMemorySaver(), number)
     await ask(app, config, "q1")
@@ -282,7 +312,9 @@ async def test_update_state_at_an_older_checkpoint(
 
 
 @pytest.mark.slow
-async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore, config: Any) -> None:
+async def test_back_to_the_abandoned_branch(
+    make: Make, store: ConversationStore, config: Any
+) -> None:
     """A client that switches between branches: the one it goes on with is the view."""
     app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"))
     end = at(config, (await app.aget_state(config)).config)
@@ -294,9 +326,13 @@ async def test_back_to_the_abandoned_branch(make: Make, store: ConversationStore
 
 
 @pytest.mark.slow
-async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: ConversationStore, config: Any) -> None:
+async def test_a_branch_that_an_earlier_rewind_abandoned(
+    make: Make, store: ConversationStore, config: Any
+) -> None:
     """Only the last rewind is undone; the error names undo_rewind, which makes the same run work."""
-    app, _, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"), AIMessage("a5"))
+    app, _, _ = await two_turns(
+        make, store, config, AIMessage("a3"), AIMessage("a4"), AIMessage("a5")
+    )
     first = at(config, (await app.aget_state(config)).config)
     whole = await view(store, config)
     for question in ("q3", "q4"):
@@ -310,7 +346,9 @@ async def test_a_branch_that_an_earlier_rewind_abandoned(make: Make, store: Conv
 
 
 @pytest.mark.costly
-async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationStore, config: Any) -> None:
+async def test_a_call_is_edited_under_a_new_id(
+    make: Make, store: ConversationStore, config: Any
+) -> None:
     """The tool runs with the new arguments, and the log has the new call before its result."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"))
     older = await checkpoint(app, config, "q2", "")
@@ -320,7 +358,13 @@ async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationSt
     branch = await app.aupdate_state(older, {"messages": [RemoveMessage(call.id), edited]})
     assert texts(await app.ainvoke(None, at(config, branch)))[-2:] == ["found edited 2", "a3"]
     shown = (await chat_of(store, config).load_history()).messages
-    assert [message.text for message in shown if message.type != "tool"] == ["q1", "a1", "q2", "", "a3"]
+    assert [message.text for message in shown if message.type != "tool"] == [
+        "q1",
+        "a1",
+        "q2",
+        "",
+        "a3",
+    ]
     assert shown[3].id == "edited"
 
 
@@ -328,7 +372,10 @@ async def test_a_call_is_edited_under_a_new_id(make: Make, store: ConversationSt
 async def test_raise_writes_nothing(make: Make, store: ConversationStore, config: Any) -> None:
     """The error names the message to rewind to; after that rewind the same call works."""
     app, _, _ = await two_turns(make, store, config, AIMessage("a3"), on_fork="raise")
-    older, before = await checkpoint(app, config, "q1", "a1", then=()), await log_of(chat_of(store, config))
+    older, before = (
+        await checkpoint(app, config, "q1", "a1", then=()),
+        await log_of(chat_of(store, config)),
+    )
     with pytest.raises(OlderCheckpointError, match="rewind") as caught:
         await ask(app, older, "q3")
     assert await log_of(chat_of(store, config)) == before
@@ -343,17 +390,25 @@ async def test_the_newest_checkpoint_is_no_fork(
     make: Make, store: ConversationStore, database: Any, config: Any
 ) -> None:
     """A run at the newest checkpoint is no fork: messages that another worker appended since then stay in the view."""
-    app, model, _ = await two_turns(make, store, config, AIMessage("a3"), AIMessage("a4"), on_fork="raise")
+    app, model, _ = await two_turns(
+        make, store, config, AIMessage("a3"), AIMessage("a4"), on_fork="raise"
+    )
     other = chat_of(elsewhere(store, database), config)
     for question in ("q3", "q4"):
         await other.append([HumanMessage(f"note before {question}"), AIMessage("noted")])
         named = at(config, (await app.aget_state(config)).config) if question == "q3" else config
         await ask(app, named, question)
-        assert [message.text for message in model.shown[-1]][-3:] == [f"note before {question}", "noted", question]
+        assert [message.text for message in model.shown[-1]][-3:] == [
+            f"note before {question}",
+            "noted",
+            question,
+        ]
 
 
 @pytest.mark.costly
-async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: ConversationStore, config: Any) -> None:
+async def test_a_run_that_is_repeated_at_an_older_checkpoint(
+    make: Make, store: ConversationStore, config: Any
+) -> None:
     """The question was asked there under its id and broke off: it is not taken for a second branch."""
     app, _, _ = await two_turns(make, store, config, ValueError("broken off"), AIMessage("a3"))
     older = await checkpoint(app, config, "q1", "a1", then=())
@@ -366,9 +421,13 @@ async def test_a_run_that_is_repeated_at_an_older_checkpoint(make: Make, store: 
 
 
 @pytest.mark.costly
-async def test_two_runs_on_one_thread_keep_both_turns(make: Make, store: ConversationStore, config: Any) -> None:
+async def test_two_runs_on_one_thread_keep_both_turns(
+    make: Make, store: ConversationStore, config: Any
+) -> None:
     """Two concurrent runs on one thread are no forks, and the view keeps both questions."""
-    model = ScriptedModel(replies=[AIMessage("a1"), AIMessage("b"), AIMessage("c"), AIMessage("d"), AIMessage("e")])
+    model = ScriptedModel(
+        replies=[AIMessage("a1"), AIMessage("b"), AIMessage("c"), AIMessage("d"), AIMessage("e")]
+    )
     app = make(store, model, InMemorySaver(), [], on_fork="raise")
     await ask(app, config, "q1")
     await asyncio.gather(ask(app, config, "q2"), ask(app, config, "q3"))
@@ -377,7 +436,9 @@ async def test_two_runs_on_one_thread_keep_both_turns(make: Make, store: Convers
     assert {"q1", "a1", "q2", "q3", "q4"} <= set(shown)
 
 
-async def test_an_interrupt_is_answered_in_another_way(store: ConversationStore, config: Any) -> None:
+async def test_an_interrupt_is_answered_in_another_way(
+    store: ConversationStore, config: Any
+) -> None:
     """A replay before the interrupt asks again; the answers of both are in the log, one is in the view."""
 
     async def call_model(state: ConversationState) -> dict[str, Any]:
@@ -403,11 +464,15 @@ async def test_an_interrupt_is_answered_in_another_way(store: ConversationStore,
     assert logged == ["q1", "yes: 1", "no: 1", result[-1]]
 
 
-async def test_a_turn_removed_from_the_state_stays_in_the_log(store: ConversationStore, config: Any) -> None:
+async def test_a_turn_removed_from_the_state_stays_in_the_log(
+    store: ConversationStore, config: Any
+) -> None:
     """A state that was trimmed is shorter than the log, but no branch."""
     app, model, _ = await two_turns(agent_of, store, config, AIMessage("a3"), on_fork="raise")
     state = (await app.aget_state(config)).values["messages"]
-    await app.aupdate_state(config, {"messages": [RemoveMessage(message.id) for message in state[1:]]})
+    await app.aupdate_state(
+        config, {"messages": [RemoveMessage(message.id) for message in state[1:]]}
+    )
     await ask(app, config, "q3")
     assert kinds(model.shown[-1])[-1] == ("human", "q3")
     assert (await view(store, config))[-3:] == ["a2", "q3", "a3"]
@@ -418,14 +483,19 @@ async def test_synchronous_runs(server_uri: str, database: Any, config: Any) -> 
     """The same in `invoke`."""
     uri = urlsplit(server_uri)._replace(path=f"/{database.name}").geturl()
     async with await ConversationStore.connect(uri) as store:
-        model, saver = ScriptedModel(replies=[AIMessage(value) for value in ("a1", "a2", "a3")]), InMemorySaver()
+        model, saver = (
+            ScriptedModel(replies=[AIMessage(value) for value in ("a1", "a2", "a3")]),
+            InMemorySaver(),
+        )
         app = agent_of(store, model, saver, [])
 
         def work() -> list[BaseMessage]:
             for text in ("q1", "q2"):
                 app.invoke({"messages": [HumanMessage(text)]}, config)
             [first, *_] = (
-                snapshot for snapshot in app.get_state_history(config) if texts(snapshot.values)[-1:] == ["a1"]
+                snapshot
+                for snapshot in app.get_state_history(config)
+                if texts(snapshot.values)[-1:] == ["a1"]
             )
             app.invoke({"messages": [HumanMessage("q3")]}, at(config, first.config))
             return model.shown[-1]
@@ -437,19 +507,32 @@ async def test_synchronous_runs(server_uri: str, database: Any, config: Any) -> 
 @pytest.mark.costly
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes them by name
-    make: Make, store: ConversationStore, database: Any, server_uri: str, config: Any, durability: Any
+    make: Make,
+    store: ConversationStore,
+    database: Any,
+    server_uri: str,
+    config: Any,
+    durability: Any,
 ) -> None:
     """Checkpoints in MongoDB or in memory, whenever they are written."""
-    replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(value) for value in ("a2", "a3", "a4"))]
+    replies = [
+        AIMessage("a1"),
+        calls("search", query="x"),
+        *(AIMessage(value) for value in ("a2", "a3", "a4")),
+    ]
     with MongoClient(server_uri) as client:
-        saver = MongoDBSaver(client, db_name=database.name) if durability == "sync" else InMemorySaver()
+        saver = (
+            MongoDBSaver(client, db_name=database.name) if durability == "sync" else InMemorySaver()
+        )
         app = make(store, ScriptedModel(replies=replies), saver, [])
         for question in ("q1", "q2"):
             await app.ainvoke({"messages": [HumanMessage(question)]}, config, durability=durability)
         older = await checkpoint(app, config, "q1", "a1", then=())
         await app.ainvoke({"messages": [HumanMessage("q3")]}, older, durability=durability)
         assert await view(store, config) == ["q1", "a1", "q3", "a3"]
-        branch = await app.aupdate_state(older, {"messages": [HumanMessage("q4")]}, as_node="__start__")
+        branch = await app.aupdate_state(
+            older, {"messages": [HumanMessage("q4")]}, as_node="__start__"
+        )
         await app.ainvoke(None, at(config, branch), durability=durability)
         assert await view(store, config) == ["q1", "a1", "q4", "a4"]
 
@@ -457,10 +540,16 @@ async def test_whatever_is_saved_and_where(  # noqa: PLR0917 - pytest passes the
 @pytest.mark.slow
 async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
     """A deep agent can go back too, although its checkpoints hold only changes of the messages."""
-    replies = [AIMessage("a1"), calls("search", query="x"), *(AIMessage(value) for value in ("a2", "a3", "a4", "a5"))]
+    replies = [
+        AIMessage("a1"),
+        calls("search", query="x"),
+        *(AIMessage(value) for value in ("a2", "a3", "a4", "a5")),
+    ]
     model, number = ScriptedModel(replies=replies), list[int]()
     middleware = [ConversationMiddleware(store, prompt="")]
-    app = create_deep_agent(model, [find(number)], middleware=middleware, checkpointer=InMemorySaver())
+    app = create_deep_agent(
+        model, [find(number)], middleware=middleware, checkpointer=InMemorySaver()
+    )
     for question in ("q1", "q2"):
         await ask(app, config, question)
     older = await checkpoint(app, config, "q1", "a1", then=())
@@ -476,7 +565,15 @@ async def test_a_deep_agent(store: ConversationStore, config: Any) -> None:
 @pytest.mark.slow
 async def test_an_agent_in_a_graph(store: ConversationStore, config: Any) -> None:
     """The checkpoint is the outer graph's."""
-    model = ScriptedModel(replies=[AIMessage("a1"), calls("search"), AIMessage("a2"), AIMessage("a3"), AIMessage("a4")])
+    model = ScriptedModel(
+        replies=[
+            AIMessage("a1"),
+            calls("search"),
+            AIMessage("a2"),
+            AIMessage("a3"),
+            AIMessage("a4"),
+        ]
+    )
     graph = StateGraph(MessagesState)
     graph.add_node("agent", agent_of(store, model, None, []))
     graph.add_edge(START, "agent")
@@ -502,14 +599,18 @@ async def test_an_agent_in_a_tool_is_not_rewound(database: Any) -> None:
         """Ask the other."""
         return (await inner.ainvoke({"messages": [HumanMessage("inner q")]}))["messages"][-1].text
 
-    model = ScriptedModel(replies=[calls("search"), AIMessage("a1"), calls("search"), AIMessage("b1")])
+    model = ScriptedModel(
+        replies=[calls("search"), AIMessage("a1"), calls("search"), AIMessage("b1")]
+    )
     middleware = [ConversationMiddleware(store, prompt="", scope={"agent": "outer"})]
     app = create_agent(model, [search], middleware=middleware, checkpointer=InMemorySaver())
     config = {"configurable": {"user_id": "ada", "thread_id": uuid.uuid4().hex}}
     await ask(app, config, "q1")
     await app.ainvoke(None, await checkpoint(app, config, "q1"))
     assert [message.text for message in inner_model.shown[-1]] == ["inner q", "i1", "inner q"]
-    outer = store.conversation(user_id="ada", thread_id=config["configurable"]["thread_id"], agent="outer")
+    outer = store.conversation(
+        user_id="ada", thread_id=config["configurable"]["thread_id"], agent="outer"
+    )
     assert [message.text for message in (await outer.load_history()).messages][-1] == "b1"
     await store.close()
 
@@ -558,7 +659,9 @@ async def test_no_iterator_of_a_saver_is_left_open(store: ConversationStore, con
     await agent.ainvoke({"messages": [HumanMessage("Again?")]}, {"configurable": configurable})
     other = {"configurable": {**config["configurable"], "thread_id": uuid.uuid4().hex}}
     for _ in range(3):
-        await create_agent(model, [], checkpointer=saver).ainvoke({"messages": [HumanMessage("Question?")]}, other)
+        await create_agent(model, [], checkpointer=saver).ainvoke(
+            {"messages": [HumanMessage("Question?")]}, other
+        )
     with pytest.raises(InvalidInputError):
         await agent.ainvoke({"messages": [HumanMessage("Question?")]}, other)
     assert saver.number == 0

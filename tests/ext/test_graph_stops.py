@@ -83,8 +83,16 @@ async def test_a_stop_ends_a_streamed_call_of_a_node(chat: Conversation, databas
         await working
     turn = await chat.get_turn("r1")
     assert turn is not None
-    assert ([message.text for message in turn.messages], turn.over) == (["Do seals sleep?", "They "], "stopped")
-    assert await database["drafts"].count_documents({"conversation": (await chat.info()).conversation_id}) == 0
+    assert ([message.text for message in turn.messages], turn.over) == (
+        ["Do seals sleep?", "They "],
+        "stopped",
+    )
+    assert (
+        await database["drafts"].count_documents(
+            {"conversation": (await chat.info()).conversation_id}
+        )
+        == 0
+    )
     assert not _HEARING.get()._calls
 
 
@@ -121,7 +129,9 @@ async def test_a_reply_that_was_complete_before_a_stop_is_the_answer(chat: Conve
 async def test_a_draft_goes_with_the_reply(chat: Conversation, database: Any) -> None:
     """The append node deletes it as it appends the reply."""
     going = asyncio.Event()
-    working = asyncio.ensure_future(_stream(_graph(chat, _streaming("They ", going, "do."), drafts=True), chat))
+    working = asyncio.ensure_future(
+        _stream(_graph(chat, _streaming("They ", going, "do."), drafts=True), chat)
+    )
     assert await _draft(chat) == "They "
     going.set()
     await working
@@ -139,7 +149,12 @@ async def test_models_outside_of_graphs_are_not_heard(chat: Conversation, databa
         async for _ in turn.stream(model.astream("Do seals sleep?")):
             assert not _HEARING.get()._calls
         assert turn.answer
-    assert await database["drafts"].count_documents({"conversation": (await chat.info()).conversation_id}) == 0
+    assert (
+        await database["drafts"].count_documents(
+            {"conversation": (await chat.info()).conversation_id}
+        )
+        == 0
+    )
 
 
 @pytest.mark.slow
@@ -166,7 +181,9 @@ async def test_a_stream_of_the_session_in_a_node_is_heard_by_itself(chat: Conver
 async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> None:
     """The same request asks again; the call is held by its session alone, as nobody hears that it was cancelled."""
     going = asyncio.Event()
-    working = asyncio.ensure_future(_stream(_graph(chat, _streaming("They ", going), drafts=True), chat))
+    working = asyncio.ensure_future(
+        _stream(_graph(chat, _streaming("They ", going), drafts=True), chat)
+    )
     assert await _draft(chat) == "They "
     working.cancel()
     await asyncio.wait({working})

@@ -60,7 +60,9 @@ async def test_a_session_of_openais_sdk_gives_items_that_can_be_sent(
 
 
 @pytest.mark.parametrize("view", ["policy", "all"])
-async def test_agents_of_microsofts_framework_are_shown_valid_text(store: ConversationStore, view: Any) -> None:
+async def test_agents_of_microsofts_framework_are_shown_valid_text(
+    store: ConversationStore, view: Any
+) -> None:
     """In questions, answers and results, in the view and in the whole history."""
     call = Content.from_function_call("c", "look", arguments={"at": HALF})
     result = Content.from_function_result("c", result=HALF)
@@ -70,16 +72,31 @@ async def test_agents_of_microsofts_framework_are_shown_valid_text(store: Conver
     await provider.save_messages("s", log)
     shown = [message.to_dict() for message in await provider.get_messages("s")]
     assert json.dumps(shown, ensure_ascii=False, default=str).encode().decode().count(SHOWN) >= 4
-    await provider.save_messages("s", [*await provider.get_messages("s"), Message("user", ["And?"])])
+    await provider.save_messages(
+        "s", [*await provider.get_messages("s"), Message("user", ["And?"])]
+    )
     assert len(await provider.get_messages("s")) == len(log) + 1
 
 
 @pytest.mark.parametrize("format_", ["ai-sdk", "ag-ui"])
-async def test_a_page_that_was_loaded_again_sends_its_question_again(chat: Conversation, format_: Any) -> None:
+async def test_a_page_that_was_loaded_again_sends_its_question_again(
+    chat: Conversation, format_: Any
+) -> None:
     """The page has the question as it was shown; it is the question in the log, whose answer is still missing."""
     for text in (HALF, SHOWN):
-        question: Any = {"id": "q", "role": "user", "parts": [{"type": "text", "text": text}], "content": text}
-        body = {"id": "t", "threadId": "t", "runId": "r", "trigger": "submit-message", "messages": [question]}
+        question: Any = {
+            "id": "q",
+            "role": "user",
+            "parts": [{"type": "text", "text": text}],
+            "content": text,
+        }
+        body = {
+            "id": "t",
+            "threadId": "t",
+            "runId": "r",
+            "trigger": "submit-message",
+            "messages": [question],
+        }
         async with await read_request(body, format=format_).turn(chat):
             pass
     assert [stored.content async for stored in chat.messages()] == [HALF]
@@ -97,7 +114,9 @@ async def test_a_history_of_pydantic_ai_that_was_saved_is_loaded(store: Conversa
         "return": [
             question,
             ModelResponse([ToolCallPart("look", {}, tool_call_id="c")]),
-            ModelRequest([ToolReturnPart("look", {"in": deep}, tool_call_id="c"), UserPromptPart(HALF)]),
+            ModelRequest(
+                [ToolReturnPart("look", {"in": deep}, tool_call_id="c"), UserPromptPart(HALF)]
+            ),
         ],
         "metadata": [ModelRequest([UserPromptPart("q")], metadata={"a": HALF})],
     }

@@ -12,7 +12,14 @@ from urllib.parse import urlsplit
 
 import pytest
 from fixture_types import Client
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    ToolMessage,
+)
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.channels import UntrackedValue
@@ -40,7 +47,14 @@ from convstore.exceptions import (
     StoreUnavailableError,
     SyncUnsupportedError,
 )
-from convstore.ext.langgraph import ConversationState, LoadedView, answer_of, append_node, load_node, view_of
+from convstore.ext.langgraph import (
+    ConversationState,
+    LoadedView,
+    answer_of,
+    append_node,
+    load_node,
+    view_of,
+)
 from convstore.ext.langgraph.state import compose
 from convstore.integration import host_of
 from convstore.messages.tool_calls import check_pairing
@@ -102,14 +116,22 @@ class Scripted:
         return AIMessage(f"to {asked.text}")
 
     def _call(self, number: int) -> Any:
-        return {"name": "search", "args": {"part": number}, "id": f"call-{number}", "type": "tool_call"}
+        return {
+            "name": "search",
+            "args": {"part": number},
+            "id": f"call-{number}",
+            "type": "tool_call",
+        }
 
 
 async def search(state: MessagesState) -> dict[str, Any]:
     """The tool, for each call of the last message, in the wrong order."""
     last = state["messages"][-1]
     assert isinstance(last, AIMessage)
-    found = [ToolMessage("found " * 300, name="search", tool_call_id=call["id"]) for call in last.tool_calls]
+    found = [
+        ToolMessage("found " * 300, name="search", tool_call_id=call["id"])
+        for call in last.tool_calls
+    ]
     return {"messages": found[::-1]}
 
 
@@ -137,9 +159,13 @@ def model_node(model: Model) -> Any:
     return call_model
 
 
-def straight(store: ConversationStore, model: Model, schema: Any = MessagesState, **load: Any) -> StateGraph[Any]:
+def straight(
+    store: ConversationStore, model: Model, schema: Any = MessagesState, **load: Any
+) -> StateGraph[Any]:
     """Load, model, append."""
-    return in_order(schema, load=load_node(store, **load), model=model_node(model), append=append_node(store))
+    return in_order(
+        schema, load=load_node(store, **load), model=model_node(model), append=append_node(store)
+    )
 
 
 def looped(store: ConversationStore, model: Model, wiring: str) -> StateGraph[Any]:
@@ -163,14 +189,18 @@ def looped(store: ConversationStore, model: Model, wiring: str) -> StateGraph[An
         graph.add_edge("append calls", "tools")
         graph.add_edge("tools", "append results")
         graph.add_edge("append results", "load" if wiring == "every step and load" else "model")
-        graph.add_conditional_edges("model", after_model, {"tools": "append calls", "done": "append"})
+        graph.add_conditional_edges(
+            "model", after_model, {"tools": "append calls", "done": "append"}
+        )
     elif wiring == "load between call and result":
         graph.add_node("append calls", append_node(store))
         graph.add_node("load again", load_node(store))
         graph.add_edge("append calls", "load again")
         graph.add_edge("load again", "tools")
         graph.add_edge("tools", "model")
-        graph.add_conditional_edges("model", after_model, {"tools": "append calls", "done": "append"})
+        graph.add_conditional_edges(
+            "model", after_model, {"tools": "append calls", "done": "append"}
+        )
     else:
         graph.add_edge("tools", "model")
         graph.add_conditional_edges("model", after_model, {"tools": "tools", "done": "append"})
@@ -188,16 +218,22 @@ WIRINGS = [
 
 
 @pytest.fixture(params=[None, pytest.param("anthropic", marks=pytest.mark.slow)])
-async def either_store(request: pytest.FixtureRequest, pymongo_client: Client, database_name: str) -> ConversationStore:
+async def either_store(
+    request: pytest.FixtureRequest, pymongo_client: Client, database_name: str
+) -> ConversationStore:
     """A store whose views are as they come, and one whose views are made for a provider."""
     policy = HistoryPolicy(provider=request.param)
-    store = ConversationStore(pymongo_client[database_name], collection_prefix="graphs_", policy=policy)
+    store = ConversationStore(
+        pymongo_client[database_name], collection_prefix="graphs_", policy=policy
+    )
     await store.setup()
     return store
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
+@pytest.mark.parametrize(
+    "with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"]
+)
 @pytest.mark.parametrize("wiring", WIRINGS)
 async def test_the_model_sees_view_and_turn_exactly_once(
     either_store: ConversationStore, config: RunnableConfig, wiring: Any, with_checkpointer: bool
@@ -206,7 +242,9 @@ async def test_the_model_sees_view_and_turn_exactly_once(
     store = either_store
     model, expected = Scripted(calls=2), list[list[BaseMessage]]()
     mirror = store.conversation(user_id="mirror", thread_id=new_id())
-    graph = looped(store, model, wiring).compile(checkpointer=InMemorySaver() if with_checkpointer else None)
+    graph = looped(store, model, wiring).compile(
+        checkpointer=InMemorySaver() if with_checkpointer else None
+    )
     for question in ("one", "two", "three"):
         before = len(await log_of(store, config))
         await graph.ainvoke({"messages": [HumanMessage(question)]}, config)
@@ -217,7 +255,9 @@ async def test_the_model_sees_view_and_turn_exactly_once(
         expected.append((await mirror.load_history()).messages)
         await mirror.append(answer)
     assert len(model.shown) == len(expected) == 6
-    for shown, wanted in zip(model.shown, expected, strict=True):  # a late reply names its question once it is appended
+    for shown, wanted in zip(
+        model.shown, expected, strict=True
+    ):  # a late reply names its question once it is appended
         plain = [
             [message.model_copy(update={"response_metadata": {}}) for message in messages]
             for messages in (shown, wanted)
@@ -228,7 +268,10 @@ async def test_the_model_sees_view_and_turn_exactly_once(
 
 @pytest.mark.parametrize("append_first", [True, False])
 async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(
-    store: ConversationStore, other_worker: ConversationStore, config: RunnableConfig, append_first: bool
+    store: ConversationStore,
+    other_worker: ConversationStore,
+    config: RunnableConfig,
+    append_first: bool,
 ) -> None:
     """Exact if the question was in the log; if not, the stamp says that the model got more."""
     model = Scripted()
@@ -240,7 +283,11 @@ async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(
     if append_first:
         assert (past.match, past.messages) == ("exact", model.shown[-1])
     else:
-        assert (past.match, past.difference, past.messages) == ("differs", "adapted", model.shown[-1][:-1])
+        assert (past.match, past.difference, past.messages) == (
+            "differs",
+            "adapted",
+            model.shown[-1][:-1],
+        )
 
 
 async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(
@@ -256,17 +303,28 @@ async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(
     assert texts(state["messages"]) == ["three", "to three"]
     assert state["convstore_logged"] == [message.id for message in state["messages"]]
     assert set(state) == {"messages", "convstore_logged", "convstore_owner", "convstore_turn"}
-    assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two", "three", "to three"]
+    assert texts(await log_of(store, config)) == [
+        "one",
+        "to one",
+        "two",
+        "to two",
+        "three",
+        "to three",
+    ]
 
 
 @pytest.mark.parametrize("schema", [MessagesState, ConversationState])
-async def test_no_stream_repeats_earlier_turns(store: ConversationStore, config: RunnableConfig, schema: Any) -> None:
+async def test_no_stream_repeats_earlier_turns(
+    store: ConversationStore, config: RunnableConfig, schema: Any
+) -> None:
     """New messages come through as they are made; nothing that is written as JSON has a message of an earlier turn."""
     graph = straight(store, Scripted(), schema=schema).compile(checkpointer=InMemorySaver())
     for question in ("SECRET", "SECRET too"):
         await graph.ainvoke({"messages": [HumanMessage(question)]}, config)
     new, updates, values = [], [], []
-    stream = graph.astream({"messages": [HumanMessage("new")]}, config, stream_mode=["messages", "updates", "values"])
+    stream = graph.astream(
+        {"messages": [HumanMessage("new")]}, config, stream_mode=["messages", "updates", "values"]
+    )
     async for mode, part in stream:
         {"messages": new, "updates": updates, "values": values}[mode].append(part)
     assert [message.text for message, _ in new] == ["to new"]
@@ -284,7 +342,9 @@ async def test_a_subgraph_with_the_same_channels_checkpoints_no_history(
     inner: StateGraph[Any] = StateGraph(ConversationState)
     inner.add_node("model", model_node(model))
     inner.add_edge(START, "model")
-    graph = in_order(ConversationState, load=load_node(store), inner=inner.compile(), append=append_node(store))
+    graph = in_order(
+        ConversationState, load=load_node(store), inner=inner.compile(), append=append_node(store)
+    )
     compiled = graph.compile(checkpointer=saver)
     await chat_of(store, config).append(rag_turn("SECRET"))
     result = await compiled.ainvoke({"messages": [HumanMessage("new")]}, config)
@@ -301,7 +361,10 @@ async def test_a_subgraph_with_nodes_of_its_own_doubles_nothing(
     """If a subgraph loads and appends too, each message is still shown and logged once."""
     model = Scripted()
     graph = in_order(
-        MessagesState, load=load_node(store), inner=straight(store, model).compile(), append=append_node(store)
+        MessagesState,
+        load=load_node(store),
+        inner=straight(store, model).compile(),
+        append=append_node(store),
     )
     compiled = graph.compile(checkpointer=InMemorySaver())
     for question in ("one", "two"):
@@ -310,7 +373,9 @@ async def test_a_subgraph_with_nodes_of_its_own_doubles_nothing(
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two"]
 
 
-def with_approval(store: ConversationStore, model: Model, *, in_model: bool) -> tuple[StateGraph[Any], Any]:
+def with_approval(
+    store: ConversationStore, model: Model, *, in_model: bool
+) -> tuple[StateGraph[Any], Any]:
     """An agent whose tools wait for a human; its model node loads the view again where it is absent."""
     load = load_node(store)
 
@@ -346,28 +411,46 @@ def saver(request: pytest.FixtureRequest, server_uri: str, database_name: str) -
 @pytest.mark.costly
 @pytest.mark.parametrize("in_model", [True, False])
 async def test_another_worker_resumes(
-    store: ConversationStore, other_worker: ConversationStore, config: RunnableConfig, saver: Any, in_model: bool
+    store: ConversationStore,
+    other_worker: ConversationStore,
+    config: RunnableConfig,
+    saver: Any,
+    in_model: bool,
 ) -> None:
     """The view is absent there: `aview_of` loads it, `view_of` says what to do, and the log has the turn once."""
     await chat_of(store, config).append(rag_turn("earlier"))
     first, _ = with_approval(store, Scripted(calls=1), in_model=in_model)
-    paused = await first.compile(checkpointer=saver).ainvoke({"messages": [HumanMessage("new")]}, config)
+    paused = await first.compile(checkpointer=saver).ainvoke(
+        {"messages": [HumanMessage("new")]}, config
+    )
     assert "__interrupt__" in paused
     model = Scripted(calls=1)
     second, _ = with_approval(other_worker, model, in_model=in_model)
     resumed = second.compile(checkpointer=saver)
     if not in_model:
-        with pytest.raises(InvalidInputError, match=r"the state has no view: let a load node run.*aview_of"):
+        with pytest.raises(
+            InvalidInputError, match=r"the state has no view: let a load node run.*aview_of"
+        ):
             await resumed.ainvoke(Command(resume=True), config)
         return
     result = await resumed.ainvoke(Command(resume=True), config)
     assert result["messages"][-1].text == "to new"
-    assert [message.type for message in model.shown[-1]] == ["human", "ai", "tool", "ai", "human", "ai", "tool"]
+    assert [message.type for message in model.shown[-1]] == [
+        "human",
+        "ai",
+        "tool",
+        "ai",
+        "human",
+        "ai",
+        "tool",
+    ]
     assert model.shown[-1][2].text.startswith('{"success": true')
     assert len(await log_of(store, config)) == 8
 
 
-async def test_two_runs_at_once_keep_their_turns_whole(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_two_runs_at_once_keep_their_turns_whole(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """Each turn is one batch of the log, whichever is first."""
     both = asyncio.Barrier(2)
 
@@ -379,12 +462,17 @@ async def test_two_runs_at_once_keep_their_turns_whole(store: ConversationStore,
 
         return call_model
 
-    graph = in_order(MessagesState, load=load_node(store), model=slow(Scripted()), append=append_node(store))
+    graph = in_order(
+        MessagesState, load=load_node(store), model=slow(Scripted()), append=append_node(store)
+    )
     compiled = graph.compile()
     inputs = [{"messages": [HumanMessage(question)]} for question in ("left", "right")]
     await asyncio.gather(*(compiled.ainvoke(given, config) for given in inputs))
     logged = texts(await log_of(store, config))
-    assert logged in (["left", "to left", "right", "to right"], ["right", "to right", "left", "to left"])
+    assert logged in (
+        ["left", "to left", "right", "to right"],
+        ["right", "to right", "left", "to left"],
+    )
 
 
 class FailsOnce(ConversationStore):
@@ -445,7 +533,9 @@ def with_answers(store: ConversationStore, model: Model, **load: Any) -> StateGr
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
+@pytest.mark.parametrize(
+    "with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"]
+)
 @pytest.mark.parametrize("append_first", [False, True])
 async def test_a_repeated_request_gets_the_answer_of_the_log(
     store: ConversationStore, config: RunnableConfig, with_checkpointer: bool, append_first: bool
@@ -457,7 +547,9 @@ async def test_a_repeated_request_gets_the_answer_of_the_log(
     long = "all of it " * 3_000
     request = {"messages": [HumanMessage("one", id=new_id())]}
     await graph.ainvoke(request, config)
-    again = await graph.ainvoke({"messages": [HumanMessage("one", id=request["messages"][0].id)]}, config)
+    again = await graph.ainvoke(
+        {"messages": [HumanMessage("one", id=request["messages"][0].id)]}, config
+    )
     assert texts(again["messages"]) == ["one", "to one"]
     assert len(model.shown) == 2
     assert texts(await log_of(store, config)) == ["zero", "to zero", "one", "to one"]
@@ -469,7 +561,9 @@ async def test_a_repeated_request_gets_the_answer_of_the_log(
     assert len(model.shown) == 2
 
 
-@pytest.mark.parametrize("with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"])
+@pytest.mark.parametrize(
+    "with_checkpointer", [False, True], ids=["without checkpointer", "with checkpointer"]
+)
 async def test_other_words_under_the_same_id_are_refused(
     store: ConversationStore, config: RunnableConfig, with_checkpointer: bool
 ) -> None:
@@ -482,13 +576,23 @@ async def test_other_words_under_the_same_id_are_refused(
         await graph.ainvoke({"messages": [HumanMessage("other", id=question)]}, config)
 
 
-async def test_an_answer_is_found_after_a_late_result(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_an_answer_is_found_after_a_late_result(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """A late result, shown as a human message in the middle of a turn, does not end the turn."""
     chat = chat_of(store, config)
     pay = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "pay"}])
     asked, call, result, answer = rag_turn("one")
     await chat.append(
-        [HumanMessage("Pay."), pay, asked, call, result, ToolMessage("Paid.", tool_call_id="pay"), answer]
+        [
+            HumanMessage("Pay."),
+            pay,
+            asked,
+            call,
+            result,
+            ToolMessage("Paid.", tool_call_id="pay"),
+            answer,
+        ]
     )
     node = load_node(store, policy=HistoryPolicy(max_turns=1))
     state = {"messages": [asked]} | await node.ainvoke({"messages": [asked]}, config)
@@ -497,7 +601,9 @@ async def test_an_answer_is_found_after_a_late_result(store: ConversationStore, 
     assert found.id == answer.id
 
 
-async def test_a_turn_that_broke_off_goes_on_from_the_log(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_a_turn_that_broke_off_goes_on_from_the_log(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """Without a checkpointer the question under its id is enough: calls and results of before are shown, and kept."""
     model = Scripted(calls=1)
     asked, call, result, _ = rag_turn("one")
@@ -531,7 +637,9 @@ async def test_what_a_broken_run_left_in_the_checkpoint_is_shown_and_logged_in_o
     assert len(await log_of(store, config)) == 6
 
 
-async def test_a_deletion_is_not_undone_by_a_checkpoint(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_a_deletion_is_not_undone_by_a_checkpoint(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """Messages of a deleted conversation are not logged again into the new one."""
     graph = straight(store, Scripted()).compile(checkpointer=InMemorySaver())
     await graph.ainvoke({"messages": [HumanMessage("one")]}, config)
@@ -541,7 +649,9 @@ async def test_a_deletion_is_not_undone_by_a_checkpoint(store: ConversationStore
     assert texts(await log_of(store, config)) == ["two", "to two"]
 
 
-async def test_another_answer_after_a_rewind(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_another_answer_after_a_rewind(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """The question is asked again; the answer that was rewound is neither shown nor in the way."""
     model = Scripted()
     graph = with_answers(store, model).compile(checkpointer=InMemorySaver())
@@ -587,7 +697,9 @@ class Context:
     thread: str = ""
 
 
-async def test_the_scope_comes_from_context_configuration_or_a_function(store: ConversationStore) -> None:
+async def test_the_scope_comes_from_context_configuration_or_a_function(
+    store: ConversationStore,
+) -> None:
     """The user of the context and the thread of the configuration, or what a function makes of both."""
     graph: StateGraph[Any] = StateGraph(MessagesState, context_schema=Context)
 
@@ -615,7 +727,9 @@ async def test_the_scope_comes_from_context_configuration_or_a_function(store: C
         assert [message.text async for message in chat.messages()] == ["one", "ada, 1"]
 
 
-async def test_tools_find_the_scope_where_the_nodes_do(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_tools_find_the_scope_where_the_nodes_do(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """In the run's context as in its configuration; a run that says two things is refused."""
     await chat_of(store, config).append(rag_turn("What of bees?"))
 
@@ -629,14 +743,19 @@ async def test_tools_find_the_scope_where_the_nodes_do(store: ConversationStore,
     graph = StateGraph(MessagesState, context_schema=schema)
     graph.add_node("tools", ToolNode([read, number_sources(find, store)]))
     graph.add_edge(START, "tools")
-    calls = [{"name": read.name, "args": {"source_ids": "1"}, "id": "a"}, {"name": "find", "args": {}, "id": "b"}]
+    calls = [
+        {"name": read.name, "args": {"source_ids": "1"}, "id": "a"},
+        {"name": "find", "args": {}, "id": "b"},
+    ]
     asked, scope = {"messages": [AIMessage("", tool_calls=calls)]}, config["configurable"]
     both = {"context": {"user_id": "ada"}, "config": config}
     for number, options in enumerate(({"context": scope}, {"config": config}, both), start=4):
         _, page, found = (await graph.compile().ainvoke(asked, **options))["messages"]
         assert page.text.startswith("[1] ")
         assert found.text.startswith(f"[{number}] Bees")
-    with pytest.raises(InvalidScopeError, match="user_id has different values in the run's context"):
+    with pytest.raises(
+        InvalidScopeError, match="user_id has different values in the run's context"
+    ):
         await graph.compile().ainvoke(asked, config, context={"user_id": "eve"})
 
 
@@ -644,7 +763,11 @@ async def test_a_run_without_a_scope_is_refused(store: ConversationStore) -> Non
     """By a typed error that says where to put it, from either node and from `aview_of`, before anything is asked."""
     only_user: RunnableConfig = {"configurable": {"user_id": "ada"}}
     with pytest.raises(InvalidScopeError, match="lacks thread_id"):
-        await straight(store, Scripted()).compile().ainvoke({"messages": [HumanMessage("one")]}, only_user)
+        await (
+            straight(store, Scripted())
+            .compile()
+            .ainvoke({"messages": [HumanMessage("one")]}, only_user)
+        )
     state = {"messages": [HumanMessage("one", id="1")]}
     for call in (append_node(store).ainvoke, load_node(store).aview_of):
         with pytest.raises(InvalidScopeError, match="lacks user_id, thread_id"):
@@ -694,16 +817,27 @@ class Loose(TypedDict):
     messages: list[AnyMessage]
 
 
-async def test_states_that_can_not_work_are_refused(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_states_that_can_not_work_are_refused(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """A state that cannot work is refused when the graph is built, or else by an InvalidInputError of the node."""
     with pytest.raises(ValueError, match="Channel 'messages' already exists"):
         StateGraph(Loose).add_node("load", load_node(store))
-    for state in (None, {}, {"messages": None}, {"messages": "hi"}, {"messages": ["hi"]}, Context("ada")):
+    for state in (
+        None,
+        {},
+        {"messages": None},
+        {"messages": "hi"},
+        {"messages": ["hi"]},
+        Context("ada"),
+    ):
         for node in (load_node(store), append_node(store)):
             with pytest.raises(InvalidInputError, match="no list of messages under `messages`"):
                 await node.ainvoke(state, config)
     with pytest.raises(InvalidInputError, match="message 1 of the state has no id"):
-        await append_node(store).ainvoke({"messages": [HumanMessage("a", id="1"), HumanMessage("b")]}, config)
+        await append_node(store).ainvoke(
+            {"messages": [HumanMessage("a", id="1"), HumanMessage("b")]}, config
+        )
     for state in ({"messages": []}, {"messages": [], "convstore_view": {}}, Context("ada")):
         for read in (view_of, answer_of):
             with pytest.raises(InvalidInputError, match="the state has no view"):
@@ -723,19 +857,27 @@ async def test_messages_under_another_key_are_not_lost_silently(
     for node in (load_node(store), load_node(store, append_first=True), append_node(store)):
         graph = StateGraph(Elsewhere).add_node("node", node)
         graph.add_edge(START, "node")
-        with pytest.raises(InvalidInputError, match="no messages under `messages`; make it of MessagesState"):
+        with pytest.raises(
+            InvalidInputError, match="no messages under `messages`; make it of MessagesState"
+        ):
             await graph.compile().ainvoke({"chat": [HumanMessage("one")]}, config)
 
 
-async def test_a_node_of_yours_may_remove_all_messages(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_a_node_of_yours_may_remove_all_messages(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """A question that is taken back is not logged, and the nodes do not mind that nothing is left."""
     graph = StateGraph(MessagesState)
     graph.add_node("load", load_node(store))
-    graph.add_node("forget", lambda state: {"messages": [RemoveMessage(str(state["messages"][0].id))]})
+    graph.add_node(
+        "forget", lambda state: {"messages": [RemoveMessage(str(state["messages"][0].id))]}
+    )
     graph.add_node("append", append_node(store))
     for before, after in pairwise((START, "load", "forget", "append", END)):
         graph.add_edge(before, after)
-    assert (await graph.compile().ainvoke({"messages": [HumanMessage("one")]}, config))["messages"] == []
+    assert (await graph.compile().ainvoke({"messages": [HumanMessage("one")]}, config))[
+        "messages"
+    ] == []
     assert await log_of(store, config) == []
 
 
@@ -746,15 +888,30 @@ async def test_calls_get_ids_that_tell_them_apart(
     store: ConversationStore, config: RunnableConfig, ids: Any, steps: str
 ) -> None:
     """Before the tools run, or with the results that are there: state and log agree, each call has its result."""
-    reply = AIMessage("", tool_calls=[{"name": "echo", "args": {"text": "a"}, "id": id_} for id_ in ids])
+    reply = AIMessage(
+        "", tool_calls=[{"name": "echo", "args": {"text": "a"}, "id": id_} for id_ in ids]
+    )
 
     def run_tools(state: MessagesState) -> dict[str, Any]:
         called = state["messages"][-1].tool_calls
-        return {"messages": [ToolMessage(f"r{at}", tool_call_id=call["id"]) for at, call in enumerate(called)]}
+        return {
+            "messages": [
+                ToolMessage(f"r{at}", tool_call_id=call["id"]) for at, call in enumerate(called)
+            ]
+        }
 
     last = append_node(store) if steps != "append first" else load_node(store, append_first=True)
-    order = ["model", "before", "tools", "after"] if steps == "each step" else ["model", "tools", "after"]
-    nodes = {"model": lambda _: {"messages": [reply]}, "before": append_node(store), "tools": run_tools, "after": last}
+    order = (
+        ["model", "before", "tools", "after"]
+        if steps == "each step"
+        else ["model", "tools", "after"]
+    )
+    nodes = {
+        "model": lambda _: {"messages": [reply]},
+        "before": append_node(store),
+        "tools": run_tools,
+        "after": last,
+    }
     graph = StateGraph(MessagesState)
     for before, after in pairwise([START, *order]):
         graph.add_node(after, nodes[after])
@@ -767,7 +924,9 @@ async def test_calls_get_ids_that_tell_them_apart(
     assert texts(log) == ["one", "", "r0", "r1"]
 
 
-async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(store: ConversationStore) -> None:
+async def test_arguments_that_can_not_be_are_refused_when_a_node_is_made(
+    store: ConversationStore,
+) -> None:
     """Wrong arguments of a node are refused when the node is made, not by the first run."""
     for wrong in ({"tenant": "x"}, {"user_id": ""}, "ada"):
         with pytest.raises(InvalidScopeError):
@@ -805,10 +964,14 @@ async def test_a_state_may_be_an_object(store: ConversationStore, config: Runnab
     assert texts(view_of(state)) == ["one", "two", "three"]
 
 
-async def test_what_a_node_of_yours_removes_is_forgotten(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_what_a_node_of_yours_removes_is_forgotten(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """Marks of messages that left the state by another way do not pile up."""
     graph = straight(store, Scripted())
-    graph.add_node("forget", lambda state: {"messages": [RemoveMessage(str(state["messages"][0].id))]})
+    graph.add_node(
+        "forget", lambda state: {"messages": [RemoveMessage(str(state["messages"][0].id))]}
+    )
     graph.add_edge("append", "forget")
     compiled = graph.compile(checkpointer=InMemorySaver())
     for question in ("one", "two", "three"):
@@ -848,7 +1011,9 @@ class ValidatedView(Validated):
     convstore_view: Annotated[LoadedView | None, UntrackedValue(LoadedView, guard=False)] = None
 
 
-async def test_a_state_may_be_a_pydantic_model(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_a_state_may_be_a_pydantic_model(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """The nodes fit into its graph, and a model that names the channel has the view, which validation leaves alone."""
     seen = []
 
@@ -864,7 +1029,9 @@ async def test_a_state_may_be_a_pydantic_model(store: ConversationStore, config:
 
 
 @pytest.mark.parametrize("schema", [MessagesState, ConversationState])
-async def test_a_graph_with_the_nodes_describes_itself(store: ConversationStore, schema: Any) -> None:
+async def test_a_graph_with_the_nodes_describes_itself(
+    store: ConversationStore, schema: Any
+) -> None:
     """Names by default, a drawing, and JSON schemas of input and output, as servers ask for them."""
     graph: StateGraph[Any] = StateGraph(schema)
     graph.add_node(load_node(store))
@@ -878,31 +1045,49 @@ async def test_a_graph_with_the_nodes_describes_itself(store: ConversationStore,
         assert ("convstore_logged" in described["properties"]) == (schema is ConversationState)
 
 
-async def test_a_turn_of_any_size_is_logged(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_a_turn_of_any_size_is_logged(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """More than an entry holds becomes several, in order; a single message that is too large is refused as ever."""
-    turn = [HumanMessage("q", id=new_id()), *(AIMessage(f"{number} " * 3_000, id=new_id()) for number in range(300))]
+    turn = [
+        HumanMessage("q", id=new_id()),
+        *(AIMessage(f"{number} " * 3_000, id=new_id()) for number in range(300)),
+    ]
     await append_node(store).ainvoke({"messages": turn}, config)
     assert same_messages(await log_of(store, config), turn)
 
 
 @pytest.mark.slow
-async def test_an_answer_after_many_questions_has_its_stamp(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_an_answer_after_many_questions_has_its_stamp(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """The stamp is the answer's, not that of the first batch into which the messages are divided."""
     asked = [HumanMessage(f"{number} " * 40, id=new_id()) for number in range(4_000)]
     loaded = await load_node(store).ainvoke({"messages": asked}, config)
-    await append_node(store).ainvoke({**loaded, "messages": [*asked, AIMessage("a", id=new_id())]}, config)
+    await append_node(store).ainvoke(
+        {**loaded, "messages": [*asked, AIMessage("a", id=new_id())]}, config
+    )
     [answer] = await chat_of(store, config).list_messages(limit=1)
     assert answer.message.text == "a"
     assert answer.stamp is not None
 
 
-async def test_another_policy_for_one_call_of_a_resumed_node(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_another_policy_for_one_call_of_a_resumed_node(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """`aview_of` uses the view of the state if there is one, else its own node's policy."""
     await chat_of(store, config).append([*rag_turn("one"), *rag_turn("two")])
     state = {"messages": [HumanMessage("three", id=new_id())]}
     short = load_node(store, policy=HistoryPolicy(view="conversation"))
-    assert [message.type for message in await short.aview_of(state, config)] == ["human", "ai"] * 2 + ["human"]
-    full = {**state, **(await load_node(store).ainvoke(state, config)), "messages": state["messages"]}
+    assert [message.type for message in await short.aview_of(state, config)] == [
+        "human",
+        "ai",
+    ] * 2 + ["human"]
+    full = {
+        **state,
+        **(await load_node(store).ainvoke(state, config)),
+        "messages": state["messages"],
+    }
     assert len(await short.aview_of(full, config)) == 9
 
 
@@ -941,7 +1126,9 @@ async def test_a_new_question_after_a_run_that_failed_after_the_append(
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two"]
 
 
-async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(store: ConversationStore) -> None:
+async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(
+    store: ConversationStore,
+) -> None:
     """Results that the view has as stubs, and steps that it leaves out, do not come back from the state."""
     chat = store.conversation(user_id="ada", thread_id="long turn")
     messages: list[BaseMessage] = [HumanMessage("q", id="q")]
@@ -954,12 +1141,19 @@ async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(stor
     history = await chat.load_history(policy)
     assert history.report.stubbed
     assert (
-        compose(LoadedView(history, policy, frozenset(str(message.id) for message in messages), messages), messages)
+        compose(
+            LoadedView(
+                history, policy, frozenset(str(message.id) for message in messages), messages
+            ),
+            messages,
+        )
         == history.messages
     )
 
 
-async def test_an_empty_answer_is_shown_as_a_text(store: ConversationStore, config: RunnableConfig) -> None:
+async def test_an_empty_answer_is_shown_as_a_text(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
     """In the turn of the state as in those of the view, because providers refuse an empty message."""
     await chat_of(store, config).append([HumanMessage("one"), AIMessage("")])
     model = Scripted()

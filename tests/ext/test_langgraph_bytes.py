@@ -27,10 +27,14 @@ def script() -> Any:
 
 
 @pytest.fixture
-async def measured(request: pytest.FixtureRequest, script: Any, server_uri: str, database_name: str) -> Any:
+async def measured(
+    request: pytest.FixtureRequest, script: Any, server_uri: str, database_name: str
+) -> Any:
     """Bytes by turn, with convstore or without."""
     name = f"{database_name}_bytes_{uuid.uuid4().hex[:8]}"
-    yield await script.measure(server_uri, turns=TURNS, with_store=request.param, sources=5, words=100, database=name)
+    yield await script.measure(
+        server_uri, turns=TURNS, with_store=request.param, sources=5, words=100, database=name
+    )
     with MongoClient[dict[str, Any]](server_uri) as client:
         client.drop_database(name)
 
@@ -50,15 +54,22 @@ def test_with_convstore_a_turn_is_checkpointed_at_constant_size(measured: bool) 
 @pytest.mark.parametrize("measured", [False], indirect=True)
 def test_without_convstore_each_turn_writes_the_history_again(measured: bool) -> None:
     """Each writes more than the one before, by as much every time: the sum is quadratic."""
-    steps = [later - earlier for earlier, later in zip(measured.checkpointer, measured.checkpointer[1:], strict=False)]
+    steps = [
+        later - earlier
+        for earlier, later in zip(measured.checkpointer, measured.checkpointer[1:], strict=False)
+    ]
     assert min(steps) > 0.9 * max(steps) > 0.5 * measured.checkpointer[0]
     assert measured.store == [0] * TURNS
 
 
-async def test_the_server_counts_what_the_commands_say(script: Any, server_uri: str, database_name: str) -> None:
+async def test_the_server_counts_what_the_commands_say(
+    script: Any, server_uri: str, database_name: str
+) -> None:
     """The data that the server has in the end is what was sent, apart from the frame of the commands."""
     name = f"{database_name}_bytes_{uuid.uuid4().hex[:8]}"
-    measured = await script.measure(server_uri, turns=3, with_store=False, sources=5, words=100, database=name)
+    measured = await script.measure(
+        server_uri, turns=3, with_store=False, sources=5, words=100, database=name
+    )
     with MongoClient[dict[str, Any]](server_uri) as client:
         client.drop_database(name)
     on_server = measured.stored["checkpoints"] + measured.stored["checkpoint_writes"]

@@ -42,10 +42,14 @@ def look(query: str = "") -> str:
 
 
 @tool
-def hand_over(state: Annotated[dict[str, Any], InjectedState], tool_call_id: _CallId) -> Command[Any]:
+def hand_over(
+    state: Annotated[dict[str, Any], InjectedState], tool_call_id: _CallId
+) -> Command[Any]:
     """Hand over to the other agent, with the messages so far."""
     done = ToolMessage("over to you", tool_call_id=tool_call_id, name="hand_over")
-    return Command(goto="second", graph=Command.PARENT, update={"messages": [*state["messages"], done]})
+    return Command(
+        goto="second", graph=Command.PARENT, update={"messages": [*state["messages"], done]}
+    )
 
 
 @tool
@@ -74,12 +78,22 @@ def _texts(messages: list[BaseMessage]) -> list[str]:
     return [message.text or message.type for message in messages if message.type != "system"]
 
 
-async def test_a_tool_that_forgets_hides_neither_question_nor_results(store: ConversationStore, config: Any) -> None:
+async def test_a_tool_that_forgets_hides_neither_question_nor_results(
+    store: ConversationStore, config: Any
+) -> None:
     """Only what the model has read stays removed, in the same run, and in one that goes on after a crash."""
-    said = [AIMessage("Hi."), calls("look", query="a"), calls("look", "forget", query="b"), RuntimeError("crash")]
+    said = [
+        AIMessage("Hi."),
+        calls("look", query="a"),
+        calls("look", "forget", query="b"),
+        RuntimeError("crash"),
+    ]
     model = ScriptedModel(replies=[*said, AIMessage("Done.")])
     agent = create_agent(
-        model, [look, forget], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver()
+        model,
+        [look, forget],
+        middleware=[ConversationMiddleware(store)],
+        checkpointer=InMemorySaver(),
     )
     await agent.ainvoke({"messages": [HumanMessage("Hello.")]}, config)
     with pytest.raises(RuntimeError, match="crash"):
@@ -87,7 +101,9 @@ async def test_a_tool_that_forgets_hides_neither_question_nor_results(store: Con
     await agent.ainvoke(None, config)
     wanted = ["Hello.", "Hi.", "Forget it.", "ai", "seen b", "forgotten"]
     assert [sorted(_texts(shown)) for shown in model.shown[-2:]] == [sorted(wanted)] * 2
-    assert len(await log_of(store.conversation(**config["configurable"]))) == 9  # the log has everything
+    assert (
+        len(await log_of(store.conversation(**config["configurable"]))) == 9
+    )  # the log has everything
 
 
 @pytest.mark.slow
@@ -104,7 +120,9 @@ async def test_a_step_that_a_hook_removes_is_shown(store: ConversationStore, con
     assert _texts(model.shown[-1]) == ["Look.", "ai", "seen a"]
 
 
-async def test_a_question_that_a_guard_removes_is_not_asked(store: ConversationStore, config: Any) -> None:
+async def test_a_question_that_a_guard_removes_is_not_asked(
+    store: ConversationStore, config: Any
+) -> None:
     """The model is not asked with the turn before alone; the guard may end the run, or replace the question."""
     instead: list[Any] = []
 
@@ -130,7 +148,9 @@ async def test_a_question_that_a_guard_removes_is_not_asked(store: ConversationS
     assert _texts(await log_of(chat)) == ["Something.", "Done.", "No."]
 
 
-async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(store: ConversationStore, config: Any) -> None:
+async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(
+    store: ConversationStore, config: Any
+) -> None:
     """The state of the graph around them lacks results, call and question; the log has them."""
     for over in ("hand_over", "hand_over_alone"):
         first = ScriptedModel(replies=[calls("look", over, query="a")])
@@ -142,7 +162,9 @@ async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(store: C
         graph.add_node("second", create_agent(second, [look], middleware=middleware))
         graph.add_edge(START, "first")
         await graph.compile().ainvoke({"messages": [HumanMessage("Go.", id=over)]}, config)
-        assert sorted(_texts(second.shown[-1])[-4:]) == sorted(["Go.", "ai", "seen a", "over to you"])
+        assert sorted(_texts(second.shown[-1])[-4:]) == sorted(
+            ["Go.", "ai", "seen a", "over to you"]
+        )
         turn = await store.conversation(**config["configurable"]).get_turn(over)
         assert turn is not None
         assert (len(turn.messages), turn.over) == (5, "answered")
@@ -173,9 +195,13 @@ def _graph(store: ConversationStore, model: ScriptedModel, *, guard: Any = None)
     return graph.compile(checkpointer=InMemorySaver())
 
 
-async def test_a_tool_of_a_graph_hides_neither_question_nor_results(store: ConversationStore, config: Any) -> None:
+async def test_a_tool_of_a_graph_hides_neither_question_nor_results(
+    store: ConversationStore, config: Any
+) -> None:
     """The view of a state that lost its turn has the question and what no model has read, and later runs go on."""
-    model = ScriptedModel(replies=[calls("look", query="a"), calls("forget"), AIMessage("Done."), AIMessage("Sure.")])
+    model = ScriptedModel(
+        replies=[calls("look", query="a"), calls("forget"), AIMessage("Done."), AIMessage("Sure.")]
+    )
     graph, chat = _graph(store, model), store.conversation(**config["configurable"])
     await graph.ainvoke({"messages": [HumanMessage("Forget it.", id="q1")]}, config)
     assert _texts(model.shown[-1]) == ["Forget it.", "ai", "forgotten"]
@@ -188,7 +214,9 @@ async def test_a_tool_of_a_graph_hides_neither_question_nor_results(store: Conve
 
 
 @pytest.mark.slow
-async def test_a_graph_whose_guard_removes_the_question_is_refused(store: ConversationStore, config: Any) -> None:
+async def test_a_graph_whose_guard_removes_the_question_is_refused(
+    store: ConversationStore, config: Any
+) -> None:
     """`view_of` is not the view of the turn before, if the question is gone before it was appended."""
     model = ScriptedModel(replies=[AIMessage("Done.")])
     instead: list[Any] = []
@@ -199,14 +227,22 @@ async def test_a_graph_whose_guard_removes_the_question_is_refused(store: Conver
     await graph.ainvoke({"messages": [HumanMessage("A secret.")]}, config)
     refused = {"messages": [AIMessage("No.", id="a2")], "convstore_turn": "removed"}
     await append_node(store).ainvoke(refused, config)
-    assert _texts(await log_of(store.conversation(**config["configurable"]))) == ["Something.", "Done.", "No."]
+    assert _texts(await log_of(store.conversation(**config["configurable"]))) == [
+        "Something.",
+        "Done.",
+        "No.",
+    ]
 
 
 @pytest.mark.slow
-async def test_a_thread_that_lost_an_answered_question_asks_no_model(store: ConversationStore, config: Any) -> None:
+async def test_a_thread_that_lost_an_answered_question_asks_no_model(
+    store: ConversationStore, config: Any
+) -> None:
     """A run without a question finds the answer, as it does in a state that has the question."""
     model = ScriptedModel(replies=[calls("forget"), AIMessage("Done.")])
-    agent = create_agent(model, [forget], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver())
+    agent = create_agent(
+        model, [forget], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver()
+    )
     await agent.ainvoke({"messages": [HumanMessage("Forget it.")]}, config)
     result = await agent.ainvoke({"messages": []}, config)
     assert (result["messages"][-1].text, len(model.shown)) == ("Done.", 2)

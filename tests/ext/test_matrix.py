@@ -18,8 +18,15 @@ from convstore.types import Dropped
 pytestmark = pytest.mark.slow
 
 WHOLE = HistoryPolicy(max_tokens=None, stub_tools="never", media="never")
-IMAGE, PDF, SHOT = (b64encode(text * 9).decode() for text in (b"an image", b"%PDF a file", b"a screenshot"))
-ASKED, SAID, FOUND, FAILED = "What do seals eat?", "Seals eat fish.", "They eat fish and squid.", "The index is down."
+IMAGE, PDF, SHOT = (
+    b64encode(text * 9).decode() for text in (b"an image", b"%PDF a file", b"a screenshot")
+)
+ASKED, SAID, FOUND, FAILED = (
+    "What do seals eat?",
+    "Seals eat fish.",
+    "They eat fish and squid.",
+    "The index is down.",
+)
 CALLS = {"call_a": {"query": "seals"}, "call_b": {"query": "whales"}}
 
 
@@ -54,7 +61,10 @@ async def ai_sdk(chat: Conversation) -> None:
     """A question of the AI SDK, which sends no answers."""
     files = [
         {"type": "file", "mediaType": mime, "url": f"data:{mime};base64,{data}", "filename": name}
-        for mime, data, name in (("image/png", IMAGE, "seal.png"), ("application/pdf", PDF, "seals.pdf"))
+        for mime, data, name in (
+            ("image/png", IMAGE, "seal.png"),
+            ("application/pdf", PDF, "seals.pdf"),
+        )
     ]
     parts = [{"type": "text", "text": ASKED}, *files]
     body = {"id": "page", "messages": [{"id": "q", "role": "user", "parts": parts}]}
@@ -69,10 +79,13 @@ async def ag_ui(chat: Conversation) -> None:
         "document": {"type": "data", "value": PDF, "mimeType": "application/pdf"},
     }
     files = [
-        {"type": kind, "source": source, "metadata": {"filename": "seals.pdf"}} for kind, source in sources.items()
+        {"type": kind, "source": source, "metadata": {"filename": "seals.pdf"}}
+        for kind, source in sources.items()
     ]
     message = {"id": "q", "role": "user", "content": [{"type": "text", "text": ASKED}, *files]}
-    request = read_request({"threadId": "page", "runId": "run", "messages": [message]}, format="ag-ui")
+    request = read_request(
+        {"threadId": "page", "runId": "run", "messages": [message]}, format="ag-ui"
+    )
     async with await request.turn(chat) as turn:
         await turn.append(answer())
 
@@ -81,15 +94,24 @@ async def openai_chat(chat: Conversation) -> None:
     """Messages of Chat Completions; results there are text, and have no mark of a failure."""
     media = [
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}},
-        {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PDF}", "filename": "seals.pdf"}},
+        {
+            "type": "file",
+            "file": {"file_data": f"data:application/pdf;base64,{PDF}", "filename": "seals.pdf"},
+        },
     ]
     calls = [
-        {"id": id_, "type": "function", "function": {"name": "search", "arguments": arguments(id_)}} for id_ in CALLS
+        {"id": id_, "type": "function", "function": {"name": "search", "arguments": arguments(id_)}}
+        for id_ in CALLS
     ]
     await chat.append(
         [
             {"role": "user", "content": [{"type": "text", "text": ASKED}, *media]},
-            {"role": "assistant", "content": None, "reasoning_content": "Let me look.", "tool_calls": calls},
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "Let me look.",
+                "tool_calls": calls,
+            },
             {"role": "tool", "tool_call_id": "call_a", "content": FOUND},
             {"role": "tool", "tool_call_id": "call_b", "content": FAILED},
             {"role": "assistant", "content": SAID},
@@ -101,22 +123,46 @@ def items() -> list[dict[str, Any]]:
     """Items of OpenAI's Responses API."""
     media = [
         {"type": "input_image", "image_url": f"data:image/png;base64,{IMAGE}", "detail": "auto"},
-        {"type": "input_file", "file_data": f"data:application/pdf;base64,{PDF}", "filename": "seals.pdf"},
+        {
+            "type": "input_file",
+            "file_data": f"data:application/pdf;base64,{PDF}",
+            "filename": "seals.pdf",
+        },
     ]
     thought = {"type": "summary_text", "text": "Let me look."}
     shot = {"type": "input_image", "image_url": f"data:image/png;base64,{SHOT}", "detail": "auto"}
     calls = [
-        {"type": "function_call", "id": f"fc_{id_}", "call_id": id_, "name": "search", "arguments": arguments(id_)}
+        {
+            "type": "function_call",
+            "id": f"fc_{id_}",
+            "call_id": id_,
+            "name": "search",
+            "arguments": arguments(id_),
+        }
         for id_ in CALLS
     ]
     said = [{"type": "output_text", "text": SAID, "annotations": []}]
     return [
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": ASKED}, *media]},
+        {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": ASKED}, *media],
+        },
         {"type": "reasoning", "id": "rs_1", "summary": [thought], "encrypted_content": "c2lnbmVk"},
         *calls,
-        {"type": "function_call_output", "call_id": "call_a", "output": [{"type": "input_text", "text": FOUND}, shot]},
+        {
+            "type": "function_call_output",
+            "call_id": "call_a",
+            "output": [{"type": "input_text", "text": FOUND}, shot],
+        },
         {"type": "function_call_output", "call_id": "call_b", "output": FAILED},
-        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": said},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": said,
+        },
     ]
 
 
@@ -142,8 +188,15 @@ def anthropic_messages() -> list[dict[str, Any]]:
     )
     thought = {"type": "thinking", "thinking": "Let me look.", "signature": "c2lnbmVk"}
     pdf["title"] = "seals.pdf"
-    calls = [{"type": "tool_use", "id": id_, "name": "search", "input": args} for id_, args in CALLS.items()]
-    found = {"type": "tool_result", "tool_use_id": "call_a", "content": [{"type": "text", "text": FOUND}, shot]}
+    calls = [
+        {"type": "tool_use", "id": id_, "name": "search", "input": args}
+        for id_, args in CALLS.items()
+    ]
+    found = {
+        "type": "tool_result",
+        "tool_use_id": "call_a",
+        "content": [{"type": "text", "text": FOUND}, shot],
+    }
     failed = {"type": "tool_result", "tool_use_id": "call_b", "content": FAILED, "is_error": True}
     return [
         {"role": "user", "content": [{"type": "text", "text": ASKED}, image, pdf]},
@@ -214,7 +267,9 @@ async def microsoft(chat: Conversation) -> None:
         )
     )
     thought = Content.from_text_reasoning(text="Let me look.", protected_data="c2lnbmVk")
-    calls = [Content.from_function_call(id_, "search", arguments=args) for id_, args in CALLS.items()]
+    calls = [
+        Content.from_function_call(id_, "search", arguments=args) for id_, args in CALLS.items()
+    ]
     results = [
         Content.from_function_result("call_a", result=[Content.from_text(FOUND), shot]),
         Content.from_function_result("call_b", result=FAILED, exception="OSError"),
@@ -247,7 +302,9 @@ async def as_microsoft(chat: Conversation) -> Read:
     from convstore.ext.microsoft import ConvstoreHistoryProvider  # noqa: PLC0415 - loads slowly
 
     dropped = list[Dropped]()
-    provider = ConvstoreHistoryProvider(chat.store, policy=WHOLE, on_dropped=dropped.extend, **chat.scope)
+    provider = ConvstoreHistoryProvider(
+        chat.store, policy=WHOLE, on_dropped=dropped.extend, **chat.scope
+    )
     found = json.dumps([message.to_dict() for message in await provider.get_messages(None)])
     return json.loads(found.replace('"FunctionInvocationError"', '"error"')), dropped
 
@@ -262,7 +319,9 @@ def as_request(form: str) -> Callable[[Conversation], Awaitable[Read]]:
 
     async def read(chat: Conversation) -> Read:
         history = await chat.load_history(WHOLE)
-        request: Any = history.to_anthropic() if form == "anthropic" else history.to_openai(api=form)
+        request: Any = (
+            history.to_anthropic() if form == "anthropic" else history.to_openai(api=form)
+        )
         return request, request.dropped
 
     return read
@@ -282,7 +341,9 @@ def as_session(view: Any) -> Callable[[Conversation], Awaitable[Read]]:
     """The items of a session of the Agents SDK."""
 
     async def read(chat: Conversation) -> Read:
-        found: Any = await ConvstoreSession(chat.store, view=view, policy=WHOLE, **chat.scope).get_items()
+        found: Any = await ConvstoreSession(
+            chat.store, view=view, policy=WHOLE, **chat.scope
+        ).get_items()
         return found, getattr(found, "dropped", ())
 
     return read
@@ -355,7 +416,9 @@ async def chats() -> Any:
         for door in DOORS:
             chosen = other if door is claude_agent else store
             await chosen.setup()
-            made[door.__name__] = chosen.conversation(**dict.fromkeys(chosen.scope_keys, door.__name__))
+            made[door.__name__] = chosen.conversation(
+                **dict.fromkeys(chosen.scope_keys, door.__name__)
+            )
             await door(made[door.__name__])
         yield made
 
@@ -378,5 +441,8 @@ async def test_each_part_is_read_or_named(chats: dict[str, Conversation], reader
 async def test_parallel_calls_stand_together(chats: dict[str, Conversation]) -> None:
     """In one AI message with two calls, and its results follow; whichever door they came through."""
     for door, chat in chats.items():
-        types = [(message.type, len(getattr(message, "tool_calls", ()))) async for message in chat.messages()]
+        types = [
+            (message.type, len(getattr(message, "tool_calls", ())))
+            async for message in chat.messages()
+        ]
         assert types == [("human", 0), ("ai", 2), ("tool", 0), ("tool", 0), ("ai", 0)], door

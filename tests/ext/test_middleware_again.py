@@ -42,7 +42,9 @@ class Report(BaseModel):
     title: str
 
 
-def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> tuple[Any, ScriptedModel, list[str]]:
+def make_agent(
+    store: ConversationStore, replies: list[Any], **options: Any
+) -> tuple[Any, ScriptedModel, list[str]]:
     """An agent with a tool that counts how often it ran; a new one acts as another worker."""
     ran: list[str] = []
 
@@ -56,7 +58,11 @@ def make_agent(store: ConversationStore, replies: list[Any], **options: Any) -> 
 
     model = ScriptedModel(replies=replies)
     own = options.pop("beside", [])
-    return create_agent(model, [search], middleware=[ConversationMiddleware(store), *own], **options), model, ran
+    return (
+        create_agent(model, [search], middleware=[ConversationMiddleware(store), *own], **options),
+        model,
+        ran,
+    )
 
 
 async def ask(agent: Any, scope: dict[str, str], text: str = QUESTION, id_: str = "q1") -> Any:
@@ -90,7 +96,9 @@ async def test_an_answered_question_is_answered_from_the_log(
     store: ConversationStore, database: Any, scope: dict[str, str], saver: Any
 ) -> None:
     """Asked again under its id, on another worker: the same messages, no call of model or tool, nothing written."""
-    agent, _, _ = make_agent(store, [calls("search", query="a"), AIMessage("By dancing.")], checkpointer=saver)
+    agent, _, _ = make_agent(
+        store, [calls("search", query="a"), AIMessage("By dancing.")], checkpointer=saver
+    )
     first = await ask(agent, scope)
     before = await log_of(store.conversation(**scope))
     agent, model, ran = make_agent(elsewhere(store, database), [], checkpointer=saver)
@@ -100,21 +108,32 @@ async def test_an_answered_question_is_answered_from_the_log(
     assert await log_of(store.conversation(**scope)) == before
 
 
-async def test_the_answer_is_streamed_again_to_who_asks_again(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_the_answer_is_streamed_again_to_who_asks_again(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A client that lost its connection gets the answer as a message of the stream."""
     agent, _, _ = make_agent(store, [AIMessage("By dancing.")])
     await ask(agent, scope)
     question = {"messages": [HumanMessage(QUESTION, id="q1")]}
     streamed = [
-        message.text async for message, _ in agent.astream(question, {"configurable": scope}, stream_mode="messages")
+        message.text
+        async for message, _ in agent.astream(
+            question, {"configurable": scope}, stream_mode="messages"
+        )
     ]
     assert streamed == ["By dancing."]
 
 
 @pytest.mark.slow
-async def test_an_old_question_is_answered_from_the_log_too(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_an_old_question_is_answered_from_the_log_too(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """An old question is answered from the log, even if many turns followed and the view no longer contains it."""
-    replies = [calls("search"), AIMessage("By dancing."), *(AIMessage("Long. " * 2_500) for _ in range(12))]
+    replies = [
+        calls("search"),
+        AIMessage("By dancing."),
+        *(AIMessage("Long. " * 2_500) for _ in range(12)),
+    ]
     agent, model, _ = make_agent(store, replies)
     first = await ask(agent, scope)
     for number in range(12):
@@ -125,9 +144,13 @@ async def test_an_old_question_is_answered_from_the_log_too(store: ConversationS
     assert len(model.shown) == 14
 
 
-async def test_an_answer_far_after_its_question_is_found(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_an_answer_far_after_its_question_is_found(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """An answer is found although 300 messages of other runs come between it and its question."""
-    others = [message for at in range(150) for message in (HumanMessage(f"q {at}"), AIMessage(f"a {at}"))]
+    others = [
+        message for at in range(150) for message in (HumanMessage(f"q {at}"), AIMessage(f"a {at}"))
+    ]
     answer = linked(AIMessage("By dancing.", id="late"), "q1")
     await store.conversation(**scope).append([HumanMessage(QUESTION, id="q1"), *others, answer])
     agent, _, _ = make_agent(store, [])
@@ -139,7 +162,9 @@ async def test_a_question_goes_on_where_it_broke_off(
     store: ConversationStore, database: Any, scope: dict[str, str]
 ) -> None:
     """The call that was logged is not asked for again, the result that was logged is not made again."""
-    agent, _, _ = make_agent(store, [calls("search", query="a"), calls("search", query="b"), BrokenOffError()])
+    agent, _, _ = make_agent(
+        store, [calls("search", query="a"), calls("search", query="b"), BrokenOffError()]
+    )
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
     agent, model, ran = make_agent(elsewhere(store, database), [AIMessage("By dancing.")])
@@ -157,7 +182,9 @@ async def test_an_answer_in_flight_at_a_cancellation_is_the_answer(
     """The cancelled run ends when its insert has, so the next one finds the answer and does not ask the model again."""
     insert, is_sent = Log.insert, asyncio.Event()
 
-    async def insert_answers_slowly(log: Log, conversation: str, entry: Entry, *values: Any, **options: Any) -> None:
+    async def insert_answers_slowly(
+        log: Log, conversation: str, entry: Entry, *values: Any, **options: Any
+    ) -> None:
         if any(message.type == "ai" for message in entry.messages):
             is_sent.set()
             await asyncio.sleep(0.1)
@@ -183,7 +210,9 @@ async def test_only_the_tool_that_broke_runs_again(
     """Of two parallel calls only the call without a result in the log runs again."""
     reply = AIMessage(
         "",
-        tool_calls=[{"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "break")],
+        tool_calls=[
+            {"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "break")
+        ],
     )
     one_by_one = {"configurable": scope, "max_concurrency": 1}
     asked = {"messages": [HumanMessage(QUESTION, id="q1")]}
@@ -194,7 +223,11 @@ async def test_only_the_tool_that_broke_runs_again(
     with pytest.raises(BrokenOffError):
         await agent.ainvoke(asked, one_by_one)
     assert (first, again, model.shown) == (["a", "break"], ["break"], [])
-    assert kinds(await log_of(store.conversation(**scope))) == [("human", QUESTION), ("ai", ""), ("tool", "found a")]
+    assert kinds(await log_of(store.conversation(**scope))) == [
+        ("human", QUESTION),
+        ("ai", ""),
+        ("tool", "found a"),
+    ]
 
 
 async def test_a_turn_that_broke_off_is_taken_up_from_its_checkpoint(
@@ -204,16 +237,33 @@ async def test_a_turn_that_broke_off_is_taken_up_from_its_checkpoint(
     saver = InMemorySaver()
     agent, _, _ = make_agent(store, [AIMessage("Earlier.")], checkpointer=saver)
     await ask(agent, scope, "Before?", "q0")
-    agent, _, _ = make_agent(store, [calls("search", query="a"), BrokenOffError()], checkpointer=saver)
+    agent, _, _ = make_agent(
+        store, [calls("search", query="a"), BrokenOffError()], checkpointer=saver
+    )
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
-    agent, model, ran = make_agent(elsewhere(store, database), [AIMessage("By dancing.")], checkpointer=saver)
+    agent, model, ran = make_agent(
+        elsewhere(store, database), [AIMessage("By dancing.")], checkpointer=saver
+    )
     result = await agent.ainvoke(None, {"configurable": scope})
     assert result["messages"][-1].text == "By dancing."
     assert ran == []
-    assert [text for _, text in kinds(model.shown[0])] == ["Before?", "Earlier.", QUESTION, "", "found a"]
+    assert [text for _, text in kinds(model.shown[0])] == [
+        "Before?",
+        "Earlier.",
+        QUESTION,
+        "",
+        "found a",
+    ]
     log = await log_of(store.conversation(**scope))
-    assert [message.text for message in log] == ["Before?", "Earlier.", QUESTION, "", "found a", "By dancing."]
+    assert [message.text for message in log] == [
+        "Before?",
+        "Earlier.",
+        QUESTION,
+        "",
+        "found a",
+        "By dancing.",
+    ]
 
 
 async def test_a_checkpoint_older_than_the_log_is_updated_from_it(
@@ -260,7 +310,9 @@ async def test_a_checkpoint_that_is_ahead_of_the_log_is_not_lost(
         assert len(model.shown) == (1 if next_id == "q1" else 2)
 
 
-async def test_other_words_under_the_same_id_are_refused(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_other_words_under_the_same_id_are_refused(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The old answer is not given for another question."""
     agent, model, _ = make_agent(store, [AIMessage("By dancing.")])
     await ask(agent, scope)
@@ -270,7 +322,9 @@ async def test_other_words_under_the_same_id_are_refused(store: ConversationStor
 
 
 @pytest.mark.slow
-async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_question_that_was_rewound_is_refused(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A rewound question is refused under its old id. Under a new id it is asked without the rewound messages."""
     agent, model, _ = make_agent(store, [AIMessage("By dancing."), AIMessage("By smell.")])
     await ask(agent, scope)
@@ -282,18 +336,33 @@ async def test_a_question_that_was_rewound_is_refused(store: ConversationStore, 
     assert kinds(model.shown[-1]) == [("human", QUESTION)]
 
 
-async def test_results_under_one_call_id_are_kept_apart(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_results_under_one_call_id_are_kept_apart(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Each call gets its own result again, in any order of the log."""
     call = AIMessage(
-        "", id="ai", tool_calls=[{"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "b")]
+        "",
+        id="ai",
+        tool_calls=[
+            {"name": "search", "args": {"query": query}, "id": "same"} for query in ("a", "b")
+        ],
     )
     results = [
-        ToolMessage(f"found {q}", id=result_id("ai", "same", at), tool_call_id="same") for at, q in enumerate("ab")
+        ToolMessage(f"found {q}", id=result_id("ai", "same", at), tool_call_id="same")
+        for at, q in enumerate("ab")
     ]
-    await store.conversation(**scope).append([HumanMessage(QUESTION, id="q1"), linked(call, "q1"), *reversed(results)])
+    await store.conversation(**scope).append(
+        [HumanMessage(QUESTION, id="q1"), linked(call, "q1"), *reversed(results)]
+    )
     agent, _, ran = make_agent(store, [AIMessage("By dancing.")])
     result = await ask(agent, scope)
-    assert [message.text for message in result["messages"]] == [QUESTION, "", "found a", "found b", "By dancing."]
+    assert [message.text for message in result["messages"]] == [
+        QUESTION,
+        "",
+        "found a",
+        "found b",
+        "By dancing.",
+    ]
     assert ran == []
 
 
@@ -301,7 +370,9 @@ async def test_what_a_turn_that_broke_off_left_unread_is_whole_once(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
     """The next question sees the results of a turn that broke off; after its answer they are stubs."""
-    agent, model, _ = make_agent(store, [calls("search", query="long " * 500), BrokenOffError(), AIMessage("Fine.")])
+    agent, model, _ = make_agent(
+        store, [calls("search", query="long " * 500), BrokenOffError(), AIMessage("Fine.")]
+    )
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
     await ask(agent, scope, "Well?", "q2")
@@ -313,7 +384,9 @@ async def test_what_a_turn_that_broke_off_left_unread_is_whole_once(
 
 
 @pytest.mark.slow
-async def test_a_result_that_was_not_logged_finds_its_call(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_result_that_was_not_logged_finds_its_call(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A hook broke the run off between a tool and the model; with the next question the result is logged and shown."""
 
     class Breaks(AgentMiddleware[Any, Any, Any]):
@@ -368,7 +441,9 @@ async def test_a_run_that_was_taken_up_asks_the_log_once(
     store = ConversationStore(client[database_name])
     await store.setup()
     saver = InMemorySaver()
-    agent, _, _ = make_agent(store, [calls("search", query="a"), BrokenOffError()], checkpointer=saver)
+    agent, _, _ = make_agent(
+        store, [calls("search", query="a"), BrokenOffError()], checkpointer=saver
+    )
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
     replies = [calls("search", query="b"), calls("search", query="c"), AIMessage("By dancing.")]
@@ -426,7 +501,9 @@ async def test_a_structured_answer_of_the_provider_is_given_again_in_its_form(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
     """With ProviderStrategy: the text that is in the log is read again."""
-    agent, model, _ = make_agent(store, [AIMessage('{"title": "Bees"}')], response_format=ProviderStrategy(Report))
+    agent, model, _ = make_agent(
+        store, [AIMessage('{"title": "Bees"}')], response_format=ProviderStrategy(Report)
+    )
     first = await ask(agent, scope)
     again = await ask(agent, scope)
     assert again["structured_response"] == first["structured_response"] == Report(title="Bees")
@@ -458,7 +535,11 @@ async def test_agents_in_a_row_in_one_graph_each_have_their_say(
     graph.add_edge("__start__", "first")
     graph.add_edge("first", "second")
     result = await ask(graph.compile(), scope)
-    assert [message.text for message in result["messages"]] == [QUESTION, "First says.", "Second says."]
+    assert [message.text for message in result["messages"]] == [
+        QUESTION,
+        "First says.",
+        "Second says.",
+    ]
     assert kinds(model.shown[0]) == [("human", QUESTION), ("ai", "First says.")]
     assert await log_of(store.conversation(**scope)) == result["messages"]
 
@@ -469,11 +550,19 @@ async def test_messages_that_come_with_the_first_question_are_logged_with_it(
     """Examples before the question, and the beginning of an answer after it: the application's, so logged and shown."""
     model = ScriptedModel(replies=[AIMessage("Fine.")])
     agent = create_agent(model, middleware=[ConversationMiddleware(store, accept="all")])
-    given = [HumanMessage("2+2?", id="e1"), AIMessage("4", id="e2"), HumanMessage("3+3?", id="e3"), AIMessage("It is")]
+    given = [
+        HumanMessage("2+2?", id="e1"),
+        AIMessage("4", id="e2"),
+        HumanMessage("3+3?", id="e3"),
+        AIMessage("It is"),
+    ]
     await agent.ainvoke({"messages": given}, {"configurable": scope})
     shown = [text for _, text in kinds(model.shown[0])]
     assert shown == ["2+2?", "4", "3+3?", "It is"]
-    assert [message.text for message in await log_of(store.conversation(**scope))] == [*shown, "Fine."]
+    assert [message.text for message in await log_of(store.conversation(**scope))] == [
+        *shown,
+        "Fine.",
+    ]
 
 
 class Signs(AgentMiddleware[Any, Any, Any]):
@@ -496,7 +585,11 @@ async def test_what_hooks_add_at_the_end_is_logged_once(
     first = await ask(agent, scope)
     for _ in range(2):
         assert (await ask(agent, scope))["messages"] == first["messages"]
-    assert kinds(first["messages"]) == [("human", QUESTION), ("ai", "By dancing."), ("ai", "Checked.")]
+    assert kinds(first["messages"]) == [
+        ("human", QUESTION),
+        ("ai", "By dancing."),
+        ("ai", "Checked."),
+    ]
     assert await log_of(store.conversation(**scope)) == first["messages"]
     await ask(agent, scope, "Sure?", "q2")
     assert kinds(model.shown[-1]) == [*kinds(first["messages"]), ("human", "Sure?")]
@@ -527,7 +620,9 @@ async def test_a_turn_that_ends_with_the_result_of_a_tool_is_finished(
     assert '"tool_message_id"' in model.shown[-1][3].text
 
 
-async def test_an_empty_answer_is_shown_as_a_text(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_an_empty_answer_is_shown_as_a_text(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """In the turn that continues after it and in the next one alike, because providers refuse an empty message."""
 
     class AskAgain(AgentMiddleware[Any, Any, Any]):
@@ -537,7 +632,9 @@ async def test_an_empty_answer_is_shown_as_a_text(store: ConversationStore, scop
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002 - the hook has it
             return None if state["messages"][-1].text else {"jump_to": "model"}
 
-    agent, model, _ = make_agent(store, [AIMessage(""), AIMessage("So."), AIMessage("Thus.")], beside=[AskAgain()])
+    agent, model, _ = make_agent(
+        store, [AIMessage(""), AIMessage("So."), AIMessage("Thus.")], beside=[AskAgain()]
+    )
     await ask(agent, scope)
     await ask(agent, scope, "Why?", "q2")
     shown = [[text for _, text in kinds(messages)] for messages in model.shown]

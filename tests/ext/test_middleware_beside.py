@@ -36,7 +36,9 @@ def search(query: str = "") -> str:
     return f"found {query} eve@example.org " + "and more " * 40
 
 
-def make_agent(store: ConversationStore, replies: list[Any], *beside: Any, **options: Any) -> tuple[Any, ScriptedModel]:
+def make_agent(
+    store: ConversationStore, replies: list[Any], *beside: Any, **options: Any
+) -> tuple[Any, ScriptedModel]:
     """An agent with the store first and other middleware after it."""
     model = ScriptedModel(replies=replies)
     saver = options.pop("checkpointer", None)
@@ -52,10 +54,18 @@ async def ask(agent: Any, scope: dict[str, str], text: Any = "How?", id_: str | 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
-async def test_the_log_holds_redacted_text_only(store: ConversationStore, scope: dict[str, str], saver: Any) -> None:
+async def test_the_log_holds_redacted_text_only(
+    store: ConversationStore, scope: dict[str, str], saver: Any
+) -> None:
     """Text that PIIMiddleware redacts is neither in the log nor shown to the model."""
-    pii = PIIMiddleware("email", apply_to_input=True, apply_to_output=True, apply_to_tool_results=True)
-    replies = [calls("search"), AIMessage("Write to eve@example.org."), AIMessage("Again: eve@example.org.")]
+    pii = PIIMiddleware(
+        "email", apply_to_input=True, apply_to_output=True, apply_to_tool_results=True
+    )
+    replies = [
+        calls("search"),
+        AIMessage("Write to eve@example.org."),
+        AIMessage("Again: eve@example.org."),
+    ]
     agent, model = make_agent(store, replies, pii, tool_results="after_hooks", checkpointer=saver)
     await ask(agent, scope, "I am ada@example.org", "q1")
     again = await ask(agent, scope, "I am ada@example.org", "q1")
@@ -100,7 +110,10 @@ async def test_a_question_during_a_waiting_call_continues_without_it(
     """The user asks something else instead of deciding: the call is logged, unanswered, and the view stays valid."""
     saver = InMemorySaver()
     agent, model = make_agent(
-        store, [calls("search", query="a"), AIMessage("Fine.")], review("search"), checkpointer=saver
+        store,
+        [calls("search", query="a"), AIMessage("Fine.")],
+        review("search"),
+        checkpointer=saver,
     )
     await ask(agent, scope)
     result = await ask(agent, scope, "Never mind.")
@@ -115,9 +128,13 @@ async def test_a_question_during_a_waiting_call_continues_without_it(
 
 
 @pytest.mark.slow
-async def test_a_summary_of_langchain_is_shown_and_not_logged(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_summary_of_langchain_is_shown_and_not_logged(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """SummarizationMiddleware folds the state of a long turn; the log keeps every message and no summary."""
-    writer = ScriptedModel(replies=[AIMessage(f"LangChain's summary {number}.") for number in range(9)])
+    writer = ScriptedModel(
+        replies=[AIMessage(f"LangChain's summary {number}.") for number in range(9)]
+    )
     summing = SummarizationMiddleware(writer, trigger=("messages", 6), keep=("messages", 3))
     steps = [calls("search", query=str(step)) for step in range(6)]
     agent, model = make_agent(
@@ -145,7 +162,9 @@ async def test_results_that_are_cleared_for_the_model_stay_in_the_log(
     assert await log_of(store.conversation(**scope)) == result["messages"]
 
 
-async def test_retries_and_fallbacks_are_logged_as_they_ended(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_retries_and_fallbacks_are_logged_as_they_ended(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A tool that works at the second try and a model that takes over: one result, one answer."""
     tries: list[int] = []
 
@@ -159,21 +178,34 @@ async def test_retries_and_fallbacks_are_logged_as_they_ended(store: Conversatio
 
     fallback = ModelFallbackMiddleware(ScriptedModel(replies=[AIMessage("The other one.")]))
     retry = ToolRetryMiddleware(max_retries=2, initial_delay=0)
-    agent, _ = make_agent(store, [calls("shaky"), RuntimeError("down")], fallback, retry, tools=[shaky])
+    agent, _ = make_agent(
+        store, [calls("shaky"), RuntimeError("down")], fallback, retry, tools=[shaky]
+    )
     result = await ask(agent, scope)
     log = await log_of(store.conversation(**scope))
     assert log == result["messages"]
-    assert kinds(log) == [("human", "How?"), ("ai", ""), ("tool", "worked"), ("ai", "The other one.")]
+    assert kinds(log) == [
+        ("human", "How?"),
+        ("ai", ""),
+        ("tool", "worked"),
+        ("ai", "The other one."),
+    ]
 
 
-async def test_limits_end_a_run_and_what_they_say_is_logged(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_limits_end_a_run_and_what_they_say_is_logged(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The message in place of an answer, and results for calls that were not let through, are in the log."""
     model_limit = ModelCallLimitMiddleware(run_limit=2, exit_behavior="end")
     tool_limit = ToolCallLimitMiddleware(run_limit=1, exit_behavior="continue")
-    agent, _ = make_agent(store, [calls("search", "search"), calls("search")], model_limit, tool_limit)
+    agent, _ = make_agent(
+        store, [calls("search", "search"), calls("search")], model_limit, tool_limit
+    )
     result = await ask(agent, scope)
     log = await log_of(store.conversation(**scope))
-    assert {message.id: message for message in log} == {message.id: message for message in result["messages"]}
+    assert {message.id: message for message in log} == {
+        message.id: message for message in result["messages"]
+    }
     assert log[-1].type == "ai"
     assert "limit" in log[-1].text
     await ask(make_agent(store, [AIMessage("Fine.")])[0], scope, "Next?")
@@ -182,13 +214,17 @@ async def test_limits_end_a_run_and_what_they_say_is_logged(store: ConversationS
 async def test_todos_reach_state_and_log(store: ConversationStore, scope: dict[str, str]) -> None:
     """The command of a tool updates the to-do list in the state, and its result is in the log."""
     todo = {"content": "look", "status": "pending"}
-    agent, _ = make_agent(store, [calls("write_todos", todos=[todo]), AIMessage("Done.")], TodoListMiddleware())
+    agent, _ = make_agent(
+        store, [calls("write_todos", todos=[todo]), AIMessage("Done.")], TodoListMiddleware()
+    )
     result = await ask(agent, scope)
     assert result["todos"] == [todo]
     assert await log_of(store.conversation(**scope)) == result["messages"]
 
 
-async def test_messages_of_hooks_are_logged_in_their_place(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_messages_of_hooks_are_logged_in_their_place(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Messages that other middleware adds before the model, after it and at the end are logged in the state's order."""
 
     class Adds(AgentMiddleware[Any, Any, Any]):
@@ -234,23 +270,34 @@ async def test_calls_that_can_not_be_read_are_answered_in_the_log(
 ) -> None:
     """LangChain adds a result for arguments that are no JSON; it is logged, and the model is shown it."""
     broken = AIMessage(
-        "", invalid_tool_calls=[InvalidToolCall(name="search", args="{", id="c", error=None, type="invalid_tool_call")]
+        "",
+        invalid_tool_calls=[
+            InvalidToolCall(name="search", args="{", id="c", error=None, type="invalid_tool_call")
+        ],
     )
     again = AIMessage(
-        "", tool_calls=[{"name": "search", "args": {}, "id": "d"}], invalid_tool_calls=broken.invalid_tool_calls
+        "",
+        tool_calls=[{"name": "search", "args": {}, "id": "d"}],
+        invalid_tool_calls=broken.invalid_tool_calls,
     )
     agent, model = make_agent(store, [again, AIMessage("Done.")])
     result = await ask(agent, scope)
     log = await log_of(store.conversation(**scope))
-    assert {message.id: message for message in log} == {message.id: message for message in result["messages"]}
+    assert {message.id: message for message in log} == {
+        message.id: message for message in result["messages"]
+    }
     assert sum(isinstance(message, ToolMessage) for message in log) == 2
     assert "could not be executed" in repr(model.shown[-1])
 
 
-async def test_such_a_result_is_logged_once_whoever_asks_again(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_such_a_result_is_logged_once_whoever_asks_again(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """LangChain makes it anew at each step; its id is the same each time."""
     unread = InvalidToolCall(name="search", args="{", id="c", error=None, type="invalid_tool_call")
-    reply = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "d"}], invalid_tool_calls=[unread])
+    reply = AIMessage(
+        "", tool_calls=[{"name": "search", "args": {}, "id": "d"}], invalid_tool_calls=[unread]
+    )
 
     def breaks(_: Any) -> AIMessage:
         raise RuntimeError("down")
@@ -263,7 +310,9 @@ async def test_such_a_result_is_logged_once_whoever_asks_again(store: Conversati
     assert [message.type for message in log].count("ai") == 2
 
 
-async def test_a_blocked_question_is_nowhere(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_blocked_question_is_nowhere(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A hook that raises before the model is asked leaves nothing in the log."""
     agent, _ = make_agent(store, [], PIIMiddleware("email", strategy="block"))
     with pytest.raises(Exception, match="email"):

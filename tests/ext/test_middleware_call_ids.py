@@ -42,23 +42,33 @@ def make_agent(
         return f"found {query} {len(ran)}"
 
     model = ScriptedModel(replies=list(replies))
-    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, accept=accept)], **options)
+    agent = create_agent(
+        model, [search], middleware=[ConversationMiddleware(store, accept=accept)], **options
+    )
     return agent, model, ran
 
 
 async def ask(agent: Any, scope: dict[str, str]) -> Any:
     """A question under an id."""
-    return await agent.ainvoke({"messages": [HumanMessage("How?", id="q1")]}, {"configurable": scope})
+    return await agent.ainvoke(
+        {"messages": [HumanMessage("How?", id="q1")]}, {"configurable": scope}
+    )
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("ids", [("",), (None,), ("", ""), ("same", "same", "same"), ("", "same", "same", "")])
-async def test_each_call_has_its_result(store: ConversationStore, scope: dict[str, str], ids: Any) -> None:
+@pytest.mark.parametrize(
+    "ids", [("",), (None,), ("", ""), ("same", "same", "same"), ("", "same", "same", "")]
+)
+async def test_each_call_has_its_result(
+    store: ConversationStore, scope: dict[str, str], ids: Any
+) -> None:
     """Empty and repeated ids: as many results as calls, in the state, before the model and in the log."""
     agent, model, ran = make_agent(store, calling(*ids), AIMessage("So."))
     result = await ask(agent, scope)
     log = await log_of(store.conversation(**scope))
-    assert {message.id: message for message in log} == {message.id: message for message in result["messages"]}
+    assert {message.id: message for message in log} == {
+        message.id: message for message in result["messages"]
+    }
     named = [call.id for call in calls_of(log[1])]
     assert len({*named, ""}) == len(ids) + 1
     assert check_pairing(result["messages"]) == []
@@ -77,7 +87,10 @@ async def test_such_a_turn_goes_on_where_it_broke_off(
     agent, model, ran = make_agent(elsewhere(store, database), AIMessage("So."))
     await ask(agent, scope)
     assert ran == []
-    assert sorted(text for kind, text in kinds(model.shown[-1]) if kind == "tool") == ["found  1", "found  2"]
+    assert sorted(text for kind, text in kinds(model.shown[-1]) if kind == "tool") == [
+        "found  1",
+        "found  2",
+    ]
 
 
 async def test_a_structured_answer_without_an_id_is_given_again(
@@ -85,7 +98,9 @@ async def test_a_structured_answer_without_an_id_is_given_again(
 ) -> None:
     """The message that LangChain puts after it has the call's new id."""
     options = {"response_format": ToolStrategy(Report)}
-    first = await ask(make_agent(store, calling("", name="Report", title="Bees"), **options)[0], scope)
+    first = await ask(
+        make_agent(store, calling("", name="Report", title="Bees"), **options)[0], scope
+    )
     again = await ask(make_agent(store, **options)[0], scope)
     assert first["structured_response"] == again["structured_response"] == Report(title="Bees")
     assert first["messages"] == again["messages"] == await log_of(store.conversation(**scope))
@@ -111,14 +126,18 @@ async def test_a_reply_of_malformed_calls_only_is_shown_as_langchain_shows_it(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
     """The next turn says that the arguments were malformed, in the same words and place."""
-    malformed = InvalidToolCall(name="search", args="{", id="c1", error=None, type="invalid_tool_call")
+    malformed = InvalidToolCall(
+        name="search", args="{", id="c1", error=None, type="invalid_tool_call"
+    )
     reply = AIMessage("", id="a1", invalid_tool_calls=[malformed])
     agent, model, _ = make_agent(store, reply, AIMessage("So."))
     plain = ScriptedModel(replies=[AIMessage("So.")])
     config: Any = {"configurable": scope}
     for question in ("Find bees.", "Well?"):
         await agent.ainvoke({"messages": [HumanMessage(question)]}, config)
-    await create_agent(plain, []).ainvoke({"messages": [HumanMessage("Find bees."), reply, HumanMessage("Well?")]})
+    await create_agent(plain, []).ainvoke(
+        {"messages": [HumanMessage("Find bees."), reply, HumanMessage("Well?")]}
+    )
     assert kinds(model.shown[-1])[-4:] == kinds(plain.shown[-1])
     assert "malformed" in plain.shown[-1][2].text
 
@@ -129,7 +148,9 @@ async def test_a_history_may_have_a_malformed_call_without_an_id(
     store: ConversationStore, scope: dict[str, str], call_id: str | None
 ) -> None:
     """LangChain makes a result without a call id for "". It is not logged, and a history that repeats it is taken."""
-    malformed = InvalidToolCall(name="search", args="{", id=call_id, error=None, type="invalid_tool_call")
+    malformed = InvalidToolCall(
+        name="search", args="{", id=call_id, error=None, type="invalid_tool_call"
+    )
     agent, _, _ = make_agent(store, AIMessage("So."), AIMessage("Well."), accept="all")
     history = [HumanMessage("Find bees."), AIMessage("", invalid_tool_calls=[malformed])]
     config: Any = {"configurable": scope}
@@ -147,4 +168,7 @@ def test_ids_that_tell_calls_apart_stay() -> None:
         AIMessage("So."),
         ToolMessage("2", tool_call_id=""),
     ]
-    assert all(message is other for message, other in zip(with_own_call_ids(messages), messages, strict=True))
+    assert all(
+        message is other
+        for message, other in zip(with_own_call_ids(messages), messages, strict=True)
+    )

@@ -16,7 +16,13 @@ from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
 
 IMAGE = "IMAGE OF THE SCREEN"
-TURN = [("human", "Look!"), ("ai", ""), ("tool", "See the image."), ("human", IMAGE), ("ai", "A seal.")]
+TURN = [
+    ("human", "Look!"),
+    ("ai", ""),
+    ("tool", "See the image."),
+    ("human", IMAGE),
+    ("ai", "A seal."),
+]
 
 
 class BrokenOffError(Exception):
@@ -34,7 +40,9 @@ def make_agent(
         """Show the screen."""
         ran.append(call_id)
         seen = beside or HumanMessage([{"type": "text", "text": IMAGE}])
-        return Command(update={"messages": [ToolMessage("See the image.", tool_call_id=call_id), seen]})
+        return Command(
+            update={"messages": [ToolMessage("See the image.", tool_call_id=call_id), seen]}
+        )
 
     @tool
     def search(query: str = "") -> str:
@@ -43,7 +51,9 @@ def make_agent(
         return f"found {query}"
 
     model = ScriptedModel(replies=replies)
-    agent = create_agent(model, [screenshot, search], middleware=[ConversationMiddleware(store)], **options)
+    agent = create_agent(
+        model, [screenshot, search], middleware=[ConversationMiddleware(store)], **options
+    )
     return agent, model, ran
 
 
@@ -66,7 +76,9 @@ async def test_the_model_sees_the_image_when_a_turn_goes_on(
     agent, _, _ = make_agent(store, [calls("screenshot"), BrokenOffError()], checkpointer=saver)
     with pytest.raises(BrokenOffError):
         await ask(agent, scope)
-    agent, model, ran = make_agent(elsewhere(store, database), [AIMessage("A seal.")], checkpointer=saver)
+    agent, model, ran = make_agent(
+        elsewhere(store, database), [AIMessage("A seal.")], checkpointer=saver
+    )
     result = await ask(agent, scope)
     assert kinds(model.shown[-1]) == TURN[:-1]
     assert ran == []
@@ -88,7 +100,9 @@ async def test_an_answer_about_an_image_is_given_again(
     assert model.shown == []
 
 
-async def test_a_resumed_run_still_answers_the_question(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_resumed_run_still_answers_the_question(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Taken up from its checkpoint after the image, the answer is that of the question and is found under its id."""
     saver = InMemorySaver()
     replies = [calls("screenshot"), BrokenOffError(), AIMessage("A seal.")]
@@ -126,7 +140,11 @@ async def test_an_image_next_to_another_result_keeps_its_position(
     result = await ask(agent, scope)
     found = ("tool", "found ")
     assert kinds(result["messages"]) == [*TURN[:4], found, TURN[4]]
-    assert kinds(model.shown[-1]) == [*TURN[:3], found, TURN[3]]  # results directly after their calls
+    assert kinds(model.shown[-1]) == [
+        *TURN[:3],
+        found,
+        TURN[3],
+    ]  # results directly after their calls
     assert ran == []
 
 
@@ -136,7 +154,9 @@ async def test_an_ai_message_of_a_tool_is_no_answer(
     """A turn that broke off after it goes on: the model is asked, no result is lost, under ids of the tool's too."""
     note = AIMessage("A note of the tool.", id="note")
     with pytest.raises(BrokenOffError):
-        await ask(make_agent(store, [calls("screenshot", "search"), BrokenOffError()], note)[0], scope)
+        await ask(
+            make_agent(store, [calls("screenshot", "search"), BrokenOffError()], note)[0], scope
+        )
     agent, model, ran = make_agent(elsewhere(store, database), [AIMessage("A seal.")], note)
     result = await ask(agent, scope)
     assert ran == []
@@ -146,7 +166,9 @@ async def test_an_ai_message_of_a_tool_is_no_answer(
     ]
 
 
-async def test_an_image_is_its_own_run_s_when_two_run_at_once(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_an_image_is_its_own_run_s_when_two_run_at_once(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """An image stays in the turn of its own run, although another question was appended before the answer."""
     chat = store.conversation(**scope)
 

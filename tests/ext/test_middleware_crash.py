@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_crash import ANSWER, QUESTION, Events, FileSaver, config_of, make_agent, paths_of, question
+from agent_crash import (
+    ANSWER,
+    QUESTION,
+    Events,
+    FileSaver,
+    config_of,
+    make_agent,
+    paths_of,
+    question,
+)
 from fixture_types import Client
 from langchain_core.messages import BaseMessage
 from scripted_agents import kinds, log_of
@@ -52,7 +61,9 @@ class Crash:
         saver = FileSaver(self.checkpoints, Events()) if self.saves else None
         agent = make_agent(ConversationStore(self.database), events, saver)
         result = await agent.ainvoke(given, config_of(self.thread))
-        return result["messages"], [name for name in events.names if name in ("model begins", "tool begins")]
+        return result["messages"], [
+            name for name in events.names if name in ("model begins", "tool begins")
+        ]
 
 
 @pytest.fixture
@@ -66,23 +77,38 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
         return run(places, saves=saves)
 
     def run(tasks: Sequence[tuple[str, int | None]], *, saves: bool) -> list[Crash]:
-        lines = [json.dumps({"thread": thread, "die_at": die_at, "saves": saves}) for thread, die_at in tasks]
+        lines = [
+            json.dumps({"thread": thread, "die_at": die_at, "saves": saves})
+            for thread, die_at in tasks
+        ]
         script = Path(__file__).parents[1] / "support" / "agent_crash.py"
         command = [sys.executable, str(script), server_uri, database.name, str(tmp_path)]
         ended = subprocess.run(  # noqa: S603 - our own code
-            command, input="\n".join(lines), capture_output=True, encoding="utf-8", check=True, timeout=300
+            command,
+            input="\n".join(lines),
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+            timeout=300,
         )
         codes = dict(json.loads(line) for line in ended.stdout.splitlines())
         # Which command comes when is not the same each time, so the last of them may not come at all.
         assert all(code in (0, -signal.SIGKILL) for code in codes.values()), ended.stderr
-        assert sum(code != 0 for code in codes.values()) >= len([task for task in tasks if task[1]]) - 3
+        assert (
+            sum(code != 0 for code in codes.values())
+            >= len([task for task in tasks if task[1]]) - 3
+        )
         return [Crash(database, tmp_path, thread, saves=saves) for thread, _ in tasks]
 
     return crash
 
 
-@pytest.mark.parametrize(("kind", "saves", "step"), [("again", False, 1), ("again", True, 2), ("resumed", True, 1)])
-async def test_a_run_that_was_killed_is_taken_up(crashes: Any, kind: str, saves: bool, step: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "saves", "step"), [("again", False, 1), ("again", True, 2), ("resumed", True, 1)]
+)
+async def test_a_run_that_was_killed_is_taken_up(
+    crashes: Any, kind: str, saves: bool, step: int
+) -> None:
     """Asked again, or by `ainvoke(None)` from its checkpoint: nothing that log or checkpoint have is done again."""
     for crash in crashes(f"{kind}-{saves}", saves=saves, step=step):
         before, where = await crash.log(), crash.events
@@ -98,7 +124,9 @@ async def test_a_run_that_was_killed_is_taken_up(crashes: Any, kind: str, saves:
         assert (made[0] <= left[0] and made[1] <= left[1]) if saves else made == left, where
         if not saves:
             await crash.go_on(question("And wasps?", "q2"))
-            assert kinds(await crash.log()) == [*WHOLE, ("human", "And wasps?"), ("ai", ANSWER)], where
+            assert kinds(await crash.log()) == [*WHOLE, ("human", "And wasps?"), ("ai", ANSWER)], (
+                where
+            )
 
 
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])

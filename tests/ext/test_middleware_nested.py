@@ -31,10 +31,14 @@ async def store() -> AsyncIterator[ConversationStore]:
 @tool(response_format="content_and_artifact")
 def find(query: str = "") -> tuple[str, list[dict[str, str]]]:
     """Find two passages."""
-    return "2 passages", [{"title": f"{query} {at}", "content": f"{query} passage {at}. " * 30} for at in (1, 2)]
+    return "2 passages", [
+        {"title": f"{query} {at}", "content": f"{query} passage {at}. " * 30} for at in (1, 2)
+    ]
 
 
-def agent_of(store: ConversationStore, replies: list[BaseMessage], *tools: BaseTool, **options: Any) -> Any:
+def agent_of(
+    store: ConversationStore, replies: list[BaseMessage], *tools: BaseTool, **options: Any
+) -> Any:
     """Return an agent with the middleware that gives these replies."""
     middleware = ConversationMiddleware(store, number_sources=["find"], **options)
     return create_agent(ScriptedModel(replies=replies), list(tools), middleware=[middleware])
@@ -64,11 +68,18 @@ async def test_a_sub_agent_works_below_its_call(store: ConversationStore) -> Non
     """Without a scope of its own, at any depth; its caller's conversation has the call and its result alone."""
     critic = agent_of(store, [AIMessage("Fine.")])
     inner = agent_of(store, [calls("critic"), AIMessage("In May.")], asking(critic, "critic"))
-    outer = agent_of(store, [calls("librarian"), AIMessage("Plant in May.")], asking(inner, "librarian"))
+    outer = agent_of(
+        store, [calls("librarian"), AIMessage("Plant in May.")], asking(inner, "librarian")
+    )
     await outer.ainvoke({"messages": [("user", "When?")]}, {"configurable": ADA})
     chat = store.conversation(**ADA)
     log = await log_of(chat)
-    assert kinds(log) == [("human", "When?"), ("ai", ""), ("tool", "In May."), ("ai", "Plant in May.")]
+    assert kinds(log) == [
+        ("human", "When?"),
+        ("ai", ""),
+        ("tool", "In May."),
+        ("ai", "Plant in May."),
+    ]
     first = f"{log[1].id}:call_0"
     (path, said), (nested, below) = await family_of(chat)
     assert (path, said[0], said[-1]) == (first, ("human", "librarian?"), ("ai", "In May."))
@@ -80,16 +91,32 @@ async def test_a_sub_agent_works_below_its_call(store: ConversationStore) -> Non
 
 async def test_parallel_sub_agents_have_a_conversation_each(store: ConversationStore) -> None:
     """Their sources have numbers of the caller's conversation, which reads them back."""
-    item, two = (agent_of(store, [calls("find", query=name), AIMessage(name)], find) for name in ("orcas", "seals"))
-    both = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": f"id_{name}"} for name in ("one", "two")])
+    item, two = (
+        agent_of(store, [calls("find", query=name), AIMessage(name)], find)
+        for name in ("orcas", "seals")
+    )
+    both = AIMessage(
+        "", tool_calls=[{"name": name, "args": {}, "id": f"id_{name}"} for name in ("one", "two")]
+    )
     outer = agent_of(store, [both, AIMessage("Both.")], asking(item, "one"), asking(two, "two"))
     await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
     chat = store.conversation(**ADA)
-    assert [said[-1] for _, said in sorted(await family_of(chat))] == [("ai", "orcas"), ("ai", "seals")]
-    pages = [await chat.get_sources("1-9"), *[await child.get_sources("1-9") for child in await children_of(chat)]]
+    assert [said[-1] for _, said in sorted(await family_of(chat))] == [
+        ("ai", "orcas"),
+        ("ai", "seals"),
+    ]
+    pages = [
+        await chat.get_sources("1-9"),
+        *[await child.get_sources("1-9") for child in await children_of(chat)],
+    ]
     numbers = [[source.source_id for source in page.sources] for page in pages]
     assert numbers[0] == [1, 2, 3, 4] == sorted(numbers[1] + numbers[2])
-    assert sorted(source.title for source in pages[0].sources) == ["orcas 1", "orcas 2", "seals 1", "seals 2"]
+    assert sorted(source.title for source in pages[0].sources) == [
+        "orcas 1",
+        "orcas 2",
+        "seals 1",
+        "seals 2",
+    ]
 
 
 async def children_of(chat: Conversation) -> list[Conversation]:
@@ -107,7 +134,10 @@ async def test_an_agent_that_is_asked_twice_at_once_mixes_nothing(store: Convers
         await both.wait()
         return "waited"
 
-    models = {name: ScriptedModel(replies=[calls("wait"), AIMessage(f"{name}!")]) for name in ("one", "two")}
+    models = {
+        name: ScriptedModel(replies=[calls("wait"), AIMessage(f"{name}!")])
+        for name in ("one", "two")
+    }
 
     @tool
     async def ask() -> str:
@@ -116,7 +146,9 @@ async def test_an_agent_that_is_asked_twice_at_once_mixes_nothing(store: Convers
             name: create_agent(model, [wait], middleware=[ConversationMiddleware(store)])
             for name, model in models.items()
         }
-        runs = [agent.ainvoke({"messages": [("user", f"{name}?")]}) for name, agent in agents.items()]
+        runs = [
+            agent.ainvoke({"messages": [("user", f"{name}?")]}) for name, agent in agents.items()
+        ]
         return " ".join(run["messages"][-1].text for run in await asyncio.gather(*runs))
 
     outer = agent_of(store, [calls("ask"), AIMessage("Both.")], ask)
@@ -124,7 +156,10 @@ async def test_an_agent_that_is_asked_twice_at_once_mixes_nothing(store: Convers
     assert said["messages"][-2].text == "one! two!"
     [info] = await store.conversation(**ADA).children()
     turns = [kinds(turn.messages) async for turn in store.conversation(**info.scope).turns()]
-    expected = [[("human", f"{name}?"), ("ai", ""), ("tool", "waited"), ("ai", f"{name}!")] for name in models]
+    expected = [
+        [("human", f"{name}?"), ("ai", ""), ("tool", "waited"), ("ai", f"{name}!")]
+        for name in models
+    ]
     assert sorted(turns) == sorted(expected)
     assert [kinds(model.shown[-1]) for model in models.values()] == [turn[:-1] for turn in expected]
 
@@ -157,7 +192,9 @@ async def test_an_agent_that_is_a_node_has_a_named_place(store: ConversationStor
     assert await log_of(chat) == []
 
 
-async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversation(store: ConversationStore) -> None:
+async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversation(
+    store: ConversationStore,
+) -> None:
     """An agent called around a model call is refused before it writes, and the error says to pass `scope`."""
     inner = agent_of(store, [AIMessage("Never.")])
 
@@ -176,7 +213,9 @@ async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversatio
 async def test_a_call_with_a_very_long_id_has_a_place(store: ConversationStore) -> None:
     """A call with an id of 600 characters has a child conversation too."""
     inner = agent_of(store, [AIMessage("In May.")])
-    outer = agent_of(store, [calls("ask", ids=["c" * 600]), AIMessage("Plant in May.")], asking(inner, "ask"))
+    outer = agent_of(
+        store, [calls("ask", ids=["c" * 600]), AIMessage("Plant in May.")], asking(inner, "ask")
+    )
     await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
     log = await log_of(store.conversation(**ADA))
     child = store.conversation(**ADA).child(str(log[2].id))

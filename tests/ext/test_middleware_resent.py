@@ -40,7 +40,9 @@ def make_agent(
 
 async def ask(agent: Any, scope: dict[str, str], *texts: str, prompt: str = "") -> Any:
     """A request with all that was said, as a client keeps it: texts only."""
-    said: list[Any] = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+    said: list[Any] = [
+        {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)
+    ]
     if prompt:
         said.insert(0, {"role": "system", "content": prompt})
     return await agent.ainvoke({"messages": said}, {"configurable": scope})
@@ -61,11 +63,19 @@ async def test_a_history_that_comes_again_is_logged_once(
     saver = InMemorySaver() if saves else None
     agent, model, _ = make_agent(store, [calls("search"), AIMessage("So.")], checkpointer=saver)
     await ask(agent, scope, "How?", prompt=prompt)
-    for turn, history in enumerate((["How?", "So.", "Why?"], ["How?", "So.", "Why?", "Thus 0.", "When?"])):
+    for turn, history in enumerate(
+        (["How?", "So.", "Why?"], ["How?", "So.", "Why?", "Thus 0.", "When?"])
+    ):
         agent, model, _ = make_agent(store, [AIMessage(f"Thus {turn}.")], checkpointer=saver)
         result = await ask(agent, scope, *history, prompt=prompt)
         assert result["messages"][-1].text == f"Thus {turn}."
-        assert [message.text for message in model.shown[0]] == ["How?", "", "found ", "So.", *history[2:]]
+        assert [message.text for message in model.shown[0]] == [
+            "How?",
+            "",
+            "found ",
+            "So.",
+            *history[2:],
+        ]
     assert (await logged(store, scope)) == [
         *("How?", "", "found ", "So."),
         *("Why?", "Thus 0.", "When?", "Thus 1."),
@@ -86,7 +96,9 @@ async def test_the_state_keeps_the_new_turn_under_the_ids_of_the_log(
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("history", [("How, please?", "So.", "Why?"), ("How?", "So.", "Why?", "Thus.", "When?")])
+@pytest.mark.parametrize(
+    "history", [("How, please?", "So.", "Why?"), ("How?", "So.", "Why?", "Thus.", "When?")]
+)
 async def test_another_history_is_refused_before_the_model_is_asked(
     store: ConversationStore, scope: dict[str, str], history: tuple[str, ...]
 ) -> None:
@@ -110,7 +122,10 @@ async def test_answers_that_only_the_client_has_block_no_thread(
 ) -> None:
     """With a checkpointer, too: they are ignored, in the run that sends them and after one that failed."""
     agent, model, _ = make_agent(
-        store, [AIMessage("So."), BrokenOffError(), AIMessage("Thus.")], None, checkpointer=InMemorySaver()
+        store,
+        [AIMessage("So."), BrokenOffError(), AIMessage("Thus.")],
+        None,
+        checkpointer=InMemorySaver(),
     )
     agent = agent.with_config(configurable=scope)
     await agent.ainvoke({"messages": [("user", "How?")]}, durability=durability)
@@ -129,7 +144,10 @@ async def test_a_refused_history_leaves_the_thread_as_it_was(
     store: ConversationStore, scope: dict[str, str], strict: bool
 ) -> None:
     """The state is without it, so the next question is answered, and a resume asks no model."""
-    model, config = ScriptedModel(replies=[AIMessage("So."), AIMessage("Thus.")]), {"configurable": scope}
+    model, config = (
+        ScriptedModel(replies=[AIMessage("So."), AIMessage("Thus.")]),
+        {"configurable": scope},
+    )
     own = ConversationMiddleware(store, prompt="", strict=strict)
     agent: Any = create_agent(model, [], middleware=[own], checkpointer=InMemorySaver())
     await ask(agent, scope, "How?")
@@ -143,7 +161,9 @@ async def test_a_refused_history_leaves_the_thread_as_it_was(
     assert await logged(store, scope) == ["How?", "So.", "When?", "Thus."]
 
 
-async def test_a_history_whose_last_run_broke_off_goes_on(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_history_whose_last_run_broke_off_goes_on(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """The question is found open in the log: steps that are logged are not made again."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     broken, _, ran = make_agent(store, [calls("search", query="x"), BrokenOffError()])
@@ -163,11 +183,14 @@ async def test_a_history_that_is_sent_to_two_workers_is_one_question(
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     other = elsewhere(store, database)
     agents = [
-        make_agent(opened, [AIMessage(f"Thus {at}.", id=f"a{at}")])[0] for at, opened in enumerate((store, other))
+        make_agent(opened, [AIMessage(f"Thus {at}.", id=f"a{at}")])[0]
+        for at, opened in enumerate((store, other))
     ]
     runs = [ask(agent, scope, "How?", "So.", "Why?") for agent in agents]
     refused = [
-        error for error in await asyncio.gather(*runs, return_exceptions=True) if isinstance(error, BaseException)
+        error
+        for error in await asyncio.gather(*runs, return_exceptions=True)
+        if isinstance(error, BaseException)
     ]
     assert refused == []
     log = await logged(store, scope)
@@ -176,14 +199,18 @@ async def test_a_history_that_is_sent_to_two_workers_is_one_question(
     assert set(log[3:]) <= {"Thus 0.", "Thus 1."}
 
 
-async def test_questions_with_ids_keep_them(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_questions_with_ids_keep_them(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A client may give its own messages ids, and send the agent's back without."""
     agent, _, _ = make_agent(store, [AIMessage("So."), AIMessage("Thus.")])
     config: Any = {"configurable": scope}
     await agent.ainvoke({"messages": [HumanMessage("How?", id="q1")]}, config)
     history = [HumanMessage("How?", id="q1"), AIMessage("So."), HumanMessage("Why?", id="q2")]
     for _ in range(2):  # the second time it is answered from the log
-        result = await agent.ainvoke({"messages": [message.model_copy() for message in history]}, config)
+        result = await agent.ainvoke(
+            {"messages": [message.model_copy() for message in history]}, config
+        )
         assert result["messages"][-1].text == "Thus."
         history[1].id = None
     log = await log_of(store.conversation(**scope))
@@ -191,7 +218,9 @@ async def test_questions_with_ids_keep_them(store: ConversationStore, scope: dic
     assert log[2].id == "q2"
 
 
-async def test_a_question_that_was_never_logged_is_no_history(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_question_that_was_never_logged_is_no_history(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """Two questions without an answer between them: the run of the first broke off before it was logged."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     agent, _, _ = make_agent(store, [AIMessage("Both.")])
@@ -201,7 +230,9 @@ async def test_a_question_that_was_never_logged_is_no_history(store: Conversatio
 
 
 @pytest.mark.slow
-async def test_after_a_rewind_the_edited_history_is_taken(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_after_a_rewind_the_edited_history_is_taken(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """After the rewind that the error advises, an edited history is accepted, even with the rewound question."""
     await ask(make_agent(store, [AIMessage("So.")])[0], scope, "How?")
     await ask(make_agent(store, [AIMessage("Thus.")])[0], scope, "How?", "So.", "Why?")
@@ -223,9 +254,17 @@ async def test_a_sync_agent_skips_too() -> None:
         def run() -> None:
             agent, _, _ = make_agent(store, [AIMessage("So."), AIMessage("Thus.")])
             agent.invoke({"messages": [SystemMessage("Be brief."), HumanMessage("How?")]}, scope)
-            said = [SystemMessage("Be brief."), HumanMessage("How?"), AIMessage("So."), HumanMessage("Why?")]
+            said = [
+                SystemMessage("Be brief."),
+                HumanMessage("How?"),
+                AIMessage("So."),
+                HumanMessage("Why?"),
+            ]
             agent.invoke({"messages": said}, scope)
 
         await asyncio.to_thread(run)
-        log = [message.text async for message in store.conversation(user_id="ada", thread_id="t").messages()]
+        log = [
+            message.text
+            async for message in store.conversation(user_id="ada", thread_id="t").messages()
+        ]
         assert log == ["How?", "So.", "Why?", "Thus."]

@@ -49,7 +49,9 @@ class Model(GenericFakeChatModel):
 
 def called(number: Any) -> Any:
     """A call of the search."""
-    return AIMessage("", tool_calls=[{"name": "search", "args": {"query": f"q{number}"}, "id": f"call-{number}"}])
+    return AIMessage(
+        "", tool_calls=[{"name": "search", "args": {"query": f"q{number}"}, "id": f"call-{number}"}]
+    )
 
 
 @pytest.mark.costly
@@ -84,9 +86,14 @@ async def test_every_call_of_a_long_turn_can_be_seen_again(database: Any, max_to
     model, scope = Model(), {"user_id": "ada", "thread_id": new_id()}
     agent = create_agent(model, [search], middleware=[ConversationMiddleware(store, prompt="")])
     for number in range(4):
-        await agent.ainvoke({"messages": [("human", f"Question {number}? {'word ' * 900}")]}, {"configurable": scope})
+        await agent.ainvoke(
+            {"messages": [("human", f"Question {number}? {'word ' * 900}")]},
+            {"configurable": scope},
+        )
     chat = store.conversation(**scope)
-    stamps = [message.stamp for message in await chat.list_messages() if message.message.type == "ai"]
+    stamps = [
+        message.stamp for message in await chat.list_messages() if message.message.type == "ai"
+    ]
     for stamp, seen in zip(stamps, model.seen, strict=True):
         past = await chat.view_at(stamp)
         assert (past.match, past.difference) == ("exact", "")

@@ -36,7 +36,10 @@ class Watched:
 
     def __init__(self) -> None:
         self.exporter, self.reader = InMemorySpanExporter(), InMemoryMetricReader()
-        self.tracers, self.meters = TracerProvider(shutdown_on_exit=False), MeterProvider([self.reader])
+        self.tracers, self.meters = (
+            TracerProvider(shutdown_on_exit=False),
+            MeterProvider([self.reader]),
+        )
         self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
 
     def observe(self, store: ConversationStore) -> None:
@@ -75,7 +78,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 async def test_each_operation_leaves_a_span(watched: Watched) -> None:
     """With its counts and the random id of the conversation; sync tools and turns leave them, too."""
-    async with await ConversationStore.connect("memory://", summarizer=HeadTailSummarizer(RULE)) as store:
+    async with await ConversationStore.connect(
+        "memory://", summarizer=HeadTailSummarizer(RULE)
+    ) as store:
         watched.observe(store)
         await store.setup()
         chat = store.conversation(user_id=CANARY, thread_id=CANARY)
@@ -93,20 +98,37 @@ async def test_each_operation_leaves_a_span(watched: Watched) -> None:
         id_ = (await chat.info()).conversation_id
         await chat.delete()
     spans = watched.spans()
-    names = ["create_memory"] * 2 + ["load_history", "create_memory", *["read_back"] * 2, *["search_memory"] * 2]
-    assert [span.name for span in spans] == [*names, "compact_history", "load_history", "delete_memory"]
-    assert [span.attributes["gen_ai.operation.name"] for span in spans] == [span.name for span in spans]
+    names = ["create_memory"] * 2 + [
+        "load_history",
+        "create_memory",
+        *["read_back"] * 2,
+        *["search_memory"] * 2,
+    ]
+    assert [span.name for span in spans] == [
+        *names,
+        "compact_history",
+        "load_history",
+        "delete_memory",
+    ]
+    assert [span.attributes["gen_ai.operation.name"] for span in spans] == [
+        span.name for span in spans
+    ]
     ids = [span.attributes.get("gen_ai.conversation.id") for span in spans]
     assert ids == [id_] * 7 + [None] + [id_] * 3  # a search across conversations has no id
     assert {span.attributes["db.system.name"] for span in spans} == {"mongomock"}
     loaded = dict(spans[-2].attributes)
     assert loaded["gen_ai.conversation.compacted"] is True
     assert 0 < loaded["convstore.token.shown"] < loaded["convstore.token.whole"]
-    assert (spans[0].attributes["gen_ai.memory.record.count"], spans[-3].attributes["convstore.outcome"]) == (4, "done")
+    assert (
+        spans[0].attributes["gen_ai.memory.record.count"],
+        spans[-3].attributes["convstore.outcome"],
+    ) == (4, "done")
     assert not re.search(CANARY, str([span.to_json() for span in spans]))
 
 
-async def test_tokens_and_durations_are_metrics(watched: Watched, database: Any, scope: dict[str, str]) -> None:
+async def test_tokens_and_durations_are_metrics(
+    watched: Watched, database: Any, scope: dict[str, str]
+) -> None:
     """Each operation has a histogram of durations, and stored and shown tokens have counters."""
     store = ConversationStore(database)
     watched.observe(store)
@@ -141,7 +163,10 @@ async def test_a_failure_is_named_and_not_quoted(watched: Watched) -> None:
     assert (span.attributes["error.type"], span.status.is_ok) == ("ContentConflictError", False)
     assert CANARY not in span.to_json()
     points = watched.metrics()["convstore.append.duration"]
-    assert [dict(point.attributes) for point in points] == [{}, {"error.type": "ContentConflictError"}]
+    assert [dict(point.attributes) for point in points] == [
+        {},
+        {"error.type": "ContentConflictError"},
+    ]
 
 
 async def test_spans_belong_to_the_callers_and_come_within_a_second(
@@ -175,7 +200,9 @@ async def test_a_store_is_observed_once() -> None:
         with pytest.raises(InvalidInputError, match="already"):
             otel.observe(store)
         await store.setup()
-        await store.conversation(user_id="ada", thread_id="t").append(HumanMessage("without a provider"))
+        await store.conversation(user_id="ada", thread_id="t").append(
+            HumanMessage("without a provider")
+        )
 
 
 def test_the_page_has_all_names() -> None:
@@ -185,5 +212,7 @@ def test_the_page_has_all_names() -> None:
     own = {*otel._ATTRIBUTES.values(), otel._OPERATION, otel._CONVERSATION, otel._SYSTEM}
     metrics = {otel._DISCARDED, *(f"convstore.{name}.duration" for name in otel._OPERATIONS)}
     assert (
-        set(re.findall(r"`((?:gen_ai|db|error|convstore)\.[\w.]*\w)`", PAGE)) - {"convstore.ext.otel"} == own | metrics
+        set(re.findall(r"`((?:gen_ai|db|error|convstore)\.[\w.]*\w)`", PAGE))
+        - {"convstore.ext.otel"}
+        == own | metrics
     )

@@ -52,12 +52,21 @@ class Owner:
 
     def turn(self, number: int = 1) -> list[BaseMessage]:
         """A turn with a result that has sources."""
-        passages = [{"title": f"{self.name} {part}", "content": f"{self.name}'s passage {part}. " * 9} for part in "ab"]
+        passages = [
+            {"title": f"{self.name} {part}", "content": f"{self.name}'s passage {part}. " * 9}
+            for part in "ab"
+        ]
         call = {"name": "search", "args": {}, "id": f"call-{number}"}
         return [
             HumanMessage(f"{self.name} asks.", id=f"question-{number}"),
             AIMessage("", tool_calls=[call], id=f"calls-{number}"),
-            ToolMessage("hits", artifact=passages, name="search", tool_call_id=call["id"], id=f"result-{number}"),
+            ToolMessage(
+                "hits",
+                artifact=passages,
+                name="search",
+                tool_call_id=call["id"],
+                id=f"result-{number}",
+            ),
             AIMessage(f"{self.name} is answered.", id=f"answer-{number}"),
         ]
 
@@ -86,7 +95,9 @@ async def handle(me: Owner) -> Outcomes:
         yield await outcome(chat.annotate(id_, rating=1))
         yield await outcome(chat.rewind(before=id_))
         yield await outcome(chat.undo_rewind())
-        yield await outcome(chat.fork(before=id_, key=id_, new_scope={**me.scope, "thread_id": f"fork of {id_}"}))
+        yield await outcome(
+            chat.fork(before=id_, key=id_, new_scope={**me.scope, "thread_id": f"fork of {id_}"})
+        )
     yield await outcome(chat.get_sources(range(1, 9)))
     yield await outcome(chat.search(me.other))
     yield await outcome(chat.append_turn("question-1", messages=[AIMessage("Again.", id="again")]))
@@ -95,7 +106,9 @@ async def handle(me: Owner) -> Outcomes:
     yield await outcome(chat.children())
     yield await outcome(chat.state.update({"step": me.name}))
     yield await outcome(chat.state.get())
-    yield await outcome(me.store.get_tool_messages(me.name, THREAD, ["result-1", f"only-{me.other}"]))
+    yield await outcome(
+        me.store.get_tool_messages(me.name, THREAD, ["result-1", f"only-{me.other}"])
+    )
     yield await outcome(me.store.list_conversations(user_id=me.name))
     yield await outcome(me.store.search("asks", user_id=me.name))
     stranger = await me.store.conversation(user_id=me.other, thread_id=THREAD).info()
@@ -135,7 +148,9 @@ async def chat_history(me: Owner) -> Outcomes:
 
 async def middleware(me: Owner) -> Outcomes:
     """An agent of LangChain; the thread is the same, the user is not."""
-    model = ScriptedModel(replies=[AIMessage(f"{me.name} is answered.", id=f"answer-{n}") for n in range(2)])
+    model = ScriptedModel(
+        replies=[AIMessage(f"{me.name} is answered.", id=f"answer-{n}") for n in range(2)]
+    )
     agent = create_agent(model, middleware=[ConversationMiddleware(me.store)])
     for number in range(2):
         question = HumanMessage(f"{me.name} asks {number}.", id=f"question-{number}")
@@ -148,21 +163,29 @@ async def graph(me: Owner) -> Outcomes:
     """A graph with nodes that load and append."""
     builder = StateGraph(MessagesState)
     builder.add_node("load", load_node(me.store))
-    builder.add_node("model", lambda _: {"messages": [AIMessage(f"{me.name} is answered.", id="answer")]})
+    builder.add_node(
+        "model", lambda _: {"messages": [AIMessage(f"{me.name} is answered.", id="answer")]}
+    )
     builder.add_node("append", append_node(me.store))
     builder.add_edge(START, "load")
     builder.add_edge("load", "model")
     builder.add_edge("model", "append")
     question = HumanMessage(f"{me.name} asks.", id="question")
     for _ in range(2):
-        state = await builder.compile().ainvoke({"messages": [question]}, {"configurable": me.scope})
+        state = await builder.compile().ainvoke(
+            {"messages": [question]}, {"configurable": me.scope}
+        )
         yield [message.text for message in state["messages"]]
     yield await me.said()
 
 
 async def page(me: Owner) -> Outcomes:
     """A chat front end; the ids of its requests are the client's."""
-    question = {"id": "question-1", "role": "user", "parts": [{"type": "text", "text": f"{me.name} asks."}]}
+    question = {
+        "id": "question-1",
+        "role": "user",
+        "parts": [{"type": "text", "text": f"{me.name} asks."}],
+    }
     ask = {"id": THREAD, "trigger": "submit-message", "messages": [question]}
     for _ in range(2):
         async with await read_request(ask).turn(me.chat) as turn:
@@ -218,7 +241,9 @@ async def pydantic_ai(me: Owner) -> Outcomes:
     from convstore.ext.pydantic_ai import ConvstoreConversationStore, ConvstoreView
 
     talks = ConvstoreConversationStore(me.store)
-    model = FunctionModel(lambda shown, _: ModelResponse([TextPart(f"{me.name} is shown {len(shown)}.")]))
+    model = FunctionModel(
+        lambda shown, _: ModelResponse([TextPart(f"{me.name} is shown {len(shown)}.")])
+    )
     agent = Agent(model, capabilities=[ConvstoreView(talks, scope=me.name, tools=False)])
     options = {"scope": me.name}
     yield await outcome(talks.load(THREAD, **options))
@@ -233,9 +258,13 @@ async def pydantic_ai(me: Owner) -> Outcomes:
     foreign = await talks.load(THREAD, scope=me.other)
     yield (await outcome(talks.save(Talk(conversation_id=THREAD), **options)))
     if foreign:
-        yield await outcome(talks.save(foreign, **options))  # the other owner's revision is none of this one's
+        yield await outcome(
+            talks.save(foreign, **options)
+        )  # the other owner's revision is none of this one's
     else:
-        yield await outcome(talks.save(Talk(conversation_id=THREAD, revision="nobody's"), **options))
+        yield await outcome(
+            talks.save(Talk(conversation_id=THREAD, revision="nobody's"), **options)
+        )
     found = await talks.load(THREAD, **options)
     branched = await talks.branch(THREAD, at=1, expected_revision=found.revision, **options)
     yield len(branched.messages)
@@ -253,7 +282,10 @@ async def openai_agents(me: Owner) -> Outcomes:
     from convstore.ext.openai_agents import ConvstoreSession
 
     session = ConvstoreSession(me.store, **me.scope)
-    items = [{"role": "user", "content": f"{me.name} asks.", "id": "item-1"}, {"role": "user", "content": "And?"}]
+    items = [
+        {"role": "user", "content": f"{me.name} asks.", "id": "item-1"},
+        {"role": "user", "content": "And?"},
+    ]
     yield await outcome(session.add_items(items))
     yield await outcome(session.get_items())
     yield await outcome(session.get_items(limit=5))
@@ -270,7 +302,10 @@ async def microsoft(me: Owner) -> Outcomes:
     from convstore.ext.microsoft import ConvstoreHistoryProvider
 
     provider = ConvstoreHistoryProvider(me.store, user_id=me.name)
-    said = [Message("user", [f"{me.name} asks."], message_id="m1"), Message("assistant", ["Yes."], message_id="m2")]
+    said = [
+        Message("user", [f"{me.name} asks."], message_id="m1"),
+        Message("assistant", ["Yes."], message_id="m2"),
+    ]
     for _ in range(2):
         yield await outcome(provider.save_messages(THREAD, said))
         yield [message.text for message in await provider.get_messages(THREAD)]
@@ -284,9 +319,15 @@ async def claude_agent(me: Owner) -> Outcomes:
 
     sessions = ConvstoreSessionStore(me.store, project="user_id", session="thread_id")
     key: Any = {"project_key": me.name, "session_id": THREAD}
-    entry: Any = {"type": "user", "uuid": "e1", "message": {"role": "user", "content": f"{me.name} asks."}}
+    entry: Any = {
+        "type": "user",
+        "uuid": "e1",
+        "message": {"role": "user", "content": f"{me.name} asks."},
+    }
     for _ in range(2):
-        yield await outcome(sessions.append(key, [{**entry, "timestamp": "2026-11-02T08:00:00.000Z"}]))
+        yield await outcome(
+            sessions.append(key, [{**entry, "timestamp": "2026-11-02T08:00:00.000Z"}])
+        )
     yield await outcome(sessions.append({**key, "subpath": "sub"}, [entry]))
     yield await outcome(sessions.load(key))
     yield await outcome(sessions.list_subkeys(key))
@@ -303,9 +344,27 @@ FRAMEWORKS: dict[Door, str] = {
     microsoft: "agent_framework",
     claude_agent: "claude_agent_sdk",
 }
-DOORS = (handle, tools, chat_history, middleware, graph, page, inspector_pages, transfer, *FRAMEWORKS)
-ORDERS = {"ada": ["ada"], "eve": ["eve"], "ada first": ["ada", "eve"], "eve first": ["eve", "ada"], "in turns": []}
-RANDOM = re.compile(r"[0-9a-f]{8}-?[0-9a-f-]{9,}|\d{4}-\d\d-\d\d[T ][\d:.+]+Z?|datetime\([^)]*\)|\d\d:\d\d:\d\d")
+DOORS = (
+    handle,
+    tools,
+    chat_history,
+    middleware,
+    graph,
+    page,
+    inspector_pages,
+    transfer,
+    *FRAMEWORKS,
+)
+ORDERS = {
+    "ada": ["ada"],
+    "eve": ["eve"],
+    "ada first": ["ada", "eve"],
+    "eve first": ["eve", "ada"],
+    "in turns": [],
+}
+RANDOM = re.compile(
+    r"[0-9a-f]{8}-?[0-9a-f-]{9,}|\d{4}-\d\d-\d\d[T ][\d:.+]+Z?|datetime\([^)]*\)|\d\d:\d\d:\d\d"
+)
 
 
 async def outcomes_of(door: Door, order: Sequence[str], folder: Path) -> dict[str, list[str]]:
@@ -314,7 +373,11 @@ async def outcomes_of(door: Door, order: Sequence[str], folder: Path) -> dict[st
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
         scripts = {name: door(Owner(store, name, folder)) for name in found}
-        turns = cycle(scripts) if len(order) > len(scripts) else (name for name in scripts for _ in range(999))
+        turns = (
+            cycle(scripts)
+            if len(order) > len(scripts)
+            else (name for name in scripts for _ in range(999))
+        )
         for name in turns:
             try:
                 found[name].append(RANDOM.sub("…", repr(await anext(scripts[name]))))
@@ -336,7 +399,12 @@ async def check_door(door: Door, folder: Path) -> None:
         for name in OWNERS:
             pairs = zip(together[name], alone[name], strict=False)
             wrong = [number for number, (found, expected) in enumerate(pairs) if found != expected]
-            assert wrong == [], (order, name, [together[name][n] for n in wrong], [alone[name][n] for n in wrong])
+            assert wrong == [], (
+                order,
+                name,
+                [together[name][n] for n in wrong],
+                [alone[name][n] for n in wrong],
+            )
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -21,7 +21,10 @@ from convstore.ext.langchain import ConversationMiddleware, resume_command
 VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
     "approve": ({}, "900 euros"),
     "edit": ({"args": {"euros": 90}}, "90 euros"),
-    "reject": ({"message": "Too much."}, "User rejected the tool call for `refund` with reason: Too much."),
+    "reject": (
+        {"message": "Too much."},
+        "User rejected the tool call for `refund` with reason: Too much.",
+    ),
     "respond": ({"message": "Done by hand."}, "Done by hand."),
 }
 
@@ -38,12 +41,19 @@ def look(what: str = "") -> str:
     return f"looked up {what}"
 
 
-def agent_of(store: ConversationStore, saver: Any, *replies: Any, mode: Any = "batched", listed: bool = False) -> Any:
+def agent_of(
+    store: ConversationStore, saver: Any, *replies: Any, mode: Any = "batched", listed: bool = False
+) -> Any:
     """An agent whose refunds a person approves, as each worker makes it."""
     review: Any = HumanInTheLoopMiddleware({"refund": True}, interrupt_mode=mode)
     own = ConversationMiddleware(store, review=None if listed else review)
     middleware = [own, review] if listed else [own]
-    return create_agent(ScriptedModel(replies=list(replies)), [refund, look], middleware=middleware, checkpointer=saver)
+    return create_agent(
+        ScriptedModel(replies=list(replies)),
+        [refund, look],
+        middleware=middleware,
+        checkpointer=saver,
+    )
 
 
 ASKED = {"messages": [HumanMessage("Refund me.", id="r1")]}
@@ -62,18 +72,24 @@ async def test_a_review_without_a_checkpointer_is_refused(
 
 @pytest.mark.costly
 @pytest.mark.parametrize(
-    ("how", "verdict"), [*((how, text) for how in ("batched", "per_call") for text in VERDICTS), ("listed", "edit")]
+    ("how", "verdict"),
+    [*((how, text) for how in ("batched", "per_call") for text in VERDICTS), ("listed", "edit")],
 )
 async def test_a_decision_of_another_worker_resumes_the_agent(
     store: ConversationStore, database: Any, scope: dict[str, str], verdict: Any, how: str
 ) -> None:
     """The call waits in the log; each verdict, given twice, comes out in log and state alike, and once."""
     saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
-    kind: dict[str, Any] = {"mode": "batched" if how == "batched" else "per_call", "listed": how == "listed"}
+    kind: dict[str, Any] = {
+        "mode": "batched" if how == "batched" else "per_call",
+        "listed": how == "listed",
+    }
     asking = calls("refund", "look", euros=900) if how == "batched" else calls("refund", euros=900)
     paused = await agent_of(store, saver, asking, **kind).ainvoke(ASKED, config)
     assert "__interrupt__" in paused
-    if how != "listed":  # the client sends its request again, which asks again, under another interrupt
+    if (
+        how != "listed"
+    ):  # the client sends its request again, which asks again, under another interrupt
         assert "__interrupt__" in await agent_of(store, saver, **kind).ainvoke(ASKED, config)
     assert [message.type for message in await log_of(chat)][:2] == ["human", "ai"]
     async for update in chat.watch():
@@ -110,7 +126,10 @@ async def test_a_turn_waits_while_its_agent_does(
 ) -> None:
     """In a turn: it is left waiting, and entered again after two decisions that come in any order."""
     saver, config = InMemorySaver(), {"configurable": scope}
-    asking = AIMessage("", tool_calls=[{"name": "refund", "args": {"euros": n}, "id": f"call_{n}"} for n in (900, 7)])
+    asking = AIMessage(
+        "",
+        tool_calls=[{"name": "refund", "args": {"euros": n}, "id": f"call_{n}"} for n in (900, 7)],
+    )
     chat = store.conversation(**scope)
     async with await chat.turn("r1", human="Refund me.") as turn:
         await agent_of(store, saver, asking, mode=mode).ainvoke(ASKED, config)
@@ -119,14 +138,20 @@ async def test_a_turn_waits_while_its_agent_does(
     await other.decide("r1", "call_7", "reject")
     assert await resume_command(other, "r1") is None
     async with await other.turn("r1"):  # the client sends its request again
-        assert "__interrupt__" in await agent_of(other.store, saver, mode=mode).ainvoke(ASKED, config)
+        assert "__interrupt__" in await agent_of(other.store, saver, mode=mode).ainvoke(
+            ASKED, config
+        )
     await other.decide("r1", "call_900", "approve")
     async with await other.turn("r1") as turn:
         command = await resume_command(other, "r1")
         await agent_of(other.store, saver, AIMessage("Done."), mode=mode).ainvoke(command, config)
         assert turn.answer is not None
     log = await log_of(chat)
-    assert [getattr(message, "tool_call_id", message.text) for message in log[2:]] == ["call_7", "call_900", "Done."]
+    assert [getattr(message, "tool_call_id", message.text) for message in log[2:]] == [
+        "call_7",
+        "call_900",
+        "Done.",
+    ]
     assert log[2].text == (
         "User rejected the tool call for `refund` with id call_7. The tool was not executed. Do not retry this tool "
         "call unless the user explicitly requests it."
@@ -146,7 +171,10 @@ async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str
     async with await chat.turn("r1", regenerate="click") as turn:
         command = await resume_command(chat, "r1")
         await agent_of(store, saver, AIMessage("Done.")).ainvoke(command, config)
-    assert [message.message.text for message in await chat.list_messages()][2:] == ["900 euros", "Done."]
+    assert [message.message.text for message in await chat.list_messages()][2:] == [
+        "900 euros",
+        "Done.",
+    ]
 
 
 @pytest.mark.costly
@@ -159,7 +187,9 @@ async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
     asked: list[dict[str, Any]] = [{"human": "Refund me."}, {"regenerate": "click"}]
     for call, how in zip(("c1", later), asked, strict=True):
         async with await chat.turn("r1", **how):
-            await agent_of(store, saver, calls("refund", euros=900, ids=[call])).ainvoke(ASKED, config)
+            await agent_of(store, saver, calls("refund", euros=900, ids=[call])).ainvoke(
+                ASKED, config
+            )
     for _ in range(2):  # the other answer waits, then it is decided and not yet resumed
         await chat.decide("r1", later, "approve")
         if later != "c1":
@@ -169,11 +199,16 @@ async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
         command = await resume_command(chat, "r1")
         await agent_of(store, saver, AIMessage("Done.")).ainvoke(command, config)
         assert turn.answer is not None
-    assert [message.message.text for message in await chat.list_messages()][2:] == ["900 euros", "Done."]
+    assert [message.message.text for message in await chat.list_messages()][2:] == [
+        "900 euros",
+        "Done.",
+    ]
 
 
 @pytest.mark.slow
-async def test_an_agent_in_a_tool_pauses_its_caller(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_an_agent_in_a_tool_pauses_its_caller(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it."""
     inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))
 

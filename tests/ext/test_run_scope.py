@@ -59,7 +59,9 @@ def store() -> ConversationStore:
         pytest.param(ADA, CONFIG, id="both say the same"),
     ],
 )
-def test_each_key_is_found_where_the_application_put_it(store: ConversationStore, context: Any, config: Any) -> None:
+def test_each_key_is_found_where_the_application_put_it(
+    store: ConversationStore, context: Any, config: Any
+) -> None:
     """In a context of any kind, in the configuration, or one key here and one there."""
     assert scope_of(store, context=context, config=config) == ADA
 
@@ -69,7 +71,10 @@ def test_what_is_chosen_counts_and_the_rest_is_looked_up(store: ConversationStor
     said: dict[str, Any] = {"context": {"user_id": "eve", "tenant": "ada"}, "config": CONFIG}
     assert scope_of(store, chosen={"user_id": "ada"}, **said) == ADA
     assert scope_of(store, chosen=lambda run: {"user_id": run.context["tenant"]}, **said) == ADA
-    two = {"context": {"user_id": "x", "thread_id": "y"}, "config": {"configurable": {**ADA, "user_id": "z"}}}
+    two = {
+        "context": {"user_id": "x", "thread_id": "y"},
+        "config": {"configurable": {**ADA, "user_id": "z"}},
+    }
     assert scope_of(store, chosen=lambda _: ADA, **two) == ADA
 
 
@@ -86,10 +91,14 @@ def test_a_function_sees_context_and_configuration(store: ConversationStore) -> 
     assert seen == [Run(None, {}), Run("c", CONFIG["configurable"])]
 
 
-@pytest.mark.parametrize("context", [None, {}, {"user_id": None}, DataContext(user_id=None), "ada", ["user_id"]])
+@pytest.mark.parametrize(
+    "context", [None, {}, {"user_id": None}, DataContext(user_id=None), "ada", ["user_id"]]
+)
 def test_a_missing_key_is_named(store: ConversationStore, context: Any) -> None:
     """With the places where it may be passed."""
-    with pytest.raises(InvalidScopeError, match=r"lacks user_id: pass it in the run's context or in config"):
+    with pytest.raises(
+        InvalidScopeError, match=r"lacks user_id: pass it in the run's context or in config"
+    ):
         scope_of(store, context=context, config=CONFIG)
 
 
@@ -126,13 +135,17 @@ def test_none_from_a_function_is_no_permission_to_look_elsewhere(store: Conversa
 
 def test_two_different_values_are_refused_without_telling_them(store: ConversationStore) -> None:
     """Two different values of one key are refused, and the error does not show the other user's value."""
-    with pytest.raises(InvalidScopeError, match="user_id has different values in the run's context") as caught:
+    with pytest.raises(
+        InvalidScopeError, match="user_id has different values in the run's context"
+    ) as caught:
         scope_of(store, context=ADA, config={"configurable": {"user_id": "eve-the-other"}})
     assert "eve" not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [None, "ada", ("user_id", "ada"), 7])
-def test_a_function_that_returns_no_mapping_is_named_in_the_error(store: ConversationStore, given: Any) -> None:
+def test_a_function_that_returns_no_mapping_is_named_in_the_error(
+    store: ConversationStore, given: Any
+) -> None:
     """By a typed error, None included."""
     with pytest.raises(InvalidScopeError, match="must return a mapping of scope values, not"):
         scope_of(store, chosen=lambda _: given, context=ADA)
@@ -144,7 +157,9 @@ def test_an_async_function_is_refused(store: ConversationStore) -> None:
     async def choose(_run: Run) -> dict[str, str]:
         return ADA
 
-    with pytest.raises(InvalidScopeError, match="must return a mapping of scope values, not coroutine"):
+    with pytest.raises(
+        InvalidScopeError, match="must return a mapping of scope values, not coroutine"
+    ):
         scope_of(store, chosen=choose)
 
 
@@ -169,6 +184,13 @@ def test_a_choice_is_checked_when_it_is_made(store: ConversationStore) -> None:
     assert check_choice(store, None) is None
     chosen: Any = dict
     assert check_choice(store, chosen) is chosen
-    for wrong in ("ada", 7, ["user_id"], {"tenant": "x"}, {"user_id": {"$ne": ""}}, {"user_id": None}):
+    for wrong in (
+        "ada",
+        7,
+        ["user_id"],
+        {"tenant": "x"},
+        {"user_id": {"$ne": ""}},
+        {"user_id": None},
+    ):
         with pytest.raises(InvalidScopeError):
             check_choice(store, wrong)

@@ -21,7 +21,9 @@ NEW = [("human", "Third?"), ("ai", "Three.")]
 async def begun(scope: dict[str, str]) -> InMemorySaver:
     """Return a checkpointer with a thread of two turns."""
     saver = InMemorySaver()
-    agent = create_agent(ScriptedModel(replies=[AIMessage("One."), AIMessage("Two.")]), [], checkpointer=saver)
+    agent = create_agent(
+        ScriptedModel(replies=[AIMessage("One."), AIMessage("Two.")]), [], checkpointer=saver
+    )
     for question in ("First?", "Second?"):
         await agent.ainvoke({"messages": [HumanMessage(question)]}, {"configurable": scope})
     return saver
@@ -36,7 +38,9 @@ async def test_a_thread_without_convstore_is_refused_until_it_is_imported(
     options: list[dict[str, Any]] = [{"accept": "human"}, {"strict": True}]
     for option in options:
         model = ScriptedModel(replies=[])
-        agent = create_agent(model, [], middleware=[ConversationMiddleware(store, **option)], checkpointer=saver)
+        agent = create_agent(
+            model, [], middleware=[ConversationMiddleware(store, **option)], checkpointer=saver
+        )
         with pytest.raises(InvalidInputError, match="import it first") as refusal:
             await agent.ainvoke({"messages": [HumanMessage("Third?")]}, {"configurable": scope})
         assert "answers and results of its state (2)" in str(refusal.value)
@@ -46,7 +50,9 @@ async def test_a_thread_without_convstore_is_refused_until_it_is_imported(
     report = await import_conversations(store, read_checkpoints(saver), scope=scope)
     assert report.imported == 1
     model = ScriptedModel(replies=[AIMessage("Three.")])
-    agent = create_agent(model, [], middleware=[ConversationMiddleware(store, prompt="")], checkpointer=saver)
+    agent = create_agent(
+        model, [], middleware=[ConversationMiddleware(store, prompt="")], checkpointer=saver
+    )
     await agent.ainvoke({"messages": [HumanMessage("Third?")]}, {"configurable": scope})
     assert kinds(model.shown[0]) == [*OLD, NEW[0]]
     assert kinds((await chat.load_history()).messages) == [*OLD, *NEW]
@@ -55,14 +61,20 @@ async def test_a_thread_without_convstore_is_refused_until_it_is_imported(
 
 
 @pytest.mark.slow
-async def test_a_thread_of_another_kind_is_not_refused(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_thread_of_another_kind_is_not_refused(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """With accept="all" the state is appended; messages of `update_state` are no thread that can be imported."""
     saver = await begun(scope)
     model = ScriptedModel(replies=[AIMessage("Three.")] * 2)
-    agent = create_agent(model, [], middleware=[ConversationMiddleware(store, accept="all")], checkpointer=saver)
+    agent = create_agent(
+        model, [], middleware=[ConversationMiddleware(store, accept="all")], checkpointer=saver
+    )
     await agent.ainvoke({"messages": [HumanMessage("Third?")]}, {"configurable": scope})
     assert kinds(await log_of(store.conversation(**scope))) == [*OLD, *NEW]
-    agent = create_agent(model, [], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver())
+    agent = create_agent(
+        model, [], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver()
+    )
     other: Any = {"configurable": {**scope, "thread_id": "other"}}
     await agent.aupdate_state(other, {"messages": [AIMessage("Hello.")]}, as_node="model")
     with pytest.raises(InvalidInputError, match="accept="):

@@ -40,7 +40,9 @@ async def test_everything_acknowledged_holds(field: Field, fault: str) -> None:
     """
     rounds = [await field.round(fault) for _ in range(ROUNDS)]
     assert [findings.problems for findings in rounds] == [{}] * ROUNDS, table({fault: rounds})
-    assert all(min(findings.acknowledged, findings.reads) > 10 for findings in rounds), "nobody worked"
+    assert all(min(findings.acknowledged, findings.reads) > 10 for findings in rounds), (
+        "nobody worked"
+    )
 
 
 class Forged:
@@ -64,7 +66,13 @@ class Forged:
 
     def note(self, what: str, **values: Any) -> None:
         """Return a line of a client's journal."""
-        note = {"what": what, "at": time.time(), "thread": self.thread, "client": "patient0", **values}
+        note = {
+            "what": what,
+            "at": time.time(),
+            "thread": self.thread,
+            "client": "patient0",
+            **values,
+        }
         self.notes.append(note)
 
     def saw(self, what: str, ids: list[str], **values: Any) -> None:
@@ -105,7 +113,12 @@ async def test_the_checker_finds_nothing_wrong_where_nothing_is(forged: Forged) 
     forged.saw("view", before[made.last :], summary=made.text, wrong=0)
     findings = await forged.check()
     assert findings.problems == {}
-    assert (findings.acknowledged, findings.reads, findings.orphans, findings.older) == (3, 10, 0, 0)
+    assert (findings.acknowledged, findings.reads, findings.orphans, findings.older) == (
+        3,
+        10,
+        0,
+        0,
+    )
 
 
 async def test_the_checker_knows_what_a_rewind_leaves(forged: Forged) -> None:
@@ -123,15 +136,30 @@ async def test_the_checker_knows_what_a_rewind_leaves(forged: Forged) -> None:
 
 
 FALSE_NOTES: dict[str, tuple[str, dict[str, Any]]] = {
-    "a turn that is not there": ("lost", {"what": "acknowledged", "turn": "lost", "ordinals": [1], "sources": None}),
+    "a turn that is not there": (
+        "lost",
+        {"what": "acknowledged", "turn": "lost", "ordinals": [1], "sources": None},
+    ),
     "an error": ("error", {"what": "wrong", "problem": "TypeError"}),
     "an annotation that is not there": ("lost", {"what": "annotated", "id": "first", "value": 2}),
-    "a summary that is not there": ("lost", {"what": "compacted", "version": 1, "last": 4, "text": "through"}),
+    "a summary that is not there": (
+        "lost",
+        {"what": "compacted", "version": 1, "last": 4, "text": "through"},
+    ),
     "a number that a source has": ("source number", {"what": "reserved", "first": 1, "last": 3}),
     "a rewind that is not there": ("unrewound", {"what": "rewound", "id": "first", "count": 1}),
-    "a hit of another conversation": ("foreign", {"what": "saw hits", "begun": 0.0, "turn": "", "hits": [[1, "x|0"]]}),
-    "a hit twice": ("doubled", {"what": "saw hits", "begun": 0.0, "turn": "", "hits": [[1, "first"], [1, "first"]]}),
-    "a turn that is not found": ("lost", {"what": "saw hits", "begun": 0.0, "turn": "first", "hits": []}),
+    "a hit of another conversation": (
+        "foreign",
+        {"what": "saw hits", "begun": 0.0, "turn": "", "hits": [[1, "x|0"]]},
+    ),
+    "a hit twice": (
+        "doubled",
+        {"what": "saw hits", "begun": 0.0, "turn": "", "hits": [[1, "first"], [1, "first"]]},
+    ),
+    "a turn that is not found": (
+        "lost",
+        {"what": "saw hits", "begun": 0.0, "turn": "first", "hits": []},
+    ),
     "another payload": ("payload", {"what": "saw payload", "id": "first", "equal": False}),
 }
 
@@ -144,13 +172,17 @@ async def test_the_checker_finds_what_does_not_hold(forged: Forged, acknowledged
     if note.get("id") == "first":
         forged.notes[-1]["id"] = forged.ids[0]
     if note["what"] == "saw hits":
-        hits = [[ordinal, forged.ids[0] if id_ == "first" else id_] for ordinal, id_ in note["hits"]]
+        hits = [
+            [ordinal, forged.ids[0] if id_ == "first" else id_] for ordinal, id_ in note["hits"]
+        ]
         forged.notes[-1] |= {"hits": hits, "turn": note["turn"] and forged.notes[0]["turn"]}
     assert set((await forged.check()).problems) == {name}
 
 
 @pytest.mark.parametrize("what", ["log", "page", "view"])
-@pytest.mark.parametrize("shape", ["a message is missing", "two are the other way round", "half of a batch"])
+@pytest.mark.parametrize(
+    "shape", ["a message is missing", "two are the other way round", "half of a batch"]
+)
 async def test_the_checker_finds_holes(forged: Forged, what: str, shape: str) -> None:
     """Any list of messages that is not the log up to an entry is one."""
     ids, ordinals = list(forged.ids), [[1, len(forged.ids)]]
@@ -218,9 +250,13 @@ async def test_the_checker_finds_hits_of_a_deleted_conversation(ended: Forged) -
 
 @pytest.mark.parametrize("collection", ["log", "summaries", "annotations"])
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_the_checker_finds_what_is_left_behind(ended: Forged, collection: str, is_known: bool) -> None:
+async def test_the_checker_finds_what_is_left_behind(
+    ended: Forged, collection: str, is_known: bool
+) -> None:
     """The checker finds documents of unknown conversations, and those that sweeps of a deleted one do not reach."""
     tombstone = await ended.database["heads"].find_one({"sweep_at": {"$exists": True}})
     conversation = tombstone["conversation"] if is_known else "nobody"
-    await ended.database[collection].insert_one({"_id": f"strange:{conversation}", "conversation": conversation})
+    await ended.database[collection].insert_one(
+        {"_id": f"strange:{conversation}", "conversation": conversation}
+    )
     assert set((await ended.check()).problems) == {"left behind"}

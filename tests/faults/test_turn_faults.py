@@ -53,7 +53,9 @@ class WorkerProcess:
         """Start it."""
         listening, journal = self._socket.fileno(), self._journals / f"{next(self._numbers)}.jsonl"
         arguments = [str(_PROGRAM), *self._arguments, str(journal), str(listening)]
-        self.process = await asyncio.create_subprocess_exec(sys.executable, *arguments, pass_fds=[listening])
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, pass_fds=[listening]
+        )
 
     async def replace(self) -> None:
         """Kill it, and start another one."""
@@ -87,7 +89,9 @@ class User:
         states: How often each request ended in which way.
     """
 
-    def __init__(self, thread: str, chat: Conversation, http: httpx.AsyncClient, workers: list[WorkerProcess]) -> None:
+    def __init__(
+        self, thread: str, chat: Conversation, http: httpx.AsyncClient, workers: list[WorkerProcess]
+    ) -> None:
         self.thread, self.chat, self._http, self._workers = thread, chat, http, workers
         self._dice, self.is_over = random.Random(), False
         self.turns, self.edits = list[str](), dict[str, str]()
@@ -130,7 +134,11 @@ class User:
         before, edit = self.active[replaced], f"{replaced}e{len(self.edits)}"
         self.edits[edit] = replaced
         await self._finish(edit, edit)
-        if self.active[edit] == edit and replaced == self.turns[-1] and self._dice.random() < _CHANGE:
+        if (
+            self.active[edit] == edit
+            and replaced == self.turns[-1]
+            and self._dice.random() < _CHANGE
+        ):
             self.turns[-1] = edit
         else:
             await self._switch(replaced, before)
@@ -144,7 +152,9 @@ class User:
         while not await self._try(turn, variant):
             await asyncio.sleep(self._dice.uniform(0, wait))
             wait = min(2 * wait, 2)
-        [self.active[turn]] = [shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active]
+        [self.active[turn]] = [
+            shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active
+        ]
         if variant not in self.stopped:
             assert self.active[turn] == variant
         if self.active[turn] == variant:
@@ -152,12 +162,18 @@ class User:
 
     async def _try(self, turn: str, variant: str) -> bool:
         """Ask twice at once, and do what a user may do meanwhile; return True if the answer is finished."""
-        asked = [asyncio.ensure_future(self._ask(turn, variant, worker)) for worker in self._workers]
+        asked = [
+            asyncio.ensure_future(self._ask(turn, variant, worker)) for worker in self._workers
+        ]
         if goes_on(variant) or (self._dice.random() < _STOP and not self.is_over):
             await self._stop(turn, variant, asked)
         states = set(await asyncio.gather(*asked))
-        if "finished" not in states and (found := await self.chat.get_turn(self.edits.get(turn, turn))):
-            self.drafts += [state.draft for state in (found, found.pending) if state and state.draft]
+        if "finished" not in states and (
+            found := await self.chat.get_turn(self.edits.get(turn, turn))
+        ):
+            self.drafts += [
+                state.draft for state in (found, found.pending) if state and state.draft
+            ]
         if "waiting" in states:
             verdict = self._dice.choice(("approve", "reject"))
             await self._twice(turn, "decide", variant=variant, verdict=verdict)
@@ -176,7 +192,9 @@ class User:
         """Show a variant."""
         while "switched" not in await self._twice(turn, "switch", variant=variant):
             await self._pause(0.5)
-        [self.active[turn]] = [shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active]
+        [self.active[turn]] = [
+            shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active
+        ]
         assert self.active[turn] == variant
 
     async def _ask(self, turn: str, variant: str, worker: WorkerProcess) -> str:
@@ -196,9 +214,13 @@ class User:
 
     async def _twice(self, turn: str, do: str, **params: str) -> list[str]:
         """Send a request to all workers at once."""
-        return await asyncio.gather(*(self._request(turn, do, worker, **params) for worker in self._workers))
+        return await asyncio.gather(
+            *(self._request(turn, do, worker, **params) for worker in self._workers)
+        )
 
-    async def _request(self, turn: str, do: str, worker: WorkerProcess | None = None, **params: str) -> str:
+    async def _request(
+        self, turn: str, do: str, worker: WorkerProcess | None = None, **params: str
+    ) -> str:
         state = await self._post(worker or self._dice.choice(self._workers), turn, do, **params)
         self.states[f"{do}: {state}"] += 1
         return state
@@ -222,9 +244,14 @@ class Crowd:
         kills: Number of workers that were killed.
     """
 
-    def __init__(self, store: ConversationStore, http: httpx.AsyncClient, workers: list[WorkerProcess]) -> None:
+    def __init__(
+        self, store: ConversationStore, http: httpx.AsyncClient, workers: list[WorkerProcess]
+    ) -> None:
         self.store, self._http, self._workers, self.kills = store, http, workers, 0
-        chats = {f"t{number}": store.conversation(user_id="crowd", thread_id=f"t{number}") for number in range(USERS)}
+        chats = {
+            f"t{number}": store.conversation(user_id="crowd", thread_id=f"t{number}")
+            for number in range(USERS)
+        }
         self.users = [User(thread, chat, http, workers) for thread, chat in chats.items()]
 
     async def run(self) -> list[str]:
@@ -292,7 +319,9 @@ async def _check_log(user: User, acknowledged: set[str], drafts: list[str]) -> l
     counts += Counter(f"an answer of {text.split()[1]}" for text in answers)
     problems = [f"{id_} is in the log {times} times" for id_, times in counts.items() if times > 1]
     problems += [
-        f"{shown} was read" for shown in user.shown if shown not in {(answer.split()[1], answer) for answer in answers}
+        f"{shown} was read"
+        for shown in user.shown
+        if shown not in {(answer.split()[1], answer) for answer in answers}
     ]
     drafts += answers
     turns = [turn async for turn in user.chat.turns()]
@@ -313,7 +342,9 @@ async def _check_turn(user: User, turn: Turn) -> list[str]:
         problems.append(f"{id_} has {turn.messages[0].text}, is_finished={turn.is_finished}")
     if len(user.finished.get(id_, ())) > 1:
         listed = [variant.variant_id for variant in await user.chat.variants(id_)]
-        problems += [f"{id_} lists {listed}, not {text}" for text in user.finished[id_] if text not in listed]
+        problems += [
+            f"{id_} lists {listed}, not {text}" for text in user.finished[id_] if text not in listed
+        ]
     return problems
 
 
@@ -322,7 +353,11 @@ def _check_drafts(drafts: list[str], notes: dict[str, list[dict[str, Any]]]) -> 
     said = dict[str, str]()
     for note in notes["yielded"]:
         said[note["reply"]] = said.get(note["reply"], "") + note["text"]
-    return [f"draft {text!r}" for text in drafts if not said.get(" ".join(text.split()[:3]), "").startswith(text)]
+    return [
+        f"draft {text!r}"
+        for text in drafts
+        if not said.get(" ".join(text.split()[:3]), "").startswith(text)
+    ]
 
 
 def _noticed_late(notes: dict[str, list[dict[str, Any]]]) -> list[bool]:
@@ -354,14 +389,19 @@ async def crowd(server_uri: str, own_database: Any, tmp_path: Path) -> AsyncIter
     await store.close()
 
 
-async def test_each_question_is_answered_once(crowd: Crowd, own_database: Any, tmp_path: Path) -> None:
+async def test_each_question_is_answered_once(
+    crowd: Crowd, own_database: Any, tmp_path: Path
+) -> None:
     """Each question is answered once, whatever is killed, cut, stopped and asked twice.
 
     No acknowledged message is lost, and no lease lasts longer than `LEASE_SECONDS`.
     """
     problems = await crowd.run()
     now = (await own_database.client.admin.command("hello"))["localTime"]
-    until = [state["turn"]["until"] async for state in own_database["log"].find({"turn": {"$exists": True}})]
+    until = [
+        state["turn"]["until"]
+        async for state in own_database["log"].find({"turn": {"$exists": True}})
+    ]
     assert all(moment <= now + timedelta(seconds=LEASE_SECONDS) for moment in until), until
     notes = _notes(tmp_path)
     acknowledged = {id_ for note in notes["acknowledged"] for id_ in note["ids"]}
@@ -375,7 +415,11 @@ async def test_each_question_is_answered_once(crowd: Crowd, own_database: Any, t
         problems += await _check_log(user, acknowledged, drafts)
     problems += _check_drafts(drafts, notes)
     late = _noticed_late(notes)
-    assert sum(late) <= len(late) // 2 < len(late), f"{sum(late)} of {len(late)} stops were noticed late"
-    assert (problems, acknowledged, len(notes.get("closed", []))) == ([], set(), WORKERS), crowd.states
+    assert sum(late) <= len(late) // 2 < len(late), (
+        f"{sum(late)} of {len(late)} stops were noticed late"
+    )
+    assert (problems, acknowledged, len(notes.get("closed", []))) == ([], set(), WORKERS), (
+        crowd.states
+    )
     report = await crowd.store.verify(user_id="crowd")
     assert report.ok, report.findings

@@ -18,7 +18,14 @@ from pydantic import BaseModel
 from test_public_names import defined_in
 
 import convstore
-from convstore import Conversation, ConversationStore, ConvstoreError, HistoryPolicy, integration, types
+from convstore import (
+    Conversation,
+    ConversationStore,
+    ConvstoreError,
+    HistoryPolicy,
+    integration,
+    types,
+)
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 
@@ -33,7 +40,10 @@ TWIN = "asummarize_messages"
 def rows(heading: str) -> list[list[str]]:
     """The cells of all tables whose first heading is given."""
     tables = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in "".join(tables).splitlines()]
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        for row in "".join(tables).splitlines()
+    ]
 
 
 def codes(cell: str) -> list[str]:
@@ -44,7 +54,11 @@ def codes(cell: str) -> list[str]:
 def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     """Name, kind and default of each parameter, the instance apart."""
     parameters = inspect.signature(target).parameters.values()
-    return [(parameter.name, parameter.kind, parameter.default) for parameter in parameters if parameter.name != "self"]
+    return [
+        (parameter.name, parameter.kind, parameter.default)
+        for parameter in parameters
+        if parameter.name != "self"
+    ]
 
 
 class Row(NamedTuple):
@@ -62,7 +76,11 @@ def methods() -> list[Row]:
     """Return the rows of the tables of store and conversation; their last rows list attributes."""
     call = re.compile(r"\[`(?:(await|async for … in) )?(\w+)\.(\w+)\([…]?\)`\]\((\S+)\)")
     found = [(call.fullmatch(first), *others) for first, *others in rows("call")]
-    return [Row(match[1] or "", match[2], match[3], match[4], *others) for match, *others in found if match]
+    return [
+        Row(match[1] or "", match[2], match[3], match[4], *others)
+        for match, *others in found
+        if match
+    ]
 
 
 def names() -> Iterator[tuple[ModuleType, str]]:
@@ -82,13 +100,24 @@ def first_sentence(target: object) -> str:
 def arguments_of(target: object) -> set[str]:
     """The names under "Args:" in a docstring."""
     section = (inspect.getdoc(target) or "").partition("Args:\n")[2]
-    return set(re.findall(r"^    (\w+):", re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0], re.MULTILINE))
+    return set(
+        re.findall(
+            r"^    (\w+):",
+            re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0],
+            re.MULTILINE,
+        )
+    )
 
 
 def properties_of(owner: type) -> dict[str, Any]:
     """The properties of a class."""
     own = (base for base in owner.__mro__ if base.__module__.startswith("convstore."))
-    return {name: member for base in own for name, member in vars(base).items() if isinstance(member, property)}
+    return {
+        name: member
+        for base in own
+        for name, member in vars(base).items()
+        if isinstance(member, property)
+    }
 
 
 def attributes_of(owner: Any) -> set[str]:
@@ -138,19 +167,38 @@ def test_every_method_is_listed() -> None:
         assert row.how == ("await" if inspect.iscoroutinefunction(target) else loop), row
         page = "store" if owner is ConversationStore else "conversation"
         assert row.link == f"reference/{page}.md#convstore.{owner.__name__}.{row.name}"
-    open_ = {(owner, name) for owner in OWNERS.values() for name in dir(owner) if not name.startswith("_")}
-    attributes = {(owner, name) for owner in OWNERS.values() for name in {*attributes_of(owner), *properties_of(owner)}}
+    open_ = {
+        (owner, name)
+        for owner in OWNERS.values()
+        for name in dir(owner)
+        if not name.startswith("_")
+    }
+    attributes = {
+        (owner, name)
+        for owner in OWNERS.values()
+        for name in {*attributes_of(owner), *properties_of(owner)}
+    }
     assert {(OWNERS[row.owner], row.name) for row in methods()} == open_ - attributes
-    assert all(f"`{name}`" in PAGE.replace("store.", "").replace("chat.", "") for _, name in attributes)
+    assert all(
+        f"`{name}`" in PAGE.replace("store.", "").replace("chat.", "") for _, name in attributes
+    )
 
 
 def calls() -> Iterator[Callable[..., Any]]:
     """Yield every method of store and conversation, the classes themselves, and every function for users."""
     for owner in (ConversationStore, Conversation):
-        yield from (getattr(owner, name) for name in dir(owner) if name[0] != "_" and callable(getattr(owner, name)))
+        yield from (
+            getattr(owner, name)
+            for name in dir(owner)
+            if name[0] != "_" and callable(getattr(owner, name))
+        )
     yield from (ConversationStore, HistoryPolicy, CompactionRule)
     for module, name in names():
-        if module.__name__ not in FOR_ADAPTERS and inspect.isfunction(getattr(module, name)) and name != TWIN:
+        if (
+            module.__name__ not in FOR_ADAPTERS
+            and inspect.isfunction(getattr(module, name))
+            and name != TWIN
+        ):
             yield getattr(module, name)
 
 
@@ -159,14 +207,22 @@ def test_every_argument_is_documented() -> None:
     missing = {
         f"{call.__qualname__}: {name}"
         for call in calls()
-        for name in {name for name, *_ in parameters_of(call)} - arguments_of(call) - attributes_of(call)
+        for name in {name for name, *_ in parameters_of(call)}
+        - arguments_of(call)
+        - attributes_of(call)
     }
     assert missing == set()
 
 
 def test_errors_in_docstrings_exist() -> None:
     """Every error under "Raises:" in a docstring is an error of the package or a built-in one."""
-    known = {error.__name__ for error in tree()} | {"Exception", "ValueError", "RuntimeError", "TypeError", "OSError"}
+    known = {error.__name__ for error in tree()} | {
+        "Exception",
+        "ValueError",
+        "RuntimeError",
+        "TypeError",
+        "OSError",
+    }
     for call in calls():
         section = (inspect.getdoc(call) or "").partition("Raises:\n")[2]
         assert set(re.findall(r"^    (\w+):", section, re.MULTILINE)) <= known, call
@@ -195,12 +251,17 @@ def test_every_error_is_documented() -> None:
         name, *attributes = codes(error)
         listed[name] = codes(bases), set(attributes)
     assert listed == {
-        error.__name__: ([base.__name__ for base in error.__bases__], {f".{name}" for name in attributes_of(error)})
+        error.__name__: (
+            [base.__name__ for base in error.__bases__],
+            {f".{name}" for name in attributes_of(error)},
+        )
         for error in tree()
     }
 
 
-async def test_the_commands_are_counted(client: Client, database_name: str, commands: Commands) -> None:
+async def test_the_commands_are_counted(
+    client: Client, database_name: str, commands: Commands
+) -> None:
     """A call with a number takes so many when warm; with a ``+`` too, as nothing here makes it take more."""
     rule = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
     database = client[database_name]
@@ -214,7 +275,9 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
     chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="page")
     await chat.append(rag_turn("And seals?"))
     for number in range(1, 5):
-        await chat.append([HumanMessage(f"{number}?", id=f"q{number}"), AIMessage("Well. " * 60, id=f"a{number}")])
+        await chat.append(
+            [HumanMessage(f"{number}?", id=f"q{number}"), AIMessage("Well. " * 60, id=f"a{number}")]
+        )
     switched = store.conversation(user_id=uuid.uuid4().hex, thread_id="page")
     await switched.append_turn("q1", human="1?", messages=AIMessage("One."))
     async with await switched.turn("q1", regenerate="click") as turn:
@@ -230,7 +293,9 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         ("chat", "summaries"): chat.summaries,
         ("chat", "undo_compaction"): chat.undo_compaction,
         ("chat", "get_tool_messages"): lambda: chat.get_tool_messages(["q1"]),
-        ("store", "get_tool_messages"): lambda: store.get_tool_messages(tool_message_ids=["q1"], **chat.scope),
+        ("store", "get_tool_messages"): lambda: store.get_tool_messages(
+            tool_message_ids=["q1"], **chat.scope
+        ),
         ("chat", "get_sources"): lambda: chat.get_sources([1]),
         ("chat", "reserve_source_ids"): lambda: chat.reserve_source_ids(2),
         ("chat", "find_shown_sources"): lambda: chat.find_shown_sources(["Orcas"]),
@@ -254,7 +319,9 @@ async def test_the_commands_are_counted(client: Client, database_name: str, comm
         ("store", "stats"): lambda: store.stats(user_id="nobody"),
         ("store", "find_conversation"): lambda: store.find_conversation("0" * 24),
         ("store", "search"): lambda: store.search("orcas", user_id="nobody"),
-        ("store", "list_conversations"): lambda: store.list_conversations(limit=1, user_id="nobody"),
+        ("store", "list_conversations"): lambda: store.list_conversations(
+            limit=1, user_id="nobody"
+        ),
     }
     took: dict[tuple[str, str], int] = {}
     for name, call in calls.items():

@@ -59,14 +59,18 @@ def test_what_is_no_policy_is_refused_where_it_is_passed(
     chat: Conversation, take: Callable[[Conversation, Any], Any], wrong: Any
 ) -> None:
     """A value that is not a policy is refused when a store or an integration is made, never taken for the default."""
-    with pytest.raises(InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"):
+    with pytest.raises(
+        InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"
+    ):
         take(chat, wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"max_tokens": 5}, {}, "default", 0], ids=repr)
 async def test_what_is_no_policy_is_refused_by_a_load(chat: Conversation, wrong: Any) -> None:
     """load_history() refuses a value that is not a policy, even if the value is empty."""
-    with pytest.raises(InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"):
+    with pytest.raises(
+        InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"
+    ):
         await chat.load_history(wrong)
 
 
@@ -75,7 +79,9 @@ def test_a_store_that_is_to_summarise_has_a_summarizer() -> None:
     database, policy = AsyncMongoMockClient()["x"], HistoryPolicy(compact="before_load")
     with pytest.raises(InvalidInputError, match='compact="before_load" needs a summarizer'):
         ConversationStore(database, policy=policy)
-    assert ConversationStore(database, policy=policy, summarizer=HeadTailSummarizer()).policy is policy
+    assert (
+        ConversationStore(database, policy=policy, summarizer=HeadTailSummarizer()).policy is policy
+    )
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1_001, None, True, 1.0, "20"], ids=repr)
@@ -94,7 +100,9 @@ async def test_the_bounds_themselves_are_allowed(chat: Conversation, limit: int)
     """The limits 1 and 1,000 are allowed."""
     await chat.append(HumanMessage("hi"))
     assert len(await chat.list_messages(limit=limit)) == 1
-    assert len((await chat.store.list_conversations(everything=True, limit=limit)).conversations) == 1
+    assert (
+        len((await chat.store.list_conversations(everything=True, limit=limit)).conversations) == 1
+    )
 
 
 def test_the_error_about_a_number_without_a_maximum_says_so() -> None:
@@ -124,12 +132,16 @@ async def test_one_id_is_called_by_the_name_of_its_argument(
         assert str(caught.value) == f"{name} {problem}"
 
 
-async def test_a_page_of_sources_begins_and_goes_on_with_what_a_page_gives(chat: Conversation) -> None:
+async def test_a_page_of_sources_begins_and_goes_on_with_what_a_page_gives(
+    chat: Conversation,
+) -> None:
     """The first page is asked for with None, as of a listing, and the next with `next_cursor`."""
     found = [{"content": f"Passage {n}. " * 60} for n in range(4)]
     call = {"name": "search", "args": {}, "id": "c"}
     asked = [HumanMessage("?"), AIMessage("", tool_calls=[call])]
-    await chat.append([*asked, ToolMessage("see artifact", artifact=found, name="search", tool_call_id="c")])
+    await chat.append(
+        [*asked, ToolMessage("see artifact", artifact=found, name="search", tool_call_id="c")]
+    )
     cursor, texts = None, ""
     while True:
         page = await chat.get_sources("1-4", cursor=cursor, page_tokens=100)
@@ -137,15 +149,21 @@ async def test_a_page_of_sources_begins_and_goes_on_with_what_a_page_gives(chat:
         if (cursor := page.next_cursor) is None:
             break
     assert texts == "".join(message["content"] for message in found)
-    assert await chat.get_sources("1-4", cursor="", page_tokens=100) == await chat.get_sources("1-4", page_tokens=100)
+    assert await chat.get_sources("1-4", cursor="", page_tokens=100) == await chat.get_sources(
+        "1-4", page_tokens=100
+    )
 
 
 @pytest.mark.parametrize("scope", [{}, {"user_id": "ada"}], ids=repr)
 @pytest.mark.parametrize("everything", [0, 1, "false", None], ids=repr)
-async def test_everything_is_said_by_true_alone(chat: Conversation, everything: Any, scope: dict[str, Any]) -> None:
+async def test_everything_is_said_by_true_alone(
+    chat: Conversation, everything: Any, scope: dict[str, Any]
+) -> None:
     """A text such as "false" does not erase everything, and the error shows the argument."""
     await chat.append(HumanMessage("kept"))
-    with pytest.raises(InvalidInputError, match=f"everything must be True or False, not {everything!r}"):
+    with pytest.raises(
+        InvalidInputError, match=f"everything must be True or False, not {everything!r}"
+    ):
         await chat.store.erase(everything=everything, **scope)
     assert len(await chat.list_messages()) == 1
 
@@ -157,16 +175,25 @@ def find(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["find", "retrieve_previous_sources"])
-async def test_a_tool_for_many_conversations_says_where_to_name_one(chat: Conversation, name: str) -> None:
+async def test_a_tool_for_many_conversations_says_where_to_name_one(
+    chat: Conversation, name: str
+) -> None:
     """Without a scope key the error names the ways to pass it, in the terms of the integrations."""
-    tools = {tool.name: tool for tool in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))}
-    with pytest.raises(InvalidScopeError, match="lacks thread_id: pass it in the run's context or in config"):
+    tools = {
+        tool.name: tool
+        for tool in (number_sources(find, chat.store), retrieve_previous_sources_tool(chat.store))
+    }
+    with pytest.raises(
+        InvalidScopeError, match="lacks thread_id: pass it in the run's context or in config"
+    ):
         await tools[name].ainvoke({"text": "whales"}, {"configurable": {"user_id": "ada"}})
 
 
 def test_a_tool_for_many_conversations_wants_a_store(chat: Conversation) -> None:
     """A conversation has a tool of its own."""
-    with pytest.raises(InvalidInputError, match="store must be a ConversationStore, not Conversation"):
+    with pytest.raises(
+        InvalidInputError, match="store must be a ConversationStore, not Conversation"
+    ):
         retrieve_previous_sources_tool(chat)
 
 

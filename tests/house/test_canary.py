@@ -68,7 +68,17 @@ def run(folder: Path, sample: str, *options: str) -> tuple[int, str]:
     (folder / "test_sample.py").write_text(sample, encoding="utf-8")
     own = {"PYTHONPATH": f"{SUPPORT}{os.pathsep}{SUPPORT.parents[1]}", "PYTHONIOENCODING": "utf-8"}
     ended = subprocess.run(  # noqa: S603 - our own code
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder), "-rA", *options],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(folder),
+            "-rA",
+            *options,
+        ],
         cwd=folder,
         env={**os.environ, **own, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
@@ -79,7 +89,9 @@ def run(folder: Path, sample: str, *options: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), pytest.param(("-p", "xdist", "-n", "1"), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("-p", "xdist", "-n", "1"), marks=pytest.mark.slow)], ids=str
+)
 def test_every_way_to_show_the_password_fails(tmp_path: Path, options: tuple[str, ...]) -> None:
     """Prints, logs, errors, expected errors and comparisons; the report does not repeat the password."""
     code, said = run(tmp_path, SAMPLE, *options)
@@ -117,7 +129,10 @@ async def test_appended_texts_are_looked_for(chat: Conversation) -> None:
 
 def test_the_login_is_added_to_any_address() -> None:
     """Hosts, database and options stay as they are."""
-    assert with_login("mongodb://a:1,b:2/app?w=1") == f"mongodb://{LOGIN}@a:1,b:2/app?w=1&authSource=admin"
+    assert (
+        with_login("mongodb://a:1,b:2/app?w=1")
+        == f"mongodb://{LOGIN}@a:1,b:2/app?w=1&authSource=admin"
+    )
     assert with_login("mongodb://a:1/") == f"mongodb://{LOGIN}@a:1/?authSource=admin"
 
 

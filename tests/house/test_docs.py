@@ -32,7 +32,10 @@ from convstore.values.reports import ServerReport
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_WORDS = 90
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
-BLOCKS = {name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for name, text in PAGES.items()}
+BLOCKS = {
+    name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    for name, text in PAGES.items()
+}
 FRAMEWORKS = ("agent_framework", "agents", "claude_agent_sdk", "deepagents", "pydantic_ai")
 """Packages of frameworks, which load slowly."""
 
@@ -44,7 +47,12 @@ def takes_long(program: str) -> bool:
 
 
 PROGRAMS = [
-    pytest.param(program, blocks[at + 1 : at + 2], id=f"{name}-{at}", marks=[pytest.mark.slow] * takes_long(program))
+    pytest.param(
+        program,
+        blocks[at + 1 : at + 2],
+        id=f"{name}-{at}",
+        marks=[pytest.mark.slow] * takes_long(program),
+    )
     for name, blocks in BLOCKS.items()
     for at, (language, program) in enumerate(blocks)
     if language == "python"
@@ -58,7 +66,9 @@ def rows_below(page: str, heading: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def mongodb_uri(server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def mongodb_uri(
+    server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """An address in MONGODB_URI; its database is dropped."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
     monkeypatch.setenv("MONGODB_URI", urlsplit(server_uri)._replace(path=f"/{name}").geturl())
@@ -71,7 +81,9 @@ def mongodb_uri(server_uri: str, database_name: str, monkeypatch: pytest.MonkeyP
 def test_programs_print_what_is_said(program: Any, output: Any, request: Any) -> None:
     """Each alone, nothing carried over from the one before; its output is printed below it."""
     if "opentelemetry.sdk" in program:
-        pytest.importorskip("opentelemetry.sdk", reason="the SDK of OpenTelemetry is in the extra test")
+        pytest.importorskip(
+            "opentelemetry.sdk", reason="the SDK of OpenTelemetry is in the extra test"
+        )
     if "MONGODB_URI" in program:
         request.getfixturevalue("mongodb_uri")
     printed = io.StringIO()
@@ -82,8 +94,17 @@ def test_programs_print_what_is_said(program: Any, output: Any, request: Any) ->
 
 def test_loops_look_for_a_stop_before_they_ask_the_model() -> None:
     """A stop may come during a tool; a request to the model after it would be paid for nothing."""
-    programs = [program for blocks in BLOCKS.values() for language, program in blocks if language == "python"]
-    loops = [rest.partition("load_history()")[0] for text in programs for rest in text.split("in turn.open_calls:")[1:]]
+    programs = [
+        program
+        for blocks in BLOCKS.values()
+        for language, program in blocks
+        if language == "python"
+    ]
+    loops = [
+        rest.partition("load_history()")[0]
+        for text in programs
+        for rest in text.split("in turn.open_calls:")[1:]
+    ]
     assert len(loops) >= 3
     assert [loop for loop in loops if "turn.is_running" not in loop] == []
 
@@ -110,7 +131,9 @@ def test_links_lead_somewhere() -> None:
 async def test_what_is_to_be_watched_is_visible(emptied_database: Any) -> None:
     """The page's commands for mongosh find a due sweep and the numbers that it names, and the listener its metrics."""
     page = PAGES["operations.md"].partition("\n## What to watch\n")[2].partition("\n## Expiry\n")[0]
-    sweep, status = [json.loads(text) for text in re.findall(r"^db\.runCommand\((.*)\)$", page, re.MULTILINE)]
+    sweep, status = [
+        json.loads(text) for text in re.findall(r"^db\.runCommand\((.*)\)$", page, re.MULTILINE)
+    ]
     store = convstore.ConversationStore(emptied_database)
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append(HumanMessage("Hello"))
@@ -130,8 +153,14 @@ async def test_what_is_to_be_watched_is_visible(emptied_database: Any) -> None:
 
 def test_the_names_of_summaries_are_ours() -> None:
     """Classes and functions that the page names can be imported."""
-    named = set(re.findall(r"`(\w*(?:Summary|Summarization|summarize_)\w*)`", PAGES["summaries.md"])) - {"SummaryError"}
-    assert {"RunningSummary", "SummarizationNode", "asummarize_messages"} <= named <= set(summarization.__all__)
+    named = set(
+        re.findall(r"`(\w*(?:Summary|Summarization|summarize_)\w*)`", PAGES["summaries.md"])
+    ) - {"SummaryError"}
+    assert (
+        {"RunningSummary", "SummarizationNode", "asummarize_messages"}
+        <= named
+        <= set(summarization.__all__)
+    )
     assert {"SummaryError", "InvalidInputError", "ConvstoreError"} <= set(dir(exceptions))
 
 
@@ -152,7 +181,11 @@ def test_the_policy_table_is_the_policy() -> None:
 def test_the_extras_are_those_of_the_project() -> None:
     """Each extra that can be installed is listed."""
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    documented = {name.strip("`") for row in rows_below("getting-started.md", "extra") for name in row[0].split(", ")}
+    documented = {
+        name.strip("`")
+        for row in rows_below("getting-started.md", "extra")
+        for name in row[0].split(", ")
+    }
     assert documented == set(project["optional-dependencies"])
 
 
@@ -172,8 +205,14 @@ def test_the_commands_are_those_of_the_command_line() -> None:
 def test_the_site_has_every_page() -> None:
     """The navigation names each page of the documentation once."""
     root = DOCS.parent
-    named = re.findall(r"^ +- (?:\w+: )?(\S+\.md)$", (root / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(named) == sorted(str(path.relative_to(root)) for path in (*root.glob("*.md"), *DOCS.rglob("*.md")))
+    named = re.findall(
+        r"^ +- (?:\w+: )?(\S+\.md)$",
+        (root / "mkdocs.yml").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert sorted(named) == sorted(
+        str(path.relative_to(root)) for path in (*root.glob("*.md"), *DOCS.rglob("*.md"))
+    )
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -183,13 +222,21 @@ def test_the_reference_has_every_public_name() -> None:
     for name in filter(can_import, shown):
         pkgutil.resolve_name(name)
     with_modules = {f"convstore.{name}" for name in (*types.__all__, *vars(exceptions))} | shown
-    assert {f"convstore.{name}" for name in convstore.__all__} - with_modules == {"convstore.SOURCES_PROMPT"}
+    assert {f"convstore.{name}" for name in convstore.__all__} - with_modules == {
+        "convstore.SOURCES_PROMPT"
+    }
 
 
 def test_no_paragraph_is_long() -> None:
     """At most 90 words in a paragraph or an item of a list; tables and programs apart."""
     for path in (*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")):
-        prose = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        prose = re.sub(
+            r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+        )
         paragraphs = re.split(r"\n\s*\n|\n(?=[-*|#] |\d+\. |\|)", prose)
-        long = [text[:60] for text in paragraphs if text.strip()[:1] != "|" and len(text.split()) > MOST_WORDS]
+        long = [
+            text[:60]
+            for text in paragraphs
+            if text.strip()[:1] != "|" and len(text.split()) > MOST_WORDS
+        ]
         assert (path.name, long) == (path.name, [])

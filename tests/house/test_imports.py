@@ -25,7 +25,16 @@ SLOW = (
 )
 
 UNUSED = {
-    *("chain", "cli", "compaction.compactor", "compaction.strategies", "devserver", "ext", "summarization", "testing"),
+    *(
+        "chain",
+        "cli",
+        "compaction.compactor",
+        "compaction.strategies",
+        "devserver",
+        "ext",
+        "summarization",
+        "testing",
+    ),
     *("transfer", "verify"),
 }
 """Rooms and modules of convstore that no append, load or read-back runs."""
@@ -67,7 +76,9 @@ def test_the_package_alone_loads_nothing() -> None:
 def test_the_command_line_loads_no_store_before_a_command_needs_it() -> None:
     """``convstore --help`` loads what prints it, and no database driver."""
     loaded = loaded_by("import convstore.cli.commands")
-    assert loaded.isdisjoint({"convstore.store", "langchain_core", "pydantic", "pymongo", "rich.progress"})
+    assert loaded.isdisjoint(
+        {"convstore.store", "langchain_core", "pydantic", "pymongo", "rich.progress"}
+    )
 
 
 @pytest.mark.slow

@@ -28,7 +28,9 @@ def run(*arguments: str | Path, folder: Path, path: Path | None = None) -> str:
     """Run Python in a folder, with another folder first on its path; return its output. It must succeed."""
     environment = {**os.environ, "PYTHONPATH": str(path or ""), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, *arguments]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False)  # noqa: S603 - our own code
+    ended = subprocess.run(  # noqa: S603
+        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
 
@@ -64,7 +66,9 @@ def names_in(wheel: Path) -> set[str]:
 def test_the_wheel_holds_every_module_and_migration(wheel: Path) -> None:
     """The wheel contains every module, every migration, and the file that marks the package as typed."""
     sources = [*(ROOT / "convstore").rglob("*.py"), ROOT / "convstore" / "py.typed"]
-    migrations = [f"convstore/_migrations/{path.name}" for path in (ROOT / "migrations").glob("[0-9]*.py")]
+    migrations = [
+        f"convstore/_migrations/{path.name}" for path in (ROOT / "migrations").glob("[0-9]*.py")
+    ]
     assert migrations
     assert {str(path.relative_to(ROOT)) for path in sources} | set(migrations) <= names_in(wheel)
 
@@ -86,7 +90,10 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         metadata = message_from_bytes(archive.read(f"{folder}/METADATA"))
         commands = archive.read(f"{folder}/entry_points.txt").decode()
-    assert (metadata["Version"], metadata["Requires-Python"]) == (__version__, PROJECT["requires-python"])
+    assert (metadata["Version"], metadata["Requires-Python"]) == (
+        __version__,
+        PROJECT["requires-python"],
+    )
     assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
     assert f"{folder}/licenses/LICENSE" in names_in(wheel)
     assert "convstore = convstore.cli:main" in commands
@@ -97,12 +104,21 @@ def test_a_wheel_made_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) ->
     """The source distribution has all that building and testing needs."""
     sdist = build("sdist", ROOT, tmp_path)
     with tarfile.open(sdist) as archive:
-        options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from 3.11.4 on
+        options: dict[str, Any] = (
+            {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        )  # from 3.11.4 on
         archive.extractall(tmp_path, **options)  # noqa: S202 - our own archive
     source = tmp_path / sdist.name.removesuffix(".tar.gz")
     (tmp_path / "wheel").mkdir()
     assert names_in(build("wheel", source, tmp_path / "wheel")) == names_in(wheel)
-    assert {path.name for path in source.iterdir()} >= {".ci", "docs", "examples", "migrations", "README.md", "tests"}
+    assert {path.name for path in source.iterdir()} >= {
+        ".ci",
+        "docs",
+        "examples",
+        "migrations",
+        "README.md",
+        "tests",
+    }
 
 
 @pytest.mark.slow
@@ -110,10 +126,21 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
     """The constraints with which .ci/run installs everything once have each bound of the package, and nothing else."""
     extras = PROJECT["optional-dependencies"]
     others = {"frameworks", "test", "dev", "docs"}
-    frameworks = {"ag-ui", "agent-framework", "claude-agent", "openai-agents", "pydantic-ai"}  # one version each
+    frameworks = {
+        "ag-ui",
+        "agent-framework",
+        "claude-agent",
+        "openai-agents",
+        "pydantic-ai",
+    }  # one version each
     bounds = [
         *PROJECT["dependencies"],
-        *(requirement for name in extras if name not in others | frameworks for requirement in extras[name]),
+        *(
+            requirement
+            for name in extras
+            if name not in others | frameworks
+            for requirement in extras[name]
+        ),
     ]
     lines = (ROOT / ".ci" / "lowest.txt").read_text(encoding="utf-8").splitlines()
     assert sorted(bound.replace(">=", "==") for bound in bounds) == sorted(
@@ -131,7 +158,9 @@ def test_the_wheel_runs_without_the_checkout(unpacked: Path, tmp_path: Path) -> 
         folder=tmp_path,
         path=unpacked,
     )
-    assert where.split()[0] == next(path.stem for path in sorted((ROOT / "migrations").glob("[0-9]*.py")))
+    assert where.split()[0] == next(
+        path.stem for path in sorted((ROOT / "migrations").glob("[0-9]*.py"))
+    )
     assert Path(where.split()[1]).is_relative_to(unpacked)
 
 
@@ -158,14 +187,24 @@ def found_python(version: str) -> str | None:
     for ask in ([f"python{version}"], ["pyenv", "exec", f"python{version}"]):
         environment = {**os.environ, "PYENV_VERSION": version}
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            return command([*ask, "-c", "import sys; print(sys.executable)"], ROOT, environment).strip()
+            return command(
+                [*ask, "-c", "import sys; print(sys.executable)"], ROOT, environment
+            ).strip()
     return None
 
 
-def command(words: list[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
+def command(
+    words: list[str | Path], folder: Path, environment: dict[str, str] | None = None
+) -> str:
     """Run a command without the address of a database; return its output. It must succeed."""
-    names = {name: value for name, value in (environment or os.environ).items() if name != "CONVSTORE_URI"}
-    return subprocess.run(words, cwd=folder, env=names, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own
+    names = {
+        name: value
+        for name, value in (environment or os.environ).items()
+        if name != "CONVSTORE_URI"
+    }
+    return subprocess.run(  # noqa: S603
+        words, cwd=folder, env=names, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.slow
@@ -190,9 +229,18 @@ def test_the_core_needs_no_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("hidden", "script", "problem"),
     [
-        ("mongomock_motor", "asyncio.run(convstore.ConversationStore.connect('memory://'))", "convstore[memory]"),
+        (
+            "mongomock_motor",
+            "asyncio.run(convstore.ConversationStore.connect('memory://'))",
+            "convstore[memory]",
+        ),
         *(
-            pytest.param(name, "import convstore.cli; convstore.cli.main()", "convstore[cli]", marks=pytest.mark.slow)
+            pytest.param(
+                name,
+                "import convstore.cli; convstore.cli.main()",
+                "convstore[cli]",
+                marks=pytest.mark.slow,
+            )
             for name in ("typer", "rich")
         ),
     ],

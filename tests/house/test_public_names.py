@@ -19,10 +19,22 @@ from convstore import exceptions, summarization, types
 
 PACKAGE = Path(__file__).parents[2] / "convstore"
 FOR_USERS = {
-    *("convstore", "convstore.chain", "convstore.ext.inspector", "convstore.ext.langchain", "convstore.ext.langgraph"),
+    *(
+        "convstore",
+        "convstore.chain",
+        "convstore.ext.inspector",
+        "convstore.ext.langchain",
+        "convstore.ext.langgraph",
+    ),
     *("convstore.ext.claude_agent", "convstore.ext.microsoft", "convstore.ext.openai_agents"),
     "convstore.ext.pydantic_ai",
-    *("convstore.cli", "convstore.conversation", "convstore.store", "convstore.summarization", "convstore.transfer"),
+    *(
+        "convstore.cli",
+        "convstore.conversation",
+        "convstore.store",
+        "convstore.summarization",
+        "convstore.transfer",
+    ),
     *("convstore.ext.ui", "convstore.integration", "convstore.public", "convstore.types"),
 }
 """Packages and facades that users import from, and the two that `convstore` has its main classes from."""
@@ -33,10 +45,15 @@ RUNS_WHEN_IMPORTED = {"convstore.__main__"}
 @cache
 def modules() -> dict[str, ModuleType]:
     """All modules of the package that can be imported without running something."""
-    paths = [path.relative_to(PACKAGE.parent).with_suffix("").parts for path in sorted(PACKAGE.rglob("*.py"))]
+    paths = [
+        path.relative_to(PACKAGE.parent).with_suffix("").parts
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
     names = [".".join(part for part in parts if part != "__init__") for parts in paths]
     return {
-        name: importlib.import_module(name) for name in names if name not in RUNS_WHEN_IMPORTED and can_import(name)
+        name: importlib.import_module(name)
+        for name in names
+        if name not in RUNS_WHEN_IMPORTED and can_import(name)
     }
 
 
@@ -51,7 +68,12 @@ def names_in(statement: ast.stmt) -> set[str]:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
         case ast.Assign(targets=targets):
-            return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+            return {
+                node.id
+                for target in targets
+                for node in ast.walk(target)
+                if isinstance(node, ast.Name)
+            }
         case ast.AnnAssign(target=ast.Name(id=name)):
             return {name}
     return set()
@@ -68,7 +90,9 @@ def parts_of(thing: object) -> dict[str, object]:
     kinds = (property, classmethod, staticmethod)
     own = vars(thing) if inspect.isclass(thing) else {}
     public = {name: value for name, value in own.items() if not name.startswith("_")}
-    return {"": thing} | {name: v for name, v in public.items() if inspect.isfunction(v) or isinstance(v, kinds)}
+    return {"": thing} | {
+        name: v for name, v in public.items() if inspect.isfunction(v) or isinstance(v, kinds)
+    }
 
 
 def drawn_tree(text: str) -> dict[str, str | None]:
@@ -85,12 +109,18 @@ def drawn_tree(text: str) -> dict[str, str | None]:
 
 def named_by() -> dict[str, list[str]]:
     """``__all__`` of the modules that have one."""
-    return {name: list(module.__all__) for name, module in modules().items() if hasattr(module, "__all__")}
+    return {
+        name: list(module.__all__)
+        for name, module in modules().items()
+        if hasattr(module, "__all__")
+    }
 
 
 def test_all_is_sorted() -> None:
     """``__all__`` of every module is in order."""
-    assert {name: names for name, names in named_by().items() if names != sorted(names, key=order)} == {}
+    assert {
+        name: names for name, names in named_by().items() if names != sorted(names, key=order)
+    } == {}
 
 
 def test_all_is_where_users_import_from() -> None:
@@ -103,7 +133,11 @@ def test_all_is_where_users_import_from() -> None:
 def test_all_is_complete() -> None:
     """``__all__`` has every public name that its module defines."""
     defined = {name: defined_in(modules()[name]) for name in named_by()}
-    assert {name: missing for name, names in named_by().items() if (missing := defined[name] - set(names))} == {}
+    assert {
+        name: missing
+        for name, names in named_by().items()
+        if (missing := defined[name] - set(names))
+    } == {}
 
 
 def test_the_package_has_what_is_typed_every_day() -> None:
@@ -116,7 +150,10 @@ def test_the_package_shows_what_it_names() -> None:
     """``dir(convstore)`` has what ``__all__`` has, its modules and what they import apart."""
     shown = {name: getattr(convstore, name) for name in dir(convstore) if not name.startswith("_")}
     features = (ModuleType, __future__._Feature)
-    own = {name for name, value in shown.items() if not isinstance(value, features)} - {"Any", "TYPE_CHECKING"}
+    own = {name for name, value in shown.items() if not isinstance(value, features)} - {
+        "Any",
+        "TYPE_CHECKING",
+    }
     assert own == set(convstore.__all__)
 
 
@@ -124,14 +161,22 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     """A name that does not exist raises AttributeError with the name of the package."""
     with pytest.raises(AttributeError, match="module 'convstore' has no attribute 'nothing'"):
         _ = convstore.nothing
-    with pytest.raises(AttributeError, match=r"module 'convstore\.summarization' has no attribute 'nothing'"):
+    with pytest.raises(
+        AttributeError, match=r"module 'convstore\.summarization' has no attribute 'nothing'"
+    ):
         _ = summarization.nothing
 
 
 def test_every_public_object_is_explained() -> None:
     """Functions and classes have a docstring, and so have the public methods and properties of classes."""
-    names = {name: {*named_by().get(name, ()), *defined_in(module)} for name, module in modules().items()}
-    public = [(modules()[name], member, getattr(modules()[name], member)) for name in names for member in names[name]]
+    names = {
+        name: {*named_by().get(name, ()), *defined_in(module)} for name, module in modules().items()
+    }
+    public = [
+        (modules()[name], member, getattr(modules()[name], member))
+        for name in names
+        for member in names[name]
+    ]
     missing = [
         f"{module.__name__}.{name}.{part}".rstrip(".")
         for module, name, thing in public
@@ -144,7 +189,11 @@ def test_every_public_object_is_explained() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     """The docstring of every module opens with a sentence."""
-    assert [name for name, module in modules().items() if not re.match(r"[^.]{10,}[.:]", module.__doc__ or "")] == []
+    assert [
+        name
+        for name, module in modules().items()
+        if not re.match(r"[^.]{10,}[.:]", module.__doc__ or "")
+    ] == []
 
 
 def test_every_error_is_drawn() -> None:

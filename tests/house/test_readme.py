@@ -62,10 +62,21 @@ async def test_a_turn_on_a_provider_s_sdk_is_three_calls(other: str) -> None:
         asked.append(request)
         usage = {"input_tokens": 9, "output_tokens": 3}
         if other == "Anthropic":
-            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Fish."}}
+            choice = {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "Fish."},
+            }
             return {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}
         content = [{"type": "text", "text": "Fish."}]
-        return {"id": "m", "type": "message", "role": "assistant", "content": content, "model": "m", "usage": usage}
+        return {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "content": content,
+            "model": "m",
+            "usage": usage,
+        }
 
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
@@ -76,7 +87,10 @@ async def test_a_turn_on_a_provider_s_sdk_is_three_calls(other: str) -> None:
         program = "async def turn():\n" + "".join(f"    {call}\n" for call in calls)
         exec(compile(program, "README.md", "exec"), names)  # noqa: S102 - ours
         await names["turn"]()
-        assert [message.text async for message in chat.messages()] == ["What do orcas eat?", "Fish."]
+        assert [message.text async for message in chat.messages()] == [
+            "What do orcas eat?",
+            "Fish.",
+        ]
     assert len(calls) == 3
     assert [message["role"] for message in asked[0]["messages"]] == ["user"]
 
@@ -107,7 +121,9 @@ def test_the_checks_before_a_merge_run_the_same_command() -> None:
     """`.ci/run` takes the command from here, and finds exactly one."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     [pattern] = re.findall(r"grep -E '(.+)' README\.md", script)
-    assert [line for line in README.splitlines() if re.search(pattern, line)] == SHELL[0].text.splitlines()[1:]
+    assert [line for line in README.splitlines() if re.search(pattern, line)] == SHELL[
+        0
+    ].text.splitlines()[1:]
     assert '\n.venv/bin/pytest -n "$workers" -m "$marks" |' in script
     assert "`.venv/bin/pytest -m slow`" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -117,19 +133,31 @@ def test_what_is_said_to_be_missing_is_missing() -> None:
     missing = README.partition("\nNot in this version: ")[2].partition("\n")[0]
     assert missing
     names = re.findall(r"`(\w+)`", missing)
-    assert [name for name in names if hasattr(Conversation, name) or hasattr(ConversationStore, name)] == []
+    assert [
+        name for name in names if hasattr(Conversation, name) or hasattr(ConversationStore, name)
+    ] == []
 
 
 def test_the_figures_are_those_of_the_comparison() -> None:
     """Each row of the table, and each saving of tokens, is on the page that says how it was measured."""
     comparison = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([\w ]+?) \| ([\d.,]+) ?(?:ms|[KM]B)? \| ([\d.,]+)", README, re.MULTILINE)
-    measured = re.findall(r"^\| ([\w ]+?)(?:, ms)? \| \*\*([\d.,]+).*?\*\* \| ([\d.,]+)", comparison, re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([\w ]+?) \| ([\d.,]+) ?(?:ms|[KM]B)? \| ([\d.,]+)", README, re.MULTILINE
+    )
+    measured = re.findall(
+        r"^\| ([\w ]+?)(?:, ms)? \| \*\*([\d.,]+).*?\*\* \| ([\d.,]+)", comparison, re.MULTILINE
+    )
     assert len(rows) >= 5
     assert set(rows) <= set(measured)
-    prices = re.findall(r"^\| [^|]+ \| (\d+ %) \| (\d+ %) \| (\d+ %) \| (\d+) \|$", README, re.MULTILINE)
+    prices = re.findall(
+        r"^\| [^|]+ \| (\d+ %) \| (\d+ %) \| (\d+ %) \| (\d+) \|$", README, re.MULTILINE
+    )
     plain = comparison.replace("**", "")
-    bills = re.findall(r"\| \d+ % \| (\d+ %) \| \d+ % \| \d+ \| (\d+) \| (\d+ %) \| (\d+ %) \|$", plain, re.MULTILINE)
+    bills = re.findall(
+        r"\| \d+ % \| (\d+ %) \| \d+ % \| \d+ \| (\d+) \| (\d+ %) \| (\d+ %) \|$",
+        plain,
+        re.MULTILINE,
+    )
     assert prices == [(price, shown, reached, over) for price, over, shown, reached in bills]
     assert len(prices) == 7
     [saving] = re.findall(r"\*\*([\d,]+) tokens instead of ([\d,]+)\*\*", README)

@@ -17,14 +17,18 @@ CLASSIFIER = "Programming Language :: Python :: 3."
 
 def workflow(name: str) -> Any:
     """A workflow's document."""
-    return yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
+    return yaml.safe_load(
+        (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+    )
 
 
 def test_each_python_is_tested_with_the_lowest_and_the_newest_versions() -> None:
     """By `.ci/run`, on the Pythons that the package says it supports."""
     job = workflow("tests")["jobs"]["run"]
     pythons = [
-        classifier.rpartition(" ")[2] for classifier in PROJECT["classifiers"] if classifier.startswith(CLASSIFIER)
+        classifier.rpartition(" ")[2]
+        for classifier in PROJECT["classifiers"]
+        if classifier.startswith(CLASSIFIER)
     ]
     assert job["strategy"]["matrix"] == {"python": pythons, "dependencies": ["newest", "lowest"]}
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
@@ -38,7 +42,9 @@ def test_each_mongodb_of_the_table_is_tested_in_its_image() -> None:
     assert job["container"]["image"] == "mongo:${{ matrix.mongodb }}"
     runs = [step["run"] for step in job["steps"] if "pytest" in step.get("run", "")]
     assert any(run.endswith("tests/mongo") for run in runs)
-    rows = re.findall(r"^\| MongoDB ([\d., ]+) \|", PAGE.partition("\n## Servers\n")[2], re.MULTILINE)
+    rows = re.findall(
+        r"^\| MongoDB ([\d., ]+) \|", PAGE.partition("\n## Servers\n")[2], re.MULTILINE
+    )
     assert {version for row in rows for version in row.split(", ")} >= set(versions)
 
 
@@ -49,7 +55,9 @@ def test_only_a_tested_tag_is_published() -> None:
     job = document["jobs"]["publish"]
     assert (job["needs"], job["environment"]) == (["tests", "build"], "release")
     assert job["permissions"] == {"id-token": "write"}
-    assert "secrets." not in (ROOT / ".github" / "workflows" / "publish.yml").read_text(encoding="utf-8")
+    assert "secrets." not in (ROOT / ".github" / "workflows" / "publish.yml").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_lowest_versions_of_the_table_are_those_that_are_installed() -> None:

@@ -17,7 +17,8 @@ from convstore.log.entry import EntryMessage
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = st.lists(
-    st.sampled_from(["orca", "orcas", "seal", "the", "猫", "猫が好き", "getUserName", "user"]), max_size=12
+    st.sampled_from(["orca", "orcas", "seal", "the", "猫", "猫が好き", "getUserName", "user"]),
+    max_size=12,
 )
 
 
@@ -28,13 +29,18 @@ def part_of(texts: list[str], first: int = 1) -> IndexBuilder:
         type_ = "human" if ordinal % 3 == 1 else "ai"
         finish(
             builder.adding(
-                EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1), [Text(text)], first=ordinal, at=AT
+                EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1),
+                [Text(text)],
+                first=ordinal,
+                at=AT,
             )
         )
     return builder
 
 
-@given(st.lists(WORDS.map(" ".join), min_size=1, max_size=12), WORDS.map(" ".join), st.integers(0, 12))
+@given(
+    st.lists(WORDS.map(" ".join), min_size=1, max_size=12), WORDS.map(" ".join), st.integers(0, 12)
+)
 @examples(200)
 def test_parts_do_not_change_the_ranking(texts: list[str], query: str, cut: int) -> None:
     """Scores and order are those of one part, exactly."""
@@ -57,10 +63,18 @@ def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], q
     for ordinal, text in enumerate(texts, 1):
         type_ = "human" if ordinal % 3 == 1 else "ai"
         finish(
-            lean.adding(EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1), [Text(text)], first=ordinal, at=AT)
+            lean.adding(
+                EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1),
+                [Text(text)],
+                first=ordinal,
+                at=AT,
+            )
         )
         lean.keep(groups)
-    results = [ranked([part], groups, is_allowed=lambda *_: True, limit=20) for part in (part_of(texts), lean)]
+    results = [
+        ranked([part], groups, is_allowed=lambda *_: True, limit=20)
+        for part in (part_of(texts), lean)
+    ]
     assert results[0] == results[1]
 
 
@@ -81,14 +95,28 @@ def test_an_answer_counts_the_words_of_its_question() -> None:
 def test_question_words_count_less_than_others() -> None:
     """A message with the word that is asked for comes before one that asks in the same way."""
     part = part_of(["when did they say so", *["seal"] * 9, "an orca"])
-    found = ranked([part], query_groups("when did they see the orca"), is_allowed=lambda *_: True, limit=20)
+    found = ranked(
+        [part], query_groups("when did they see the orca"), is_allowed=lambda *_: True, limit=20
+    )
     assert [place.message.ordinal for place in found] == [11, 1]
 
 
 def test_what_follows_the_same_question_comes_before_other_matches() -> None:
     """The answer that was given to it shares one word with the query, another message two."""
     question = "where did the orca leave her calf"
-    texts = ["seal", "seal", "seal", question, "an orca", "seal", "seal", "seal", "seal", "seal", "seal"]
+    texts = [
+        "seal",
+        "seal",
+        "seal",
+        question,
+        "an orca",
+        "seal",
+        "seal",
+        "seal",
+        "seal",
+        "seal",
+        "seal",
+    ]
     part = part_of([*texts, "orca and calf in the bay on a day in May", *["orca"] * 4])
     found = ranked([part], query_groups(question), is_allowed=lambda *_: True, limit=20)
     assert [place.message.ordinal for place in found[:2]] == [4, 5]

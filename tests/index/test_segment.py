@@ -23,7 +23,10 @@ from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.sources.places import SourcePlace
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-WORDS = st.lists(st.sampled_from(["orca", "orcas", "the", "猫", "猫が好き", "userId", "\x00", "\ud800"]), max_size=400)
+WORDS = st.lists(
+    st.sampled_from(["orca", "orcas", "the", "猫", "猫が好き", "userId", "\x00", "\ud800"]),
+    max_size=400,
+)
 
 
 def _place(start: int, length: int) -> SourcePlace:
@@ -40,21 +43,32 @@ TEXTS = st.builds(
     place=st.none() | st.builds(_place, st.integers(0, 2**31), st.integers(1, 10_000)),
 )
 MESSAGES = st.lists(
-    st.tuples(st.sampled_from(["human", "ai", "tool", "system"]), st.booleans(), st.lists(TEXTS, max_size=3)),
+    st.tuples(
+        st.sampled_from(["human", "ai", "tool", "system"]),
+        st.booleans(),
+        st.lists(TEXTS, max_size=3),
+    ),
     max_size=8,
 )
 
 
-def part_of(messages: list[tuple[str, bool, list[Text]]], first: int = 1, in_entry: int = 1) -> IndexBuilder:
+def part_of(
+    messages: list[tuple[str, bool, list[Text]]], first: int = 1, in_entry: int = 1
+) -> IndexBuilder:
     """Return a part with some messages; the flag gives one a payload."""
     part = IndexBuilder()
     for ordinal, (type_, has_payload, texts) in enumerate(messages, first):
         ref = PayloadRef("65f0c0ffee", ordinal, (5, 9), 0, b"", 0) if has_payload else None
         turn = ordinal if type_ == "human" else ordinal // 2
-        message = EntryMessage(ordinal, f"m{ordinal}\ud800", type_, "", b"", 1, 1, turn=turn, payload=ref, tool="run")
+        message = EntryMessage(
+            ordinal, f"m{ordinal}\ud800", type_, "", b"", 1, 1, turn=turn, payload=ref, tool="run"
+        )
         finish(
             part.adding(
-                message, texts, first=ordinal - (ordinal - first) % in_entry, at=AT + timedelta(milliseconds=ordinal)
+                message,
+                texts,
+                first=ordinal - (ordinal - first) % in_entry,
+                at=AT + timedelta(milliseconds=ordinal),
             )
         )
     return part
@@ -94,12 +108,20 @@ def test_a_segment_is_its_part(messages: Any) -> None:
 def test_merged_segments_are_one(messages: Any, first_cut: Any, second_cut: Any) -> None:
     """Merging the segments of a log gives the segment of the whole log, however it was divided."""
     first, two = sorted((min(first_cut, len(messages)), min(second_cut, len(messages))))
-    pieces = [part_of(messages[:first]), part_of(messages[first:two], first + 1), part_of(messages[two:], two + 1)]
+    pieces = [
+        part_of(messages[:first]),
+        part_of(messages[first:two], first + 1),
+        part_of(messages[two:], two + 1),
+    ]
     segments = [Segment(finish(sections_of(piece))) for piece in pieces[:2]]
     assert contents(finish(merged(segments, pieces[2]))) == contents(part_of(messages))
 
 
-@given(MESSAGES, st.sampled_from(["orca the", "猫", "猫が", "user id", "title", "orcas"]), st.booleans())
+@given(
+    MESSAGES,
+    st.sampled_from(["orca the", "猫", "猫が", "user id", "title", "orcas"]),
+    st.booleans(),
+)
 @examples(150)
 def test_segments_rank_like_parts(messages: Any, query: Any, by_source: Any) -> None:
     """The same hits, scores and windows; with the words of the query alone, too."""
@@ -114,11 +136,15 @@ def test_segments_rank_like_parts(messages: Any, query: Any, by_source: Any) -> 
 
 def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else() -> None:
     """The content of a result that repeats its sources does not count their words twice."""
-    part = part_of([("tool", False, [Text("orca pod", source_id=1), Text("orca pod seals", is_rest=True)])])
+    part = part_of(
+        [("tool", False, [Text("orca pod", source_id=1), Text("orca pod seals", is_rest=True)])]
+    )
     assert list(part.windows.lengths) == [2, 1]
 
 
-@pytest.mark.parametrize("escape", [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False)])
+@pytest.mark.parametrize(
+    "escape", [str, json.dumps, lambda text: json.dumps(text, ensure_ascii=False)]
+)
 def test_a_copy_in_a_rest_is_not_split_again(escape: Any) -> None:
     """The copy of a source in a tool's own text is not indexed again, plain or as JSON."""
     source = 'Orcas "hunt"\ntogether in groups, they say in Zürich. ' * 3
@@ -143,13 +169,19 @@ def test_the_largest_segment_of_any_texts_fits_into_a_document() -> None:
     dice = random.Random(1)
     text = "".join(chr(dice.randrange(0x20000, 0x40000 - 2)) for _ in range(50_000))
     part = part_of([("human", False, [Text(text)])])
-    assert MAX_CHARACTERS / len(text) * sum(map(len, finish(sections_of(part)).values())) < 16 * 2**20
+    assert (
+        MAX_CHARACTERS / len(text) * sum(map(len, finish(sections_of(part)).values())) < 16 * 2**20
+    )
 
 
 def test_the_longest_texts_of_an_append_are_cut() -> None:
     """To one length, and only as far as needed."""
     texts = [[Text("a" * 1_500_000), Text("b")], [], [Text("c" * 900_000), Text("d" * 400_000)]]
-    assert [[len(text.text) for text in parts] for parts in cut_to_fit(texts)] == [[799_999, 1], [], [799_999, 400_000]]
+    assert [[len(text.text) for text in parts] for parts in cut_to_fit(texts)] == [
+        [799_999, 1],
+        [],
+        [799_999, 400_000],
+    ]
     assert cut_to_fit(texts[2:]) == texts[2:]
 
 

@@ -13,7 +13,9 @@ from convstore.index.texts import Snippets, windows_of
 from convstore.index.words import language_of, query_groups, terms, token_terms
 
 TEXT = st.text(
-    st.characters(codec="utf-8") | st.sampled_from("aBc dé_ü/.-#+:猫が好ไทยहि\u0301\u200d İıß\ufb01\n"), max_size=300
+    st.characters(codec="utf-8")
+    | st.sampled_from("aBc dé_ü/.-#+:猫が好ไทยहि\u0301\u200d İıß\ufb01\n"),
+    max_size=300,
 )
 
 
@@ -68,7 +70,9 @@ def test_a_text_meets_itself(text: str) -> None:
 def test_composed_and_decomposed_texts_have_the_same_terms(text: str) -> None:
     """A file system's accents are the keyboard's."""
     letters = "".join(sign for sign in text if ord(sign) < 0x250)
-    assert terms(unicodedata.normalize("NFD", letters)) == terms(unicodedata.normalize("NFC", letters))
+    assert terms(unicodedata.normalize("NFD", letters)) == terms(
+        unicodedata.normalize("NFC", letters)
+    )
 
 
 @given(st.text(max_size=30).map(lambda text: text * 150))

@@ -61,7 +61,9 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
     chat = open_chat(summarizer=HeadTailSummarizer(RULE))
     for number in range(2):
         for turn in range(4):
-            await chat.append([HumanMessage(f"q{number}{turn}", id=f"q{number}{turn}"), AIMessage("so " * 400)])
+            await chat.append(
+                [HumanMessage(f"q{number}{turn}", id=f"q{number}{turn}"), AIMessage("so " * 400)]
+            )
         assert (await chat.compact()).status == "done"
     whole = await chat.load_history()
     monkeypatch.setattr((await host_of(chat).services()).rewinder, "reselect", fails)
@@ -69,7 +71,10 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
         await chat.rewind(before="q10")
     monkeypatch.undo()
     assert await chat.rewind(before="q10") == 0
-    assert [(summary.version, summary.is_current) for summary in await chat.summaries()] == [(1, True), (2, False)]
+    assert [(summary.version, summary.is_current) for summary in await chat.summaries()] == [
+        (1, True),
+        (2, False),
+    ]
     assert await chat.undo_rewind(before="q10") == 8
     assert (await chat.load_history()).messages == whole.messages
 
@@ -91,9 +96,16 @@ async def test_chunks_that_can_not_be_removed_change_no_outcome(
 async def test_junk_of_a_model_is_not_carried_on(open_chat: OpenChat, database: Any) -> None:
     """The name and the id of a call that has no result are in every entry that follows, so they are cut."""
     chat = open_chat()
-    await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[{"name": "n" * 300_000, "args": {}, "id": "1"}])])
+    await chat.append(
+        [
+            HumanMessage("q"),
+            AIMessage("", tool_calls=[{"name": "n" * 300_000, "args": {}, "id": "1"}]),
+        ]
+    )
     call = {"name": "search", "args": {}, "id": "i" * 300_000}
-    await chat.append([HumanMessage("hello"), AIMessage("", tool_calls=[call]), AIMessage("hi", id="last")])
+    await chat.append(
+        [HumanMessage("hello"), AIMessage("", tool_calls=[call]), AIMessage("hi", id="last")]
+    )
     await chat.append(ToolMessage("found", tool_call_id="1", id="late"))
     last = await database["log"].find_one({"messages.id": "late", "first": 6})
     assert len(bson.encode(last)) < 2_000
@@ -111,7 +123,9 @@ async def test_annotations_are_bounded_together(open_chat: OpenChat) -> None:
     assert sorted((await chat.annotations(["q"]))["q"]) == ["b", "c"]
 
 
-async def test_what_a_clients_codec_does_is_its_own(server_uri: str, database_name: str, open_chat: OpenChat) -> None:
+async def test_what_a_clients_codec_does_is_its_own(
+    server_uri: str, database_name: str, open_chat: OpenChat
+) -> None:
     """The store reads plain values whatever options its client has."""
     chat = open_chat()
     await chat.append([HumanMessage("q"), AIMessage("a")])
@@ -121,8 +135,12 @@ async def test_what_a_clients_codec_does_is_its_own(server_uri: str, database_na
         await store.setup()
         assert len((await store.conversation(**chat.scope).load_history()).messages) == 2
     async with AsyncMongoClient[dict[str, Any]](server_uri) as client:
-        database = client.get_database(database_name, codec_options=CodecOptions(document_class=bson.SON))
-        assert len(await ConversationStore(database).conversation(**chat.scope).list_messages()) == 2
+        database = client.get_database(
+            database_name, codec_options=CodecOptions(document_class=bson.SON)
+        )
+        assert (
+            len(await ConversationStore(database).conversation(**chat.scope).list_messages()) == 2
+        )
 
 
 def test_another_event_loop_is_named(server_uri: str, database_name: str) -> None:
@@ -161,7 +179,11 @@ async def test_what_is_returned_from_an_endpoint_is_whole(open_chat: OpenChat) -
         ToolMessage("found", id="t", tool_call_id="call-1", artifact=[1]),
     ]
     await chat.append(messages)
-    history, listed, turn = await chat.load_history(), await chat.list_messages(full=True), await chat.get_turn("q")
+    history, listed, turn = (
+        await chat.load_history(),
+        await chat.list_messages(full=True),
+        await chat.get_turn("q"),
+    )
     assert turn is not None
     for dumped in (
         jsonable_encoder(history)["messages"],

@@ -19,7 +19,9 @@ from convstore.types import LogItem
 
 _STEPS = st.lists(
     st.one_of(
-        st.lists(st.booleans(), min_size=1, max_size=3),  # an append: True for a message, False for an item
+        st.lists(
+            st.booleans(), min_size=1, max_size=3
+        ),  # an append: True for a message, False for an item
         st.floats(0, 0.99),  # a rewind to something active
         st.none(),  # an undo
     ),
@@ -30,7 +32,10 @@ _STEPS = st.lists(
 
 async def _shown(chat: Conversation) -> list[str]:
     """Return the ids of active messages and items, in order."""
-    said = [(message.ordinal, 0, str(message.message.id)) for message in await chat.list_messages(limit=100)]
+    said = [
+        (message.ordinal, 0, str(message.message.id))
+        for message in await chat.list_messages(limit=100)
+    ]
     others = [(item.after, place, item.id) async for place, item in _numbered(chat)]
     return [id_ for *_, id_ in sorted([*said, *others])]
 
@@ -62,7 +67,11 @@ async def test_rewinds_take_and_undoing_them_returns_items_as_a_list_does(steps:
 async def _rewound_as_a_list(steps: list[Any]) -> None:
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
-        chat, shown, before = store.conversation(user_id="ada", thread_id="t"), list[str](), list[list[str]]()
+        chat, shown, before = (
+            store.conversation(user_id="ada", thread_id="t"),
+            list[str](),
+            list[list[str]](),
+        )
         for number, step in enumerate(steps):
             if isinstance(step, list):
                 made = _made(step, number)
@@ -83,7 +92,9 @@ async def _rewound_as_a_list(steps: list[Any]) -> None:
         assert not (await store.verify()).findings
 
 
-async def test_a_page_of_items_costs_what_it_holds(client: Client, database_name: str, commands: Commands) -> None:
+async def test_a_page_of_items_costs_what_it_holds(
+    client: Client, database_name: str, commands: Commands
+) -> None:
     """The end of the log, and the appends with items of the page, however many come before and after it."""
     store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()

@@ -26,7 +26,11 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 def log_of(count: int, made_of: Entry) -> Iterator[Entry]:
     """Return a log of questions, given an entry with one and its answer. Each answer was rewound."""
-    tail, rewinds, (question, answer) = Totals(counter=made_of.totals.counter), NO_REWINDS, made_of.messages
+    tail, rewinds, (question, answer) = (
+        Totals(counter=made_of.totals.counter),
+        NO_REWINDS,
+        made_of.messages,
+    )
     for number in range(count):
         first, point = tail.messages + 1, counted(tail, question, turns=1)
         messages = tuple(
@@ -34,7 +38,11 @@ def log_of(count: int, made_of: Entry) -> Iterator[Entry]:
             for ordinal, message in enumerate((question, answer), first)
         )
         totals = replace(
-            counted(point, answer), entries=tail.entries + 1, link=first, updated_at=AT, messages=first + 1
+            counted(point, answer),
+            entries=tail.entries + 1,
+            link=first,
+            updated_at=AT,
+            messages=first + 1,
         )
         yield Entry(first, AT, messages, totals, after=tail.link)
         change = Change(rewinds.ranges, first + 1, totals.entries + 1, point)
@@ -65,7 +73,9 @@ async def store_log(chat: Conversation, database: Any, count: int) -> int:
     """Give a conversation a log with many rewinds; return the size of its rewind entries in bytes."""
     await chat.append([HumanMessage("Why? " * 100, id="q"), AIMessage("Because.", id="a")])
     head = await database["heads"].find_one({"scope.thread_id": chat.scope["thread_id"]})
-    [document] = await database["log"].find({"_id": f"{head['conversation']}:{1:012d}"}).to_list(None)
+    [document] = (
+        await database["log"].find({"_id": f"{head['conversation']}:{1:012d}"}).to_list(None)
+    )
     await database["log"].delete_one({"_id": document["_id"]})
     size, batch = 0, list[dict[str, Any]]()
     for entry in log_of(count, entry_from(document)):

@@ -46,7 +46,11 @@ async def test_an_idle_store_reads_the_last_entry_while_it_checks_the_id(
     Before that it only inserts.
     """
     await talk(chat, range(2))
-    for idle, expected in ((9, ["insert"]), (11, ["aggregate", "find", "insert", "update"]), (0, ["insert"])):
+    for idle, expected in (
+        (9, ["insert"]),
+        (11, ["aggregate", "find", "insert", "update"]),
+        (0, ["insert"]),
+    ):
         seconds[0] += idle
         with commands.counted():
             await chat.append(turn())
@@ -78,7 +82,9 @@ async def test_an_idle_store_continues_after_what_another_appended(
     assert await texts(chat) == [f"q{number}" for number in range(6)]
     await chat.store.close()
     assert (await cold(client, database_name, chat).info()).message_count == 12
-    assert (await cold(client, database_name, chat).store.verify(**chat.scope)).counts.get("head_totals") is None
+    assert (await cold(client, database_name, chat).store.verify(**chat.scope)).counts.get(
+        "head_totals"
+    ) is None
 
 
 @pytest.mark.costly
@@ -116,7 +122,9 @@ async def test_a_fork_without_a_hole_is_found(
     await talk(other, range(20, 25))
     await chat.append(turn())
     for conversation in (chat, other, cold(client, database_name, chat)):
-        with pytest.raises(BrokenLogError, match=r"does not follow the entry before it.*doctor --repair") as raised:
+        with pytest.raises(
+            BrokenLogError, match=r"does not follow the entry before it.*doctor --repair"
+        ) as raised:
             await conversation.load_history()
         assert raised.value.document_id.endswith(f":{11:012d}")
         with pytest.raises(BrokenLogError, match="does not follow"):
@@ -195,9 +203,13 @@ async def repaired(chat: Conversation) -> None:
     """Let the doctor repair a conversation, and look again."""
     user = chat.scope["user_id"]
     report = await chat.store.verify(user_id=user, repair=True)
-    assert {finding.repaired for finding in report.findings if finding.collection == "log"} == {True}
+    assert {finding.repaired for finding in report.findings if finding.collection == "log"} == {
+        True
+    }
     assert [
-        finding for finding in (await chat.store.verify(user_id=user)).findings if finding.collection == "log"
+        finding
+        for finding in (await chat.store.verify(user_id=user)).findings
+        if finding.collection == "log"
     ] == []
 
 
@@ -233,7 +245,9 @@ async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledg
     expected = ["q0", "q1", "q2", "q3", "q4", "q30", "q20", "q21", "q22"]
     for chat in (ahead, behind, fresh):
         assert await texts(chat) == expected
-        assert [message.text async for message in chat.messages() if message.type == "human"] == expected
+        assert [
+            message.text async for message in chat.messages() if message.type == "human"
+        ] == expected
     assert (await fresh.info()).message_count == 2 * 9 + answers - 1
     assert (await behind.append(turn())).first == 2 * 9 + answers
     await talk(ahead, range(40, 41))
@@ -242,7 +256,9 @@ async def test_two_writers_with_different_tails_lose_nothing_that_was_acknowledg
 
 
 @pytest.mark.slow
-async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, database: Any) -> None:
+async def test_numbers_of_lost_sources_are_not_given_again(
+    chat: Conversation, database: Any
+) -> None:
     """Nor does a new source say that it was shown under one of them."""
     await chat.append(rag_turn("What about seals?"))
     backup = await saved(database, chat)
@@ -253,12 +269,17 @@ async def test_numbers_of_lost_sources_are_not_given_again(chat: Conversation, d
     await chat.append(turn())
     fresh = ConversationStore(database).conversation(**chat.scope)
     report = await fresh.store.verify(**chat.scope)
-    assert [finding.lost_source_ids for finding in report.findings if finding.kind == "hole"] == [(first, last)]
+    assert [finding.lost_source_ids for finding in report.findings if finding.kind == "hole"] == [
+        (first, last)
+    ]
     await repaired(fresh)
     again = rag_turn("And orcas?")
     given = (await fresh.append(again)).source_ids or (0, 0)
     assert given[0] > last
-    assert {source.earlier_id for source in (await fresh.get_sources(range(given[0], given[1] + 1))).sources} == {None}
+    assert {
+        source.earlier_id
+        for source in (await fresh.get_sources(range(given[0], given[1] + 1))).sources
+    } == {None}
     assert (await fresh.get_sources([first])).not_found == [first]
 
 
@@ -274,7 +295,9 @@ async def test_a_summary_of_lost_messages_is_not_shown(database: Any) -> None:
     assert (await chat.compact(force=True)).status == "done"
     await restore(database, {"log": backup["log"]})
     await chat.append(turn())
-    fresh = ConversationStore(database, summarizer=HeadTailSummarizer(rule)).conversation(**chat.scope)
+    fresh = ConversationStore(database, summarizer=HeadTailSummarizer(rule)).conversation(
+        **chat.scope
+    )
     await repaired(fresh)
     assert (await fresh.load_history()).summary is None
     assert (await fresh.compact(force=True)).status == "done"
@@ -302,7 +325,9 @@ async def test_a_repair_during_appends_loses_nothing(client: Client, database: A
         await talk(chats[number], range(100 * (number + 1), 100 * (number + 1) + 10))
 
     doctor = ConversationStore(client[database.name])
-    await asyncio.gather(*map(write, range(3)), doctor.verify(user_id=scope["user_id"], repair=True))
+    await asyncio.gather(
+        *map(write, range(3)), doctor.verify(user_id=scope["user_id"], repair=True)
+    )
     await doctor.verify(user_id=scope["user_id"], repair=True)
     fresh = ConversationStore(client[database.name]).conversation(**scope)
     found = [message.text async for message in fresh.messages() if message.type == "human"]
@@ -311,5 +336,7 @@ async def test_a_repair_during_appends_loses_nothing(client: Client, database: A
     assert await texts(fresh) == found
     assert (await fresh.info()).message_count == 2 * len(found)
     assert [
-        finding for finding in (await doctor.verify(user_id=scope["user_id"])).findings if finding.collection == "log"
+        finding
+        for finding in (await doctor.verify(user_id=scope["user_id"])).findings
+        if finding.collection == "log"
     ] == []

@@ -20,8 +20,30 @@ def test_what_is_in_a_gap_is_not_live(ordinal: int, expected: bool) -> None:
 def test_reading_passes_over_entries_without_live_messages() -> None:
     """Back from any of them, and forth."""
     rewinds = Rewinds(ranges=(RewoundRange(3, 4, 2, 3), RewoundRange(6, 9, 5, 8)))
-    assert [rewinds.end_before(number) for number in range(1, 11)] == [1, 2, 2, 2, 5, 5, 5, 5, 5, 10]
-    assert [rewinds.start_from(number) for number in range(1, 11)] == [1, 4, 4, 4, 9, 9, 9, 9, 9, 10]
+    assert [rewinds.end_before(number) for number in range(1, 11)] == [
+        1,
+        2,
+        2,
+        2,
+        5,
+        5,
+        5,
+        5,
+        5,
+        10,
+    ]
+    assert [rewinds.start_from(number) for number in range(1, 11)] == [
+        1,
+        4,
+        4,
+        4,
+        9,
+        9,
+        9,
+        9,
+        9,
+        10,
+    ]
 
 
 def test_an_entry_of_which_a_part_was_rewound_counts_the_rest() -> None:
@@ -42,6 +64,8 @@ def test_a_difference_needs_the_whole_list_that_it_continues() -> None:
     """Counts that happen to agree with another list are no proof."""
     totals = Totals(entries=9, messages=10, active=8, rewind_entry=9, whole_list=5)
     entry = Entry(9, datetime.now(UTC), (), totals, rewound=(RewoundRange(3, 4, 2, 3),))
-    with pytest.raises(ValueError, match="the whole list of rewound ranges that it continues is missing"):
+    with pytest.raises(
+        ValueError, match="the whole list of rewound ranges that it continues is missing"
+    ):
         NO_REWINDS.after(entry)
     assert NO_REWINDS.after(replace(entry, totals=replace(totals, whole_list=9))).inactive == 2

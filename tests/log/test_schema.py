@@ -51,7 +51,13 @@ def _odd_log() -> PureLog:
     log = PureLog()
     log.append([SystemMessage("s", id="s"), HumanMessage(_ODD, id="h"), asked])
     log.append([ToolMessage("y", id="t", tool_call_id=_ODD, artifact=hits)])
-    log.append([ToolMessage(listed, id="u", tool_call_id="c"), *turn(2), asked.model_copy(update={"id": "b"})])
+    log.append(
+        [
+            ToolMessage(listed, id="u", tool_call_id="c"),
+            *turn(2),
+            asked.model_copy(update={"id": "b"}),
+        ]
+    )
     return log
 
 
@@ -125,7 +131,14 @@ _DOCUMENTS = [_document(entry) for entry in _odd_log().entries]
 
 
 @pytest.mark.parametrize(
-    "change", [{"first": 2}, {"count": 2}, {"_id": "conv:000000000002"}, {"conversation": "other"}, {"results_at": 1}]
+    "change",
+    [
+        {"first": 2},
+        {"count": 2},
+        {"_id": "conv:000000000002"},
+        {"conversation": "other"},
+        {"results_at": 1},
+    ],
 )
 def test_numbers_that_do_not_agree_are_recognised(change: dict[str, Any]) -> None:
     """Key, conversation, entry number, ordinals and count have to fit each other."""
@@ -149,7 +162,9 @@ def test_indexes_cover_what_is_looked_up() -> None:
         ((conversation,), False, "revision"),
     ]
     newest = (("updated_at", -1), ("_id", -1))
-    assert [(index.keys, index.unique, index.present) for index in indexes_for(["a", "b"])["heads"]] == [
+    assert [
+        (index.keys, index.unique, index.present) for index in indexes_for(["a", "b"])["heads"]
+    ] == [
         ((("scope.a", 1), *newest), False, "scope.a"),
         ((("scope.b", 1), *newest), False, "scope.b"),
         ((("scope.a", 1), ("scope.b", 1), *newest), False, "scope.a"),
@@ -168,7 +183,9 @@ _ids = st.text("0123456789abcdef", min_size=24, max_size=24)
 
 
 @given(_ids, _ids, st.integers(0, 10**12 - 3), st.integers(0, 999_998))
-def test_keys_order_as_numbers_do_in_ranges_of_their_own(item: Any, other: Any, number: Any, chunk: Any) -> None:
+def test_keys_order_as_numbers_do_in_ranges_of_their_own(
+    item: Any, other: Any, number: Any, chunk: Any
+) -> None:
     """'#' < ':' < ';' gives entries, chunks and the conversation one range each, and no range touches another's."""
     assert entry_id(item, number) < entry_id(item, number + 1)
     assert chunk_id(item, "t", chunk) < chunk_id(item, "t", chunk + 1)
@@ -184,11 +201,14 @@ def test_keys_order_as_numbers_do_in_ranges_of_their_own(item: Any, other: Any, 
     first, last = chunk_range(item, "t", chunk, 1)
     assert first <= keys[1] < last <= chunk_id(item, "t", chunk + 1)
     if item != other:
-        assert not any(low <= key < high for key in (entry_id(other, number), chunk_id(other, "t", chunk)))
+        assert not any(
+            low <= key < high for key in (entry_id(other, number), chunk_id(other, "t", chunk))
+        )
 
 
 _scopes = st.dictionaries(
-    st.sampled_from(["a", "b", "user_id"]), st.text(max_size=3) | st.sampled_from(['","', '"],["', "a"])
+    st.sampled_from(["a", "b", "user_id"]),
+    st.text(max_size=3) | st.sampled_from(['","', '"],["', "a"]),
 )
 
 

@@ -17,7 +17,9 @@ from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.turns.naming import Naming
 
-COUNTER = NamedCounter("characters", lambda messages: sum(len(message.text) for message in messages))
+COUNTER = NamedCounter(
+    "characters", lambda messages: sum(len(message.text) for message in messages)
+)
 
 
 class LongTurn:
@@ -31,14 +33,18 @@ class LongTurn:
         """Name some messages, and add them as an entry."""
         named = Naming(self.record, "q1", self.tail.messages + 1).named(messages).messages
         entry = compose(
-            prepare(named, codec=Codec(), counter=COUNTER), self.tail, at=datetime(2026, 11, 28, tzinfo=UTC)
+            prepare(named, codec=Codec(), counter=COUNTER),
+            self.tail,
+            at=datetime(2026, 11, 28, tzinfo=UTC),
         )
         self.tail = entry.totals
         self.record.add(entry.messages, named)
 
     def step(self, number: int) -> None:
         """Add a call and its result, and look at the turn as a loop does."""
-        call = AIMessage("", id=f"a{number}", tool_calls=[{"name": "read", "args": {}, "id": f"c{number}"}])
+        call = AIMessage(
+            "", id=f"a{number}", tool_calls=[{"name": "read", "args": {}, "id": f"c{number}"}]
+        )
         self.append(call)
         [open_call] = self.record.open_calls
         assert not self.record.is_finished

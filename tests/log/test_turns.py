@@ -19,13 +19,17 @@ from convstore.messages.tool_calls import result_id
 from convstore.messages.values import Codec
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
-COUNTER = NamedCounter("characters", lambda messages: sum(len(message.text) for message in messages))
+COUNTER = NamedCounter(
+    "characters", lambda messages: sum(len(message.text) for message in messages)
+)
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 
 
 def calling(id_: str, *calls: str) -> AIMessage:
     """An AI message with calls."""
-    return AIMessage("", id=id_, tool_calls=[{"name": "look", "args": {}, "id": call} for call in calls])
+    return AIMessage(
+        "", id=id_, tool_calls=[{"name": "look", "args": {}, "id": call} for call in calls]
+    )
 
 
 class Log:
@@ -35,14 +39,18 @@ class Log:
         self.entries = list[Entry]()
         self.questions = dict[str, int]()
 
-    def append(self, *messages: BaseMessage, turn: str = "", event: TurnEvent | None = None) -> list[int]:
+    def append(
+        self, *messages: BaseMessage, turn: str = "", event: TurnEvent | None = None
+    ) -> list[int]:
         """Append an entry and return the turns of its messages."""
         totals = self.entries[-1].totals if self.entries else Totals()
         for index, message in enumerate(messages):
             message.id = message.id or f"m{totals.messages + index + 1}"
         batch = replace(prepare(messages, codec=Codec(), counter=COUNTER), turn=turn)
         entry = compose(batch, totals, at=NOW, event=event, questions=self.questions)
-        self.questions |= {message.id: message.ordinal for message in entry.messages if message.begins_turn}
+        self.questions |= {
+            message.id: message.ordinal for message in entry.messages if message.begins_turn
+        }
         self.entries.append(entry)
         return [message.turn for message in entry.messages]
 
@@ -58,7 +66,9 @@ class Log:
 def test_messages_of_an_agent_belong_to_the_turn_of_the_question() -> None:
     """In one batch or several; what follows the answer in the same entry is more of it."""
     log = Log()
-    assert log.append(HumanMessage("Orcas?"), calling("c1", "a"), ToolMessage("5", tool_call_id="a")) == [1, 1, 1]
+    assert log.append(
+        HumanMessage("Orcas?"), calling("c1", "a"), ToolMessage("5", tool_call_id="a")
+    ) == [1, 1, 1]
     assert log.append(AIMessage("Five."), AIMessage("In the north.")) == [1, 1]
     assert log.append(HumanMessage("Seals?")) == [6]
 
@@ -67,7 +77,11 @@ def test_what_follows_an_answer_belongs_to_no_turn() -> None:
     """A greeting before the first question, a reminder, a note; but a note in a turn in progress is part of it."""
     log = Log()
     assert log.append(AIMessage("Hello!")) == [0]
-    assert log.append(HumanMessage("Orcas?"), SystemMessage("Be brief."), AIMessage("Yes.")) == [2, 2, 2]
+    assert log.append(HumanMessage("Orcas?"), SystemMessage("Be brief."), AIMessage("Yes.")) == [
+        2,
+        2,
+        2,
+    ]
     assert log.append(SystemMessage("The user left.")) == [0]
     assert log.append(AIMessage("Are you still there?")) == [0]
     assert log.turn("m2").over == "answered"
@@ -80,7 +94,9 @@ def test_a_result_belongs_to_the_turn_of_its_call() -> None:
     log.append(HumanMessage("Orcas?", id="q1"), calling("c1", "a"))
     log.append(HumanMessage("Seals?", id="q2"), calling("c2", "a"))
     own = result_id("c1", "a")
-    assert log.append(ToolMessage("late", tool_call_id="a", id=own), ToolMessage("5", tool_call_id="a")) == [1, 3]
+    assert log.append(
+        ToolMessage("late", tool_call_id="a", id=own), ToolMessage("5", tool_call_id="a")
+    ) == [1, 3]
     assert log.turn("q1").over == "superseded"
     assert log.turn("q1").without_result == log.turn("q2").without_result == []
     assert log.append(ToolMessage("nobody asked", tool_call_id="z")) == [3]
@@ -161,7 +177,9 @@ def test_a_refused_call_is_not_open() -> None:
     turn = log.turn("q1")
     assert [call.result_id for call in turn.open_calls] == [result_id("c1", "c")]
     assert [call.result_id for call in turn.undecided] == [waits]
-    rewound = LoggedTurn(turn.question, turn.turn_id, waiting=turn.waiting, decisions=turn.decisions)
+    rewound = LoggedTurn(
+        turn.question, turn.turn_id, waiting=turn.waiting, decisions=turn.decisions
+    )
     rewound.add(turn.messages[:2])
     assert [call.result_id for call in rewound.open_calls] == [result_id("c1", "c")]
     assert [call.result_id for call in rewound.refused] == [refused]
@@ -170,7 +188,9 @@ def test_a_refused_call_is_not_open() -> None:
 def read_by_definition(messages: Sequence[EntryMessage]) -> set[int]:
     """What a model of the same turn, or of a later one, was shown."""
     said = [message for message in messages if message.is_reply]
-    return {m.ordinal for m in messages if any(ai.turn >= m.turn and ai.saw >= m.ordinal for ai in said)}
+    return {
+        m.ordinal for m in messages if any(ai.turn >= m.turn and ai.saw >= m.ordinal for ai in said)
+    }
 
 
 def test_a_message_is_unread_until_a_model_was_shown_it() -> None:
@@ -183,9 +203,13 @@ def test_a_message_is_unread_until_a_model_was_shown_it() -> None:
             turn = ordinal if type_ == "human" else dice.choice(questions[-3:])
             questions += [ordinal] if type_ == "human" else []
             saw = dice.choice([ordinal - 1, dice.randint(0, ordinal - 1)]) if type_ == "ai" else 0
-            messages.append(EntryMessage(ordinal, str(ordinal), type_, "", b"", 1, 1, turn=turn, saw=saw))
+            messages.append(
+                EntryMessage(ordinal, str(ordinal), type_, "", b"", 1, 1, turn=turn, saw=saw)
+            )
         start, end = dice.choice([0, len(messages) // 2]), dice.randint(1, len(messages) + 1)
         shown = messages[start : end - 1]
-        asked = {message.ordinal for message in shown if message.type != "ai" and message.ordinal < end}
+        asked = {
+            message.ordinal for message in shown if message.type != "ai" and message.ordinal < end
+        }
         expected = asked - read_by_definition(messages[: end - 1])
         assert unread(shown) == expected, [(m.type, m.turn, m.saw) for m in messages]

@@ -55,7 +55,9 @@ class Walk:
         said = list[str]()
         for _ in range(self.dice.randrange(3)):
             text = self.new("c")
-            await turn.append(AIMessage(text, id=text, tool_calls=[{"name": "t", "args": {}, "id": text}]))
+            await turn.append(
+                AIMessage(text, id=text, tool_calls=[{"name": "t", "args": {}, "id": text}])
+            )
             await turn.add_result(turn.open_calls[0], result := self.new("r"))
             said += [text, result]
         text = self.new("a")
@@ -99,7 +101,9 @@ class Walk:
         """Leave another answer unfinished."""
         async with await self.chat.turn(self.question()[1], regenerate=self.new("k")) as turn:
             text = self.new("c")
-            await turn.append(AIMessage(text, id=text, tool_calls=[{"name": "t", "args": {}, "id": text}]))
+            await turn.append(
+                AIMessage(text, id=text, tool_calls=[{"name": "t", "args": {}, "id": text}])
+            )
 
     async def activate(self) -> None:
         """Switch to any variant."""
@@ -137,7 +141,9 @@ class Walk:
             steps += [self.rewind, self.undo, self.activate]
         await self.dice.choice(steps)()
         assert await shown(self.chat) == self.shown
-        assert [message.text async for turn in self.chat.turns() for message in turn.messages] == self.shown
+        assert [
+            message.text async for turn in self.chat.turns() for message in turn.messages
+        ] == self.shown
         assert (await self.chat.info()).message_count == len(self.shown)
 
 
@@ -148,7 +154,9 @@ async def viewed(turn: TurnSession) -> list[str]:
 
 async def shown(chat: Conversation) -> list[str]:
     """The texts that a conversation lists."""
-    return [str(message.message.text) for message in await chat.list_messages(limit=1_000, full=True)]
+    return [
+        str(message.message.text) for message in await chat.list_messages(limit=1_000, full=True)
+    ]
 
 
 async def test_a_variant_is_continued_with_another_counter() -> None:
@@ -156,7 +164,9 @@ async def test_a_variant_is_continued_with_another_counter() -> None:
     database = AsyncMongoMockClient()["app"]
     first = ConversationStore(database)
     await first.setup()
-    other = ConversationStore(database, token_counter=lambda messages: 1_000 * len(messages), token_counter_name="n")
+    other = ConversationStore(
+        database, token_counter=lambda messages: 1_000 * len(messages), token_counter_name="n"
+    )
     chats = [store.conversation(user_id="ada", thread_id="t") for store in (first, other)]
     async with await chats[0].turn("q", human="Q") as turn:
         await turn.append(AIMessage("A"))
@@ -172,7 +182,10 @@ async def test_a_variant_is_continued_with_another_counter() -> None:
 
 def test_messages_of_two_variants_have_no_common_id() -> None:
     """Two variants have different keys, whatever characters the ids of turns and variants contain."""
-    events = [TurnEvent("append", "a", first_turn="a", variant="b\nc"), TurnEvent("append", "a\nb", variant="c")]
+    events = [
+        TurnEvent("append", "a", first_turn="a", variant="b\nc"),
+        TurnEvent("append", "a\nb", variant="c"),
+    ]
     assert len({Branch(event, 0, 0, (), Totals()).key for event in events}) == 2
 
 

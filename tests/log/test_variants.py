@@ -68,7 +68,9 @@ async def test_a_variant_that_was_rewound_comes_back_whole(store: ConversationSt
 
 
 @pytest.mark.slow
-async def test_a_question_that_is_answered_after_a_rewind_is_its_own_variant(store: ConversationStore) -> None:
+async def test_a_question_that_is_answered_after_a_rewind_is_its_own_variant(
+    store: ConversationStore,
+) -> None:
     """The new answer is what stands there, of the first question and of an edited one; others can be shown again."""
     chat = store.conversation(user_id="ada", thread_id="t")
     await asked(chat, "q", "A", human="Q")
@@ -77,7 +79,9 @@ async def test_a_question_that_is_answered_after_a_rewind_is_its_own_variant(sto
     await chat.rewind(before="C")
     await asked(chat, "q2", "D")
     assert active(await chat.variants("q")) == [(2, 3)]
-    [page] = [message for message in (await ui_messages(chat)).messages if message["role"] == "assistant"]
+    [page] = [
+        message for message in (await ui_messages(chat)).messages if message["role"] == "assistant"
+    ]
     assert page["metadata"]["variant"] == {"id": "q2", "number": 2, "count": 3}
     first, second, third = await chat.variants("q")
     for variant, texts in ((third, ["Q2", "C"]), (second, ["Q2", "D"]), (first, ["Q", "A"])):
@@ -115,8 +119,17 @@ async def test_a_finished_variant_is_part_of_the_conversation(store: Conversatio
         ("q", {"regenerate": "one"}, "B"),
     ):
         async with await chat.turn(turn_id, **options) as turn:
-            assert (turn.is_finished, turn.is_variant, turn.answer and turn.answer.text) == (True, False, answer)
-            assert [message.text for message in (await turn.load_history()).messages] == ["Q2", "C", "L", "D"]
+            assert (turn.is_finished, turn.is_variant, turn.answer and turn.answer.text) == (
+                True,
+                False,
+                answer,
+            )
+            assert [message.text for message in (await turn.load_history()).messages] == [
+                "Q2",
+                "C",
+                "L",
+                "D",
+            ]
     async with await chat.turn("q", regenerate="one") as turn:
         with pytest.raises(TurnClosedError):
             await turn.append(AIMessage("more"))
@@ -152,7 +165,9 @@ async def test_a_fork_cut_at_a_variant_has_its_page(store: ConversationStore) ->
             await chat.activate((await chat.variants("q"))[1])
         else:
             await chat.activate((await chat.variants("q"))[2])
-        fork = await chat.fork(before=before, key="k", new_scope={"user_id": "bob", "thread_id": before})
+        fork = await chat.fork(
+            before=before, key="k", new_scope={"user_id": "bob", "thread_id": before}
+        )
         assert await shown(fork) == texts
         found = await fork.variants("q")
         assert (len(found), active(found)) == (1 if before == "B" else 2, [])
@@ -170,9 +185,16 @@ async def test_a_fork_cut_inside_an_answer_is_unfinished_wherever_it_is_read(
     """It has the call that is open, continues, and is the variant that stands there, after an import, too."""
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append([HumanMessage("Q", id="q"), AIMessage("A", id="A")])
-    for turn_id, options in (("q2", {"human": "Q2", "instead_of": "q"}), ("q2", {"regenerate": "click"})):
+    for turn_id, options in (
+        ("q2", {"human": "Q2", "instead_of": "q"}),
+        ("q2", {"regenerate": "click"}),
+    ):
         async with await chat.turn(turn_id, **options) as turn:
-            await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"c{n}"} for n in (1, 2)]))
+            await turn.append(
+                AIMessage(
+                    "", tool_calls=[{"name": "look", "args": {}, "id": f"c{n}"} for n in (1, 2)]
+                )
+            )
             second = turn.open_calls[1].result_id
             for call in turn.open_calls:
                 await turn.add_result(call, "found")
@@ -206,7 +228,9 @@ async def test_a_decision_stands_where_many_entries_are_rewound(store: Conversat
     await chat.decide("q", "c", "reject", message="no")
     async with await chat.turn("q") as turn:
         for number in range(20):
-            await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"d{number}"}]))
+            await turn.append(
+                AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"d{number}"}])
+            )
             await turn.add_result(turn.open_calls[0], "found")
     await chat.rewind(before=call.result_id)
     async with await chat.turn("q") as turn:
@@ -236,7 +260,9 @@ async def test_variants_come_in_pages(store: ConversationStore) -> None:
     found = [variant for page in pages for variant in page]
     assert found == await chat.variants("q")
     assert [variant.variant_id for variant in found] == ["q", "k2", "k3", "k4", "k5", "k6", "late"]
-    assert [(variant.number, variant.count) for variant in found] == [(number, 7) for number in range(1, 8)]
+    assert [(variant.number, variant.count) for variant in found] == [
+        (number, 7) for number in range(1, 8)
+    ]
     assert found[-1].created_at < found[1].created_at
     assert await chat.variants("q", before=1) == []
     for wrong in ({"limit": 0}, {"limit": 201}, {"before": -1}):

@@ -44,7 +44,13 @@ from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.messages import encoding as rules
 from convstore.messages import values as value_rules
 from convstore.messages.compression import CHUNK_BYTES, compress, cut, decompress
-from convstore.messages.encoding import PART_MINIMUM, decode_message, digest_of, encode_message, fields_of
+from convstore.messages.encoding import (
+    PART_MINIMUM,
+    decode_message,
+    digest_of,
+    encode_message,
+    fields_of,
+)
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, Kind, Omitted
 from convstore.sources.detection import find_sources
@@ -107,9 +113,15 @@ def test_any_value_comes_back_equal(value: Any) -> None:
         {frozenset({(1, frozenset({"a", "b"})), ("x",)}), frozenset()},
         Document("\ud800", id="d", metadata={"a": (1,), 2: {"b"}}),
         bytearray(b"\xff"),
-        SourcePage(sources=[Source(source_id=1, content="x", metadata={"a": (1,)})], not_found=["y"], next_cursor="z"),
+        SourcePage(
+            sources=[Source(source_id=1, content="x", metadata={"a": (1,)})],
+            not_found=["y"],
+            next_cursor="z",
+        ),
     ],
-    ids=lambda value: re.sub(r"\W+", " ", ascii(value))[:30] if not isinstance(value, list | set) else None,
+    ids=lambda value: (
+        re.sub(r"\W+", " ", ascii(value))[:30] if not isinstance(value, list | set) else None
+    ),
 )
 def test_a_treacherous_value_comes_back_equal(value: Any) -> None:
     """Values that look like tags, that JSON would convert or that time zones confuse come back equal."""
@@ -145,7 +157,9 @@ def test_any_nesting_comes_back_equal(levels: Any, wrap: Any) -> None:
 def test_a_value_met_twice_is_no_cycle() -> None:
     """Only a value inside itself is refused; the same object at two places is written twice."""
     shared = [1]
-    assert same(_back([shared, {"a": shared, "b": (shared, shared)}]), [[1], {"a": [1], "b": ([1], [1])}])
+    assert same(
+        _back([shared, {"a": shared, "b": (shared, shared)}]), [[1], {"a": [1], "b": ([1], [1])}]
+    )
 
 
 @pytest.mark.slow
@@ -218,7 +232,9 @@ class _Zone(tzinfo):
         return None
 
 
-_NAMELESS = ZoneInfo.from_file(io.BytesIO(b"TZif" + struct.pack(">16x6liBB4s", 0, 0, 0, 0, 1, 4, 3_600, 0, 0, b"ABC")))
+_NAMELESS = ZoneInfo.from_file(
+    io.BytesIO(b"TZif" + struct.pack(">16x6liBB4s", 0, 0, 0, 0, 1, 4, 3_600, 0, 0, b"ABC"))
+)
 _Color = enum.Enum("_Color", ["RED"])
 _Level = enum.IntEnum("_Level", ["LOW"])
 _Word = enum.StrEnum("_Word", ["YES"])
@@ -272,7 +288,12 @@ def test_a_known_datetime_of_a_foreign_zone_comes_back_equal() -> None:
 def test_a_value_inside_itself_is_refused_by_its_path(wrap: Any) -> None:
     """A cycle through any container ends in an error that names it, not in an endless walk."""
     inner: list[Any] = [1]
-    held = {list: [inner], dict: {"k": inner}, tuple: (inner,), Document: Document("", metadata={"k": inner})}[wrap]
+    held = {
+        list: [inner],
+        dict: {"k": inner},
+        tuple: (inner,),
+        Document: Document("", metadata={"k": inner}),
+    }[wrap]
     inner.append(held)
     with pytest.raises(UnencodableError, match="contains itself") as refused:
         CODEC.encode({"artifact": inner})
@@ -301,20 +322,36 @@ def test_a_path_of_any_length_is_shortened() -> None:
 def test_left_out_values_leave_markers_and_their_paths() -> None:
     """With a list for what is omitted, unknown values become markers, every one is named, all else stays."""
     stranger, omitted = object(), list[str]()
-    value = {"a": stranger, "b": [1, {"c": stranger}], "d": {2: _Color.RED}, "e": (_Model(),), "f": {_Word.YES: 1}}
+    value = {
+        "a": stranger,
+        "b": [1, {"c": stranger}],
+        "d": {2: _Color.RED},
+        "e": (_Model(),),
+        "f": {_Word.YES: 1},
+    }
     restored = CODEC.decode(CODEC.encode(value, path="artifact", omitted=omitted))
     gone = Omitted("builtins.object")
     assert restored["a"] == gone
     assert restored["b"] == [1, {"c": gone}]
-    assert [type(restored["d"][2]), type(restored["e"][0]), *map(type, restored["f"])] == [Omitted] * 3
-    assert omitted == ["artifact.a", "artifact.b[1].c", "artifact.d.2", "artifact.e[0]", "artifact.f.keys()[0]"]
+    assert [type(restored["d"][2]), type(restored["e"][0]), *map(type, restored["f"])] == [
+        Omitted
+    ] * 3
+    assert omitted == [
+        "artifact.a",
+        "artifact.b[1].c",
+        "artifact.d.2",
+        "artifact.e[0]",
+        "artifact.f.keys()[0]",
+    ]
     assert same(_back(restored), restored)
 
 
 def test_many_values_are_left_out_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are looked up once for all values that are left out, so that many of them do not take minutes."""
     looked_at, children = list[Any](), value_rules._children
-    monkeypatch.setattr(value_rules, "_children", lambda value: looked_at.append(value) or children(value))
+    monkeypatch.setattr(
+        value_rules, "_children", lambda value: looked_at.append(value) or children(value)
+    )
     omitted = list[str]()
     CODEC.encode([object() for _ in range(1_000)], omitted=omitted)
     assert omitted == [f"[{place}]" for place in range(1_000)]
@@ -332,7 +369,9 @@ class _Tag:
 
 def _taught(**kind: Any) -> Codec:
     codec = Codec()
-    codec.register(_Tag, Kind(**{"name": "tag", "dump": lambda tag: tag.names, "load": _Tag} | kind))
+    codec.register(
+        _Tag, Kind(**{"name": "tag", "dump": lambda tag: tag.names, "load": _Tag} | kind)
+    )
     return codec
 
 
@@ -404,7 +443,11 @@ _plain = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(any_text | st.sampled_from(["$", "type", "content"]), inner, max_size=3)
-        | st.builds(lambda name, plain: {"$": [name, plain]}, st.sampled_from([*CODEC._by_name, "line", "no"]), inner)
+        | st.builds(
+            lambda name, plain: {"$": [name, plain]},
+            st.sampled_from([*CODEC._by_name, "line", "no"]),
+            inner,
+        )
     ),
     max_leaves=12,
 )
@@ -432,7 +475,9 @@ def test_a_damaged_text_is_a_value_or_a_value_error(message: Any, data: Any) -> 
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 8)))
     damaged = (
-        text[:start] + data.draw(any_text | st.sampled_from(['"', "[", '{"$":["line",0]}', "\n", "1e999"])) + text[end:]
+        text[:start]
+        + data.draw(any_text | st.sampled_from(['"', "[", '{"$":["line",0]}', "\n", "1e999"]))
+        + text[end:]
     )
     _survives(damaged, CODEC.decode)
     _survives(damaged, lambda text: leave_out(decode_message(CODEC, text)))
@@ -509,7 +554,9 @@ def test_any_part_may_stand_in_the_payload(message: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "PART_MINIMUM", 1)
         encoded = encode_message(CODEC, fields_of(message))
-        restored = decode_message(CODEC, encoded.body, fetch=lambda start, end: encoded.payload[start:end])
+        restored = decode_message(
+            CODEC, encoded.body, fetch=lambda start, end: encoded.payload[start:end]
+        )
         shown = leave_out(decode_message(CODEC, encoded.body))
     assert same(restored, message)
     assert "PayloadRange" not in repr(shown)
@@ -517,10 +564,17 @@ def test_any_part_may_stand_in_the_payload(message: Any) -> None:
 
 @given(
     st.lists(
-        st.builds(Document, any_text, id=st.none() | any_text, metadata=st.dictionaries(any_text, values, max_size=2))
+        st.builds(
+            Document,
+            any_text,
+            id=st.none() | any_text,
+            metadata=st.dictionaries(any_text, values, max_size=2),
+        )
         | st.tuples(any_text, st.dictionaries(any_text, values, max_size=2))
         | st.dictionaries(
-            st.sampled_from(["content", "text", "title", "metadata", "x"]), values | any_text, max_size=3
+            st.sampled_from(["content", "text", "title", "metadata", "x"]),
+            values | any_text,
+            max_size=3,
         ),
         min_size=1,
         max_size=4,
@@ -551,17 +605,27 @@ def test_equal_means_equal_dumps_for_real_messages() -> None:
     with_raw_calls.additional_kwargs = {"tool_calls": [raw]}
     assert with_raw_calls.tool_calls == []
     originals = [
-        HumanMessage([{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:"}}], name="u"),
+        HumanMessage(
+            [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:"}}],
+            name="u",
+        ),
         SystemMessage("rules", additional_kwargs={"__openai_role__": "developer"}),
         AIMessage(
             [{"type": "thinking", "thinking": "hm", "signature": "s=="}, "text"],
             tool_calls=[call],
-            invalid_tool_calls=[{"name": "b", "args": "{", "id": "c2", "error": "no", "type": "invalid_tool_call"}],
+            invalid_tool_calls=[
+                {"name": "b", "args": "{", "id": "c2", "error": "no", "type": "invalid_tool_call"}
+            ],
             usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
             response_metadata={"logprobs": [-0.0, math.inf], "model_name": "m"},
         ),
         with_raw_calls,
-        ToolMessage("x", tool_call_id="c1", status="error", artifact={"at": datetime.now(UTC), "d": [Document("x")]}),
+        ToolMessage(
+            "x",
+            tool_call_id="c1",
+            status="error",
+            artifact={"at": datetime.now(UTC), "d": [Document("x")]},
+        ),
         FunctionMessage(content="x", name="f"),
         ChatMessage(content="x", role="critic", extra_field=(1, 2)),  # type: ignore[call-arg]
     ]
@@ -576,7 +640,12 @@ def test_equal_means_equal_dumps_for_real_messages() -> None:
 def test_an_empty_value_of_another_type_is_not_taken_for_the_default() -> None:
     """Only a field at its very default is left out of the body."""
     message = AIMessage("", id="m")
-    message.__dict__ |= {"tool_calls": {}, "additional_kwargs": [], "usage_metadata": {}, "name": ""}
+    message.__dict__ |= {
+        "tool_calls": {},
+        "additional_kwargs": [],
+        "usage_metadata": {},
+        "name": "",
+    }
     assert same(_restored(message), message)
 
 
@@ -664,24 +733,44 @@ def test_a_large_part_is_shown_as_a_placeholder(content: Any, kept: Any, left_ou
 
 def test_large_arguments_are_shown_as_a_placeholder() -> None:
     """A call keeps id and name whatever their size; arguments and other large values of it are replaced."""
-    call = {"name": "n" * 20_000, "args": {"code": "x" * 20_000}, "id": "i" * 20_000, "type": "tool_call"}
-    bad = {"name": "run", "args": "{" * 20_000, "id": "c2", "error": "e" * 20_000, "type": "invalid_tool_call"}
+    call = {
+        "name": "n" * 20_000,
+        "args": {"code": "x" * 20_000},
+        "id": "i" * 20_000,
+        "type": "tool_call",
+    }
+    bad = {
+        "name": "run",
+        "args": "{" * 20_000,
+        "id": "c2",
+        "error": "e" * 20_000,
+        "type": "invalid_tool_call",
+    }
     message = AIMessage("", id="m", tool_calls=[call], invalid_tool_calls=[bad])
     encoded = encode_message(CODEC, fields_of(message))
     shown = leave_out(decode_message(CODEC, encoded.body))
     assert same(_restored(message), message)
     note = "characters; left out to save context, call retrieve_previous_sources with message id m to read it]"
     assert shown.tool_calls == [call | {"args": {"left_out": f"[arguments, 20,011 {note}"}}]
-    assert shown.invalid_tool_calls == [bad | {"args": f"[arguments, 20,000 {note}", "error": f"[error, 20,000 {note}"}]
+    assert shown.invalid_tool_calls == [
+        bad | {"args": f"[arguments, 20,000 {note}", "error": f"[error, 20,000 {note}"}
+    ]
 
 
 def test_what_names_a_message_never_leaves_its_body() -> None:
     """Name, role, status and call id of any size stay, so that a stub can be paired and attributed."""
     long = "x" * PART_MINIMUM
-    message = ToolMessage("y" * 20_000, id="m", tool_call_id=long, name=long, artifact=["z" * 20_000])
+    message = ToolMessage(
+        "y" * 20_000, id="m", tool_call_id=long, name=long, artifact=["z" * 20_000]
+    )
     encoded = encode_message(CODEC, fields_of(message))
     shown = with_stub(leave_out(decode_message(CODEC, encoded.body)), "stub")
-    assert (shown.tool_call_id, shown.name, shown.content, shown.artifact) == (long, long, "stub", None)
+    assert (shown.tool_call_id, shown.name, shown.content, shown.artifact) == (
+        long,
+        long,
+        "stub",
+        None,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -738,7 +827,16 @@ def test_real_chunks_stay_below_a_megabyte(text: Any) -> None:
         zstandard.ZstdCompressor().compress(b"x" * 5_000)[:-3],
         zstandard.ZstdCompressor().compress(b"\xff\xfe"),
     ],
-    ids=["empty", "short", "header", "a byte too long", "bomb", "bomb of unknown size", "cut off", "not UTF-8"],
+    ids=[
+        "empty",
+        "short",
+        "header",
+        "a byte too long",
+        "bomb",
+        "bomb of unknown size",
+        "cut off",
+        "not UTF-8",
+    ],
 )
 def test_a_frame_that_is_not_ours_is_refused(frame: Any) -> None:
     """A chunk that is damaged, or would grow beyond what a chunk may hold, is a ValueError before it grows."""
@@ -766,8 +864,12 @@ def test_the_text_of_a_message_is_a_plain_text() -> None:
     """The text of `message.text` is stored as the equal str, at any position, also in parts."""
     said = AIMessage("Fish. " * 4_000).text
     assert type(said) is not str
-    message = ToolMessage([{"type": "text", "text": said}], artifact=[(said, {"said": said})], tool_call_id="c")
+    message = ToolMessage(
+        [{"type": "text", "text": said}], artifact=[(said, {"said": said})], tool_call_id="c"
+    )
     encoded = encode_message(Codec(), fields_of(message))
-    again = decode_message(Codec(), encoded.body, fetch=lambda start, end: encoded.payload[start:end])
+    again = decode_message(
+        Codec(), encoded.body, fetch=lambda start, end: encoded.payload[start:end]
+    )
     assert again == message
     assert type(again.artifact[0][0]) is str

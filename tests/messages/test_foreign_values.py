@@ -29,8 +29,21 @@ def test_values_of_pymongo_come_back_equal() -> None:
     """Each type that PyMongo decodes documents to comes back as that type."""
     owner = ObjectId()
     values = [
-        *(owner, Decimal128("1.50"), Decimal128("NaN"), Int64(2**62), Timestamp(5, 6), MinKey(), MaxKey()),
-        *(Regex("a\\b", "im"), Code("f"), Code("f", {"a": owner}), DBRef("c", owner, "db", a=owner)),
+        *(
+            owner,
+            Decimal128("1.50"),
+            Decimal128("NaN"),
+            Int64(2**62),
+            Timestamp(5, 6),
+            MinKey(),
+            MaxKey(),
+        ),
+        *(
+            Regex("a\\b", "im"),
+            Code("f"),
+            Code("f", {"a": owner}),
+            DBRef("c", owner, "db", a=owner),
+        ),
         *(Binary(b"\xff", 4), Binary(b"x", 0)),
     ]
     for value in values:
@@ -60,7 +73,12 @@ def test_scalars_of_numpy_come_back_as_the_equal_python_value() -> None:
         assert found == {"in": (expected,), expected: {expected, "x"}}
         assert type(found["in"][0]) is type(expected)
     assert CODEC.encode({numpy.int64(3), 1, numpy.int64(2)}) == CODEC.encode({1, 2, 3})
-    strangers = [numpy.longdouble(1), numpy.timedelta64(5, "ns"), numpy.datetime64("NaT"), numpy.zeros(2)]
+    strangers = [
+        numpy.longdouble(1),
+        numpy.timedelta64(5, "ns"),
+        numpy.datetime64("NaT"),
+        numpy.zeros(2),
+    ]
     for stranger in strangers:
         with pytest.raises(UnencodableError, match=type(stranger).__name__):
             CODEC.encode([stranger])
@@ -128,14 +146,18 @@ def test_a_date_keeps_the_name_of_its_time_zone_whatever_the_class() -> None:
         found = _back({"due": due})["due"]
         assert found == due
         assert found.tzinfo == NEW_YORK
-        assert (found + timedelta(days=1)).astimezone(UTC) == (due + timedelta(days=1)).astimezone(UTC)
+        assert (found + timedelta(days=1)).astimezone(UTC) == (due + timedelta(days=1)).astimezone(
+            UTC
+        )
     clock = _back(time(9, tzinfo=_Zone(key="America/New_York")))
     assert clock == time(9, tzinfo=NEW_YORK)
 
 
 def test_both_passes_of_a_repeated_hour_come_back() -> None:
     """In pytz they differ by the zone object, in `ZoneInfo` by `fold`."""
-    offsets = [_back(datetime(2026, 11, 1, 1, 30, tzinfo=_Pass(hours))).utcoffset() for hours in (-4, -5)]
+    offsets = [
+        _back(datetime(2026, 11, 1, 1, 30, tzinfo=_Pass(hours))).utcoffset() for hours in (-4, -5)
+    ]
     assert offsets == [timedelta(hours=-4), timedelta(hours=-5)]
 
 
@@ -150,7 +172,13 @@ def test_a_zone_with_a_fixed_offset_becomes_that_offset() -> None:
 def test_a_zone_without_a_name_is_refused() -> None:
     """So is a name that the time zone database does not have, or has with other hours."""
     refused = [
-        *(_Zone(), _Summer(), _Zone(_filename="local.tz"), _Zone(key="Nowhere/Town"), _Zone(key="../etc/passwd")),
+        *(
+            _Zone(),
+            _Summer(),
+            _Zone(_filename="local.tz"),
+            _Zone(key="Nowhere/Town"),
+            _Zone(key="../etc/passwd"),
+        ),
         *(_Zone(1, key="America/New_York"), _Pass(-3)),
     ]
     for zone in refused:
@@ -158,10 +186,15 @@ def test_a_zone_without_a_name_is_refused() -> None:
             CODEC.encode({"due": datetime(2026, 3, 7, 9, tzinfo=zone)})
 
 
-async def test_values_of_libraries_reach_sources_pages_and_the_model(store: ConversationStore) -> None:
+async def test_values_of_libraries_reach_sources_pages_and_the_model(
+    store: ConversationStore,
+) -> None:
     """Pairs with a score of numpy are sources; their metadata may have an ObjectId, which the model reads as text."""
     owner = ObjectId()
-    pairs = [(Document(f"Passage {number}. " * 9, metadata={"_id": owner}), numpy.float32(0.5)) for number in (1, 2)]
+    pairs = [
+        (Document(f"Passage {number}. " * 9, metadata={"_id": owner}), numpy.float32(0.5))
+        for number in (1, 2)
+    ]
     call = {"name": "search", "args": {}, "id": "c1"}
     result = ToolMessage("2 hits", id="r1", artifact=pairs, tool_call_id="c1", name="search")
     chat = store.conversation(user_id="ada", thread_id="numpy")

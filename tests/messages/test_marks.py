@@ -9,7 +9,17 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.messages.provenance import kind_of, mark, without_mark
 
-FOREIGN = [None, "note", 7, ["note"], {}, {"kind": None}, {"kind": ["note"]}, {"kind": {"note": 1}}, {"x": "note"}]
+FOREIGN = [
+    None,
+    "note",
+    7,
+    ["note"],
+    {},
+    {"kind": None},
+    {"kind": ["note"]},
+    {"kind": {"note": 1}},
+    {"x": "note"},
+]
 """Values that others may have stored under the key of the mark."""
 
 
@@ -37,7 +47,9 @@ def test_a_message_that_was_never_validated_says_nothing() -> None:
     assert (kind_of(message), without_mark(message)) == ("", message)
 
 
-@each_case("value", [value for value in FOREIGN if not (isinstance(value, dict) and "kind" in value)])
+@each_case(
+    "value", [value for value in FOREIGN if not (isinstance(value, dict) and "kind" in value)]
+)
 def test_only_what_says_a_kind_is_taken_from_a_message(value: Any) -> None:
     """without_mark() keeps a value without a kind, because it belongs to the application."""
     assert without_mark(bearing(value)) == bearing(value)

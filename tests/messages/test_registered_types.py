@@ -137,13 +137,20 @@ def test_fields_that_were_added_have_their_defaults() -> None:
     """A value that was stored before a field was there is read; without a default it is not guessed."""
     assert functions_of(Open)[1]({}) == Open()
     assert functions_of(Hit)[1]({"score": 0.5}) == Hit(0.5)
-    for type_, plain in ((Lazy, {}), (Lazy, {"number": 1, "gone": 2}), (Hit, {}), (Hit, {"score": 1.0, "gone": 2})):
+    for type_, plain in (
+        (Lazy, {}),
+        (Lazy, {"number": 1, "gone": 2}),
+        (Hit, {}),
+        (Hit, {"score": 1.0, "gone": 2}),
+    ):
         with pytest.raises(TypeError, match="have changed since the value was stored"):
             functions_of(type_)[1](plain)
 
 
 @each_case("change", [{"id": 7}, {"metadata": None}, {"page_content": b"x"}])
-def test_a_document_that_was_changed_to_what_it_can_not_be_is_refused(change: dict[str, Any]) -> None:
+def test_a_document_that_was_changed_to_what_it_can_not_be_is_refused(
+    change: dict[str, Any],
+) -> None:
     """A document with a changed field is refused if its constructor would refuse or convert the value."""
     document = Document("text")
     for name, value in change.items():

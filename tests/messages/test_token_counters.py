@@ -36,7 +36,9 @@ async def stores(client: Client, database_name: str) -> AsyncIterator[Stores]:
     made: list[ConversationStore] = []
 
     def make(**options: Any) -> ConversationStore:
-        made.append(ConversationStore(client[database_name], clock=STANDING, search_index=False, **options))
+        made.append(
+            ConversationStore(client[database_name], clock=STANDING, search_index=False, **options)
+        )
         return made[-1]
 
     await make().setup()
@@ -48,14 +50,20 @@ async def stores(client: Client, database_name: str) -> AsyncIterator[Stores]:
 async def write(chat: Conversation, turns: range, size: int = 400) -> None:
     """Turns without payloads, so that counting them anew is exact."""
     for number in turns:
-        await chat.append([HumanMessage(f"Question {number}", id=f"h{number}"), AIMessage("so " * (size // 3))])
+        await chat.append(
+            [HumanMessage(f"Question {number}", id=f"h{number}"), AIMessage("so " * (size // 3))]
+        )
 
 
 @pytest.mark.slow
-async def test_a_view_is_counted_by_the_store_that_loads_it(stores: Stores, scope: dict[str, str]) -> None:
+async def test_a_view_is_counted_by_the_store_that_loads_it(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """`tokens` is the size by the loading store's counter and within the budget, whichever store wrote the messages."""
     await write(stores().conversation(**scope), range(30))
-    other = stores(token_counter=characters, policy=HistoryPolicy(max_tokens=5_000)).conversation(**scope)
+    other = stores(token_counter=characters, policy=HistoryPolicy(max_tokens=5_000)).conversation(
+        **scope
+    )
     history = await other.load_history()
     assert history.tokens == characters(history.messages) <= 5_000
     assert history.report.left_out_turns
@@ -64,43 +72,73 @@ async def test_a_view_is_counted_by_the_store_that_loads_it(stores: Stores, scop
     assert not ours.report.left_out_turns
 
 
-async def test_a_result_whose_payload_was_read_is_counted_itself(stores: Stores, scope: dict[str, str]) -> None:
+async def test_a_result_whose_payload_was_read_is_counted_itself(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """A recount estimates long results without their payloads; a view that shows one whole counts its text."""
     call = {"name": "read", "args": {}, "id": "c"}
     text = "x" * 6_000 + " a" * 30_000 + "y" * 6_000
-    messages = [HumanMessage("q"), AIMessage("", tool_calls=[call]), ToolMessage(text, tool_call_id="c", name="read")]
+    messages = [
+        HumanMessage("q"),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage(text, tool_call_id="c", name="read"),
+    ]
     await stores().conversation(**scope).append(messages)
-    other = stores(token_counter=words, policy=HistoryPolicy(max_tokens=8_000)).conversation(**scope)
+    other = stores(token_counter=words, policy=HistoryPolicy(max_tokens=8_000)).conversation(
+        **scope
+    )
     history = await other.load_history()
     assert history.tokens == words(history.messages) > 30_000
     assert history.report.over_budget
 
 
-async def test_a_message_without_a_payload_is_recounted_whole(stores: Stores, scope: dict[str, str]) -> None:
+async def test_a_message_without_a_payload_is_recounted_whole(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """A result that is shorter than with its suffix, and an image, which views show whole, are not estimated."""
     image = {"type": "image_url", "image_url": {"url": "https://example.org/orca.png"}}
     call = {"name": "find", "args": {}, "id": "c"}
     found = ToolMessage("Two.", tool_call_id="c", name="find", artifact=[("Orca", {"title": "1"})])
-    messages = [HumanMessage(["What is it?", image]), AIMessage("", tool_calls=[call]), found, AIMessage("An orca.")]
+    messages = [
+        HumanMessage(["What is it?", image]),
+        AIMessage("", tool_calls=[call]),
+        found,
+        AIMessage("An orca."),
+    ]
     await stores().conversation(**scope).append(messages)
     policy = HistoryPolicy(media="never", stub_tools="never")
     other = stores(token_counter=count_tokens_approximately, policy=policy).conversation(**scope)
     history = await other.load_history()
-    assert history.tokens == sum(count_tokens_approximately([message]) for message in history.messages)
-    assert [message.content for message in history.messages] == [message.content for message in messages]
+    assert history.tokens == sum(
+        count_tokens_approximately([message]) for message in history.messages
+    )
+    assert [message.content for message in history.messages] == [
+        message.content for message in messages
+    ]
 
 
 @pytest.mark.slow
-async def test_the_first_append_of_another_counter_recounts_the_log(stores: Stores, scope: dict[str, str]) -> None:
+async def test_the_first_append_of_another_counter_recounts_the_log(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """Afterwards totals are by the new counter alone, exact to the token, and again after a change back."""
-    default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
-    for number, chat, counter in [(0, default, approximate_tokens), (1, other, characters), (2, default, None)]:
+    default, other = (
+        stores().conversation(**scope),
+        stores(token_counter=characters).conversation(**scope),
+    )
+    for number, chat, counter in [
+        (0, default, approximate_tokens),
+        (1, other, characters),
+        (2, default, None),
+    ]:
         await write(chat, range(number * 10, number * 10 + 10))
         log = [message async for message in chat.messages()]
         assert (await chat.info()).tokens == (counter or approximate_tokens)(log)
 
 
-async def test_a_log_is_recounted_once(stores: Stores, scope: dict[str, str], commands: Commands) -> None:
+async def test_a_log_is_recounted_once(
+    stores: Stores, scope: dict[str, str], commands: Commands
+) -> None:
     """The first load or append reads the log; later ones cost what they always do."""
     await write(stores().conversation(**scope), range(10))
     other = stores(token_counter=characters).conversation(**scope)
@@ -119,7 +157,9 @@ async def test_a_log_is_recounted_once(stores: Stores, scope: dict[str, str], co
 
 
 @pytest.mark.slow
-async def test_views_of_a_log_of_two_counters_are_stable(stores: Stores, scope: dict[str, str]) -> None:
+async def test_views_of_a_log_of_two_counters_are_stable(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """Every process comes to the same view, and most views begin with the one before: the budget cuts in steps."""
     policy = HistoryPolicy(max_tokens=6_000)
     await write(stores().conversation(**scope), range(40))
@@ -160,9 +200,14 @@ async def test_views_after_a_summary_of_another_counter_are_equal_in_every_store
 
 
 @pytest.mark.slow
-async def test_rewinds_keep_the_sums_of_two_counters_right(stores: Stores, scope: dict[str, str]) -> None:
+async def test_rewinds_keep_the_sums_of_two_counters_right(
+    stores: Stores, scope: dict[str, str]
+) -> None:
     """A rewind into what another counter wrote, then an append: totals are those of what is active."""
-    default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
+    default, other = (
+        stores().conversation(**scope),
+        stores(token_counter=characters).conversation(**scope),
+    )
     await write(default, range(4))
     await write(other, range(4, 8))
     for point, chat, counter in [("h6", default, approximate_tokens), ("h2", other, characters)]:
@@ -191,7 +236,8 @@ async def test_what_payloads_hold_is_estimated(stores: Stores, scope: dict[str, 
 def test_names_of_counters() -> None:
     """Functions by module and name, models by their own, anything by the name that it is given."""
     model = FakeListChatModel(responses=["x"])
-    assert counter_name(partial(characters, *[1], b="x")) == "test_token_counters.characters(1, b='x')"  # type: ignore[call-arg]
+    bound = partial(characters, *[1], b="x")  # type: ignore[call-arg]
+    assert counter_name(bound) == "test_token_counters.characters(1, b='x')"
     object.__setattr__(model, "model_name", "fake-2")
     assert counter_name(approximate_tokens) == "approximate"
     assert counter_name(characters) == "test_token_counters.characters"
@@ -233,7 +279,9 @@ def test_counters_that_count_otherwise_have_other_names() -> None:
         FakeListChatModel(responses=["x"]).get_num_tokens_from_messages,
     ],
 )
-def test_a_counter_without_a_name_of_its_own_needs_one(counter: Any, client: Client, database_name: str) -> None:
+def test_a_counter_without_a_name_of_its_own_needs_one(
+    counter: Any, client: Client, database_name: str
+) -> None:
     """A counter whose name could belong to another counter is refused unless the store is given a name for it."""
     with pytest.raises(InvalidInputError, match="pass token_counter_name="):
         ConversationStore(client[database_name], token_counter=counter)
@@ -251,7 +299,10 @@ async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(
     stores: Stores, scope: dict[str, str]
 ) -> None:
     """Messages before its first entry were recounted with it, and have its counter's name."""
-    default, other = stores().conversation(**scope), stores(token_counter=characters).conversation(**scope)
+    default, other = (
+        stores().conversation(**scope),
+        stores(token_counter=characters).conversation(**scope),
+    )
     await write(default, range(4))
     await write(other, range(4, 5))
     await other.rewind(before="h4")

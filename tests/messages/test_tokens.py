@@ -8,14 +8,26 @@ from typing import Any
 import pytest
 from cases import each_case
 from hypothesis import given
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.messages.utils import count_tokens_approximately
 from strategies import messages
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.tokens import IMAGE_TOKENS, NamedCounter, approximate_tokens, count
 
-CALL = {"name": "search", "args": {"query": "where do orcas sleep " * 20}, "id": "c1", "type": "tool_call"}
+CALL = {
+    "name": "search",
+    "args": {"query": "where do orcas sleep " * 20},
+    "id": "c1",
+    "type": "tool_call",
+}
 
 
 @each_case("text", ["", "Where is my order?", "naïve café, that is 3 €", "x" * 10_000])
@@ -53,7 +65,10 @@ def test_other_scripts_take_more_tokens_for_a_character(text: str, low: float, h
     "image",
     [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000}},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000},
+        },
         {"type": "input_image", "image_url": "https://example.org/a.png"},
     ],
 )
@@ -89,12 +104,20 @@ def test_calls_that_python_cannot_print_have_a_size(is_deep: bool) -> None:
     value: Any = 0 if is_deep else 10**5_000
     for _ in range(5_000 if is_deep else 0):
         value = [value]
-    assert count(approximate_tokens, AIMessage("x", tool_calls=[{"name": "f", "args": {"a": value}, "id": "c"}])) > 10
+    assert (
+        count(
+            approximate_tokens,
+            AIMessage("x", tool_calls=[{"name": "f", "args": {"a": value}, "id": "c"}]),
+        )
+        > 10
+    )
 
 
 def test_a_counter_that_raises_is_named() -> None:
     """By a typed error, with what it raised as the cause."""
-    with pytest.raises(InvalidInputError, match=r"the token counter builtins\.max raised AttributeError") as raised:
+    with pytest.raises(
+        InvalidInputError, match=r"the token counter builtins\.max raised AttributeError"
+    ) as raised:
         count(partial(max, key=lambda message: message.tokens), HumanMessage("x"))
     assert isinstance(raised.value.__cause__, AttributeError)
     with pytest.raises(InvalidInputError, match="the token counter mine raised"):

@@ -31,7 +31,10 @@ async def show(store: ConversationStore, user: str) -> None:
     """Print count and last text of each conversation."""
     page = await store.list_conversations(user_id=user)
     figures = {
-        info.scope["thread_id"]: [info.message_count, info.last_message.text if info.last_message else ""]
+        info.scope["thread_id"]: [
+            info.message_count,
+            info.last_message.text if info.last_message else "",
+        ]
         for info in page.conversations
     }
     sys.stdout.write(json.dumps(figures))

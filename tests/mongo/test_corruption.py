@@ -32,7 +32,13 @@ from convstore.values.policy import CompactionRule
 LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 RULE = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=20, keep_last_turns=1)
 WHOLE = HistoryPolicy(max_tokens=None, stub_tools="never")
-LIKE_OTHERS = {"load_history, cut", "turns, newest first", "get_sources of messages", "the tool, finding", "get_turn"}
+LIKE_OTHERS = {
+    "load_history, cut",
+    "turns, newest first",
+    "get_sources of messages",
+    "the tool, finding",
+    "get_turn",
+}
 """Reads that are left out of the short form."""
 Read = Callable[[], Awaitable[Any]]
 
@@ -129,7 +135,10 @@ class Damage:
         call = {"name": "find", "args": {"q": 1}, "id": "k2"}
         used = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
         small = ToolMessage(
-            "x", id="r2", tool_call_id="k2", artifact=[("short \ud800", {"title": "T\ud800", "source_id": 40})]
+            "x",
+            id="r2",
+            tool_call_id="k2",
+            artifact=[("short \ud800", {"title": "T\ud800", "source_id": 40})],
         )
         asked = AIMessage("", id="c2", tool_calls=[call], usage_metadata=used)
         await chat.append([HumanMessage("q", id="q2"), asked, small, AIMessage("ok", id="a2")])
@@ -160,7 +169,9 @@ class Damage:
             return history.messages, history.summary, history.tokens
 
         async def expanded() -> Any:
-            return [await chat.expand_summary(summary.version) for summary in await chat.summaries()]
+            return [
+                await chat.expand_summary(summary.version) for summary in await chat.summaries()
+            ]
 
         async def listed(reading: AsyncIterator[Any]) -> list[Any]:
             return [item async for item in reading]
@@ -181,10 +192,14 @@ class Damage:
             "list_messages in full": lambda: chat.list_messages(full=True),
             "get_tool_messages": lambda: chat.get_tool_messages(self.ids),
             "get_sources": lambda: chat.get_sources("1-50"),
-            "get_sources of messages": lambda: chat.get_sources(tool_message_ids=["r1", "r2", "r5"]),
+            "get_sources of messages": lambda: chat.get_sources(
+                tool_message_ids=["r1", "r2", "r5"]
+            ),
             "the tool": lambda: tool.ainvoke({"tool_message_ids": results}),
             "the tool, listing": listing,
-            "the tool, finding": lambda: tool.ainvoke({"tool_message_ids": ["r1", "r6"], "find": "line"}),
+            "the tool, finding": lambda: tool.ainvoke(
+                {"tool_message_ids": ["r1", "r6"], "find": "line"}
+            ),
             "find_shown_sources": lambda: chat.find_shown_sources(["short \ud800"]),
             "info": chat.info,
             "list_conversations": lambda: chat.store.list_conversations(user_id="ada"),
@@ -193,14 +208,22 @@ class Damage:
             "annotations": lambda: chat.annotations(self.ids),
             "state": chat.state.get,
         }
-        return every if LONG > 1 else {name: read for name, read in every.items() if name not in LIKE_OTHERS}
+        return (
+            every
+            if LONG > 1
+            else {name: read for name, read in every.items() if name not in LIKE_OTHERS}
+        )
 
     async def outcome(self, name: str, read: Read, document: dict[str, Any]) -> str:
         """Return the outcome of reading a damaged document: "right", "named", "other", or another problem."""
         try:
             shown = repr(await read())
         except CorruptDocumentError as error:
-            return "named" if self.is_named(document, error.document_id) else f"names {error.document_id!r}"
+            return (
+                "named"
+                if self.is_named(document, error.document_id)
+                else f"names {error.document_id!r}"
+            )
         except ConvstoreError as error:
             return f"raises {error!r}"
         if shown == self.right[name]:
@@ -224,13 +247,20 @@ class Damage:
 def place(path: Path) -> str:
     """Return the path of a field without indexes and keys of maps."""
     free = {"details", "values", "names", "scope"}
-    parts = ["*" if isinstance(part, int) or before in free else part for before, part in pairwise(("", *path))]
+    parts = [
+        "*" if isinstance(part, int) or before in free else part
+        for before, part in pairwise(("", *path))
+    ]
     return ".".join(map(str, parts))
 
 
 def wrongs(right: Any, index: int) -> list[Any]:
     """Return wrong values: a missing one, values of other types, and changed values of the same type."""
-    others = [value for value in (None, -1, "wrong", ["x"], {"x": 1}, b"x") if type(value) is not type(right)]
+    others = [
+        value
+        for value in (None, -1, "wrong", ["x"], {"x": 1}, b"x")
+        if type(value) is not type(right)
+    ]
     same: list[Any] = []
     if isinstance(right, bytes):
         same = [bytes([right[0] ^ 1]) + right[1:] if right else b"x", right[:-1]]
@@ -246,7 +276,9 @@ def wrongs(right: Any, index: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module", params=["text", "chain"])
-async def filled(request: pytest.FixtureRequest, pymongo_client: Client, database_name: str) -> AsyncIterator[Damage]:
+async def filled(
+    request: pytest.FixtureRequest, pymongo_client: Client, database_name: str
+) -> AsyncIterator[Damage]:
     """A conversation in a database of its own, with a summary of each kind."""
     made = Damage(pymongo_client[f"{database_name}_{request.param}"])
     await made.fill(request.param)
@@ -260,7 +292,9 @@ async def filled(request: pytest.FixtureRequest, pymongo_client: Client, databas
 async def damage(filled: Damage) -> AsyncIterator[Damage]:
     """The same; whatever is done to it is mended afterwards."""
     names = ["log", "heads", "summaries", "annotations"]
-    written = {name: [document async for document in filled.database[name].find({})] for name in names}
+    written = {
+        name: [document async for document in filled.database[name].find({})] for name in names
+    }
     yield filled
     for name, documents in written.items():
         await filled.database[name].delete_many({})
@@ -288,7 +322,9 @@ async def test_what_is_damaged_is_named(damage: Damage) -> None:
                     is_plausible = type(wrong) is type(right) and isinstance(right, int | datetime)
                     for name, read in damage.reads().items():
                         outcome = await damage.outcome(name, read, document)
-                        if outcome == "other" and (where in FOUND_BY | TOLD or is_plausible or "totals" in path):
+                        if outcome == "other" and (
+                            where in FOUND_BY | TOLD or is_plausible or "totals" in path
+                        ):
                             continue
                         if outcome not in ("right", "named"):
                             problems[f"{where}, {str(wrong)[:30]!r}: {name} {outcome}"] = None
@@ -313,7 +349,9 @@ def _flipped(data: bytes) -> bytes:
         (7, ("totals", "messages"), lambda number: number + 1),
     ],
 )
-async def test_the_rest_stays_readable(damage: Damage, number: int, path: Path, change: Callable[[Any], Any]) -> None:
+async def test_the_rest_stays_readable(
+    damage: Damage, number: int, path: Path, change: Callable[[Any], Any]
+) -> None:
     """Every other message by its id, every page that does not hold the damaged one, titles and labels."""
     whole = {str(message.id): message async for message in damage.chat().messages()}
     document = await damage.database["log"].find_one({"totals.entries": number})
@@ -333,7 +371,10 @@ async def test_the_rest_stays_readable(damage: Damage, number: int, path: Path, 
     read: list[BaseMessage] = []
     for ordinal in range(len(whole)):
         try:
-            read += [stored.message for stored in await chat.list_messages(after=ordinal, limit=1, full=True)]
+            read += [
+                stored.message
+                for stored in await chat.list_messages(after=ordinal, limit=1, full=True)
+            ]
         except CorruptDocumentError as error:
             named.append((damage.ids[ordinal], (error.document_id, error.collection)))
     assert {where for _, where in named} == {(document["_id"], "log")}
@@ -409,7 +450,9 @@ async def test_an_entry_that_lost_its_messages_is_damage() -> None:
     async with ConversationStore(database) as store:
         await store.setup()
         for _ in range(3):
-            await store.conversation(user_id="ada", thread_id="t").append([HumanMessage("?"), AIMessage("!")])
+            await store.conversation(user_id="ada", thread_id="t").append(
+                [HumanMessage("?"), AIMessage("!")]
+            )
     await database["log"].update_one({"first": 3}, {"$unset": {"messages": ""}})
     for read in (Conversation.load_history, Conversation.list_messages):
         with pytest.raises(CorruptDocumentError):

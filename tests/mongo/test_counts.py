@@ -24,9 +24,13 @@ from convstore.testing import rag_turn
 
 
 @pytest.fixture
-async def store(client: Client, database_name: str, seconds: list[float]) -> AsyncIterator[ConversationStore]:
+async def store(
+    client: Client, database_name: str, seconds: list[float]
+) -> AsyncIterator[ConversationStore]:
     """A store that is set up, on the counted client."""
-    store = ConversationStore(client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0]))
+    store = ConversationStore(
+        client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0])
+    )
     await store.setup()
     yield store
     await store.close()
@@ -63,14 +67,23 @@ async def test_a_turn_is_two_commands_more(chat: Conversation, commands: Command
     """
     with commands.counted():
         async with await chat.turn("turn", human="And orcas?") as turn:
-            await turn.append(AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call"}]))
+            await turn.append(
+                AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call"}])
+            )
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append(AIMessage("They do."))
     assert commands.names == ["findAndModify", "insert", "insert", "insert", "insert", "update"]
     new = chat.store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     with commands.counted():
         await new.turn("turn", human="And orcas?")
-    assert commands.names == ["find", "findAndModify", "findAndModify", "insert", "insert", "update"]
+    assert commands.names == [
+        "find",
+        "findAndModify",
+        "findAndModify",
+        "insert",
+        "insert",
+        "update",
+    ]
 
 
 async def test_a_repeated_append_is_two_round_trips(chat: Conversation, commands: Commands) -> None:
@@ -87,7 +100,11 @@ async def test_a_history_that_comes_again_is_one_command_more(
 ) -> None:
     """The digests of the end of the log, then the insert if anything is new; cold, the head comes first."""
     turns = [turn.messages async for turn in chat.turns()]
-    history = [message for turn in turns for message in (HumanMessage(turn[0].text), AIMessage(turn[-1].text))]
+    history = [
+        message
+        for turn in turns
+        for message in (HumanMessage(turn[0].text), AIMessage(turn[-1].text))
+    ]
     with commands.counted():
         receipt = await chat.append([*history, HumanMessage("And orcas?")], resent="skip")
     assert (receipt.written, commands.names) == (1, ["find", "insert"])
@@ -96,7 +113,9 @@ async def test_a_history_that_comes_again_is_one_command_more(
     assert commands.names == ["find"]
     other = cold(client, database_name, chat)
     with commands.counted():
-        await other.append([*history, HumanMessage("And orcas?"), HumanMessage("And seals?")], resent="skip")
+        await other.append(
+            [*history, HumanMessage("And orcas?"), HumanMessage("And seals?")], resent="skip"
+        )
     assert commands.names == ["find", "find", "insert", "update"]
 
 
@@ -116,7 +135,9 @@ async def test_a_history_of_two_turns_reads_little_of_a_long_log(
     assert commands.bytes < 30_000
 
 
-async def test_a_warm_load_is_one_command(chat: Conversation, commands: Commands, seconds: list[float]) -> None:
+async def test_a_warm_load_is_one_command(
+    chat: Conversation, commands: Commands, seconds: list[float]
+) -> None:
     """The state and the last entry, as the others are cached; the head too once its id is 10 seconds old."""
     with commands.counted():
         history = await chat.load_history()
@@ -124,7 +145,9 @@ async def test_a_warm_load_is_one_command(chat: Conversation, commands: Commands
     assert history.report.round_trips == 1
     assert history.report.documents == commands.documents == 1 + 1
     seconds[0] += 11
-    await chat.store.find_conversation("none")  # reads what migrations ask for, which is due as well
+    await chat.store.find_conversation(
+        "none"
+    )  # reads what migrations ask for, which is due as well
     for names in (["find", "find"], ["find"]):
         with commands.counted():
             history = await chat.load_history()
@@ -137,12 +160,15 @@ async def test_what_migrations_ask_for_is_read_once_in_10_seconds(
     chat: Conversation, commands: Commands, seconds: list[float]
 ) -> None:
     """By one find for each store, however many conversations and calls it serves; each of them waits for it."""
-    others = [chat.store.conversation(user_id="counted", thread_id=uuid.uuid4().hex) for _ in range(3)]
+    others = [
+        chat.store.conversation(user_id="counted", thread_id=uuid.uuid4().hex) for _ in range(3)
+    ]
     for number in (1, 0):
         seconds[0] += 11 * number
         with commands.counted():
             await asyncio.gather(
-                *(conversation.load_history() for conversation in (chat, chat, *others)), chat.append(HumanMessage("?"))
+                *(conversation.load_history() for conversation in (chat, chat, *others)),
+                chat.append(HumanMessage("?")),
             )
         finds = [sent["find"] for name, sent in commands.sent if name == "find"]
         assert finds.count("convstore_migrations") == number
@@ -245,7 +271,10 @@ async def test_a_load_in_a_long_log_reads_little_whatever_is_known_of_its_start(
         await chat.append([HumanMessage(f"q{number} " * 100), AIMessage(f"a{number} " * 150)])
     other = cold(client, database_name, chat)
     await other.load_history(HistoryPolicy(max_tokens=4_000))
-    for policy, most in ((HistoryPolicy(max_tokens=4_000), 2), (HistoryPolicy(max_tokens=5_000), 80)):
+    for policy, most in (
+        (HistoryPolicy(max_tokens=4_000), 2),
+        (HistoryPolicy(max_tokens=5_000), 80),
+    ):
         with commands.counted():
             history = await other.load_history(policy)
         assert history.report.documents == commands.documents <= most
@@ -257,7 +286,9 @@ async def test_a_load_in_a_long_log_reads_little_whatever_is_known_of_its_start(
         await other.load_history(HistoryPolicy(max_tokens=6_000))
     assert commands.documents <= 80
     with commands.counted():
-        history = await cold(client, database_name, chat).load_history(HistoryPolicy(max_tokens=4_000))
+        history = await cold(client, database_name, chat).load_history(
+            HistoryPolicy(max_tokens=4_000)
+        )
     assert commands.bytes < 2 * history.report.bytes  # what was read and not needed counts, too
 
 
@@ -277,20 +308,28 @@ async def test_a_cold_load_for_a_provider_costs_what_one_for_any_costs(
     await chat.load_history()
     await chat.append(HumanMessage("and now?"))
     costs = []
-    for policy in (HistoryPolicy(), HistoryPolicy(provider="openai"), HistoryPolicy(provider="anthropic")):
+    for policy in (
+        HistoryPolicy(),
+        HistoryPolicy(provider="openai"),
+        HistoryPolicy(provider="anthropic"),
+    ):
         other = cold(client, database_name, chat)
         with commands.counted():
             history = await other.load_history(policy)
         assert history.report.left_out_turns > 0
         assert history.report.round_trips == 2
-        costs.append((commands.names, commands.documents, commands.bytes, history.report.left_out_turns))
+        costs.append(
+            (commands.names, commands.documents, commands.bytes, history.report.left_out_turns)
+        )
         with commands.counted():
             again = await other.load_history()
         assert again.report.round_trips == 1
     assert costs == costs[:1] * 3
 
 
-async def test_a_message_by_id_is_at_most_two_commands(chat: Conversation, commands: Commands) -> None:
+async def test_a_message_by_id_is_at_most_two_commands(
+    chat: Conversation, commands: Commands
+) -> None:
     """The entry, and the chunks of the payload."""
     turn = rag_turn("And orcas?")
     await chat.append(turn)
@@ -316,7 +355,9 @@ async def test_payloads_of_the_turn_in_progress_cost_nothing_where_they_were_app
 
 
 @pytest.mark.slow
-async def test_bytes_of_a_load_do_not_grow_with_tool_results(store: ConversationStore, commands: Commands) -> None:
+async def test_bytes_of_a_load_do_not_grow_with_tool_results(
+    store: ConversationStore, commands: Commands
+) -> None:
     """Results ten times as large change what a load receives by less than 1 %."""
     received = []
     for words in (300, 3_000):
@@ -330,7 +371,9 @@ async def test_bytes_of_a_load_do_not_grow_with_tool_results(store: Conversation
     assert abs(received[1] - received[0]) < received[0] / 100
 
 
-async def test_bytes_of_a_load_do_not_grow_with_the_conversation(store: ConversationStore, commands: Commands) -> None:
+async def test_bytes_of_a_load_do_not_grow_with_the_conversation(
+    store: ConversationStore, commands: Commands
+) -> None:
     """The bytes of a warm load are bounded by the budget."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     policy = HistoryPolicy(max_tokens=2_000)
@@ -343,7 +386,9 @@ async def test_bytes_of_a_load_do_not_grow_with_the_conversation(store: Conversa
     assert max(received[40:]) <= max(received[:40]) * 1.05
 
 
-async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(chat: Conversation, commands: Commands) -> None:
+async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(
+    chat: Conversation, commands: Commands
+) -> None:
     """A page of a 20 MB result costs one chunk."""
     turn = rag_turn("And orcas?")
     turn[2] = turn[2].model_copy(update={"content": uuid.uuid4().hex * 600_000, "artifact": None})
@@ -357,10 +402,14 @@ async def test_reading_a_page_of_a_large_result_reads_only_its_chunks(chat: Conv
 
 
 @pytest.mark.slow
-async def test_a_source_of_a_large_result_is_two_commands(chat: Conversation, commands: Commands) -> None:
+async def test_a_source_of_a_large_result_is_two_commands(
+    chat: Conversation, commands: Commands
+) -> None:
     """Reading a source of a large result takes two commands, and reads only chunks with its text or its fields."""
     turn = rag_turn("And seals?")
-    texts = [uuid.uuid4().hex * size for size in (300_000, 10, 200_000, 10)]  # 9.6 MB, 320 B, 6.4 MB, 320 B
+    texts = [
+        uuid.uuid4().hex * size for size in (300_000, 10, 200_000, 10)
+    ]  # 9.6 MB, 320 B, 6.4 MB, 320 B
     artifact = [{"content": text, "title": f"T{index}"} for index, text in enumerate(texts)]
     turn[2] = turn[2].model_copy(update={"artifact": artifact})
     first, _ = (await chat.append(turn)).source_ids or (0, 0)
@@ -373,9 +422,13 @@ async def test_a_source_of_a_large_result_is_two_commands(chat: Conversation, co
         assert commands.documents <= 1 + chunks
 
 
-async def test_a_page_of_many_sources_is_one_command_for_each_result(chat: Conversation, commands: Commands) -> None:
+async def test_a_page_of_many_sources_is_one_command_for_each_result(
+    chat: Conversation, commands: Commands
+) -> None:
     """A page of many sources takes one command for each tool result, and one more for the entries."""
-    receipts = [await chat.append(rag_turn(f"And {name}?", sources=8)) for name in ("orcas", "seals")]
+    receipts = [
+        await chat.append(rag_turn(f"And {name}?", sources=8)) for name in ("orcas", "seals")
+    ]
     numbers = [number for receipt in receipts for number in receipt.source_ids or ()]
     with commands.counted():
         page = await chat.get_sources(range(numbers[0], numbers[3] + 1), page_tokens=16_000)
@@ -413,7 +466,10 @@ async def test_a_cold_load_passes_over_what_was_rewound(
 
 
 async def test_a_tail_is_read_again_after_an_append_that_failed(
-    chat: Conversation, store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    chat: Conversation,
+    store: ConversationStore,
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The outcome is unknown, so the next append does not use a number that may be taken."""
     log = (await host_of(store).services()).writer._log
@@ -432,7 +488,9 @@ async def test_a_tail_is_read_again_after_an_append_that_failed(
     assert commands.names == ["find", "insert", "update"]
 
 
-async def test_a_load_is_a_look_at_the_head(chat: Conversation, commands: Commands, seconds: list[float]) -> None:
+async def test_a_load_is_a_look_at_the_head(
+    chat: Conversation, commands: Commands, seconds: list[float]
+) -> None:
     """Ten seconds begin anew with each: what is read next costs no look of its own."""
     seconds[0] += 11
     await chat.load_history()
@@ -486,7 +544,9 @@ async def test_system_messages_in_many_entries_are_all_shown(store: Conversation
         await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
     history = await chat.load_history()
     assert history.report.left_out_turns > 0
-    assert [message.id for message in history.messages[:11]] == [f"s{number}" for number in range(11)]
+    assert [message.id for message in history.messages[:11]] == [
+        f"s{number}" for number in range(11)
+    ]
 
 
 @pytest.mark.slow
@@ -511,8 +571,15 @@ async def test_every_command_has_the_concerns_of_the_store(
 
     Without them a primary that is cut off would give a tail that is rolled back, and the log a hole.
     """
-    options = {"w": 1, "journal": False, "readConcernLevel": "local", "readPreference": "secondaryPreferred"}
-    async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[commands], **options) as client:
+    options = {
+        "w": 1,
+        "journal": False,
+        "readConcernLevel": "local",
+        "readPreference": "secondaryPreferred",
+    }
+    async with AsyncMongoClient[dict[str, Any]](
+        server_uri, event_listeners=[commands], **options
+    ) as client:
         store = ConversationStore(client[database_name])
         await store.setup()
         chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
@@ -530,10 +597,15 @@ async def test_every_command_has_the_concerns_of_the_store(
                 assert {"w": "majority", "j": True}.items() <= sent["writeConcern"].items()
         assert {"find", "insert", "update", "delete", "findAndModify"} <= set(commands.names)
         assert store._services
-        assert store._services.writer._log._log.driver_collection.read_preference == ReadPreference.PRIMARY
+        assert (
+            store._services.writer._log._log.driver_collection.read_preference
+            == ReadPreference.PRIMARY
+        )
 
 
-async def test_the_state_of_an_application_costs_no_load_anything(store: ConversationStore, commands: Commands) -> None:
+async def test_the_state_of_an_application_costs_no_load_anything(
+    store: ConversationStore, commands: Commands
+) -> None:
     """Reading the application's state takes two commands, changing it takes three, and a load does not read it."""
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     with commands.counted():
@@ -556,7 +628,9 @@ async def test_payloads_that_are_too_large_for_one_command_go_ahead(
     """No command is larger than is set, so that none comes near what a server takes; the entry goes in the last."""
     monkeypatch.setattr("convstore.mongo.log._COMMAND_BYTES", 1_030_000)
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
-    results = [ToolMessage(secrets.token_hex(10_000), id=f"r{n}", tool_call_id=f"c{n}") for n in range(6)]
+    results = [
+        ToolMessage(secrets.token_hex(10_000), id=f"r{n}", tool_call_id=f"c{n}") for n in range(6)
+    ]
     with commands.counted():
         await chat.append(results)
     inserts = [sent for name, sent in commands.sent if name == "insert"]
@@ -571,7 +645,9 @@ async def test_a_compaction_that_is_not_due_reads_the_state_and_the_last_entry(
 ) -> None:
     """The running totals of a finished log show that there is nothing to do; a compaction can follow each turn."""
     rule = CompactionRule(max_tokens_before_summary=2_000, max_summary_tokens=200)
-    store = ConversationStore(client[database_name], summarizer=HeadTailSummarizer(rule), clock=STANDING)
+    store = ConversationStore(
+        client[database_name], summarizer=HeadTailSummarizer(rule), clock=STANDING
+    )
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     statuses = []
     for number in range(30):

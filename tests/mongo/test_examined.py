@@ -22,7 +22,12 @@ MOST = 40
 
 def test_every_public_call_is_counted() -> None:
     """A call that is added later is added here, too."""
-    public = {name for kind in (Conversation, ConversationStore) for name in vars(kind) if not name.startswith("_")}
+    public = {
+        name
+        for kind in (Conversation, ConversationStore)
+        for name in vars(kind)
+        if not name.startswith("_")
+    }
     tried = {name.partition(", ")[0].removeprefix("store.") for name in CALLS}
     assert public - NOT_TRIED.keys() == tried - {"state"}
 
@@ -37,7 +42,11 @@ async def copied(database: Any, conversation: str) -> int:
         for other in range(OTHERS):
             id_ = f"{other:024x}"
             for document in stored:
-                key = document["_id"].replace(conversation, id_) if collection != HEADS else f"head {other}"
+                key = (
+                    document["_id"].replace(conversation, id_)
+                    if collection != HEADS
+                    else f"head {other}"
+                )
                 changed = {"_id": key, "conversation": id_}
                 if "scope" in document:
                     changed["scope"] = {"user_id": f"user {other}", "thread_id": "t"}
@@ -58,11 +67,15 @@ async def examining_much(database: Any, most: int = MOST) -> AsyncIterator[list[
     finally:
         await database.command("profile", 0, filter="unset")
         for command in await database["system.profile"].find().to_list():
-            found.append(f"{command['docsExamined']} documents, {command['keysExamined']} keys: {command['command']}")
+            found.append(
+                f"{command['docsExamined']} documents, {command['keysExamined']} keys: {command['command']}"
+            )
         await database.drop_collection("system.profile")
 
 
-async def test_no_call_examines_the_documents_of_others(emptied_database: Any, client: Client) -> None:
+async def test_no_call_examines_the_documents_of_others(
+    emptied_database: Any, client: Client
+) -> None:
     """Each command of each call examines at most as many documents and keys as the user has, by the server's count."""
     database = client[emptied_database.name]
     store = summarizing(database)
@@ -80,7 +93,9 @@ async def test_no_call_examines_the_documents_of_others(emptied_database: Any, c
     await store.close()
 
 
-async def test_a_turn_is_read_by_its_range_and_one_look_up(emptied_database: Any, client: Client) -> None:
+async def test_a_turn_is_read_by_its_range_and_one_look_up(
+    emptied_database: Any, client: Client
+) -> None:
     """However many entries stand between a question and the result that comes late."""
     database = client[emptied_database.name]
     store = ConversationStore(database)

@@ -48,14 +48,21 @@ def new_store(database: Any) -> NewStore:
 
 async def applied(database: Any) -> list[str]:
     """Ids of everything that the runner keeps: applied migrations, and a lease if there is one."""
-    return [document["_id"] for document in await database[MIGRATIONS].find({}).sort("_id", 1).to_list(None)]
+    return [
+        document["_id"]
+        for document in await database[MIGRATIONS].find({}).sort("_id", 1).to_list(None)
+    ]
 
 
 async def indexes_of(database: Any, collection: str) -> dict[str, tuple[Any, ...]]:
     """Keys, uniqueness and filter of each index, that of ``_id`` apart."""
     found = await database[collection].index_information()
     return {
-        name: (tuple(tuple(key) for key in index["key"]), index.get("unique", False), filter_of(index))
+        name: (
+            tuple(tuple(key) for key in index["key"]),
+            index.get("unique", False),
+            filter_of(index),
+        )
         for name, index in found.items()
         if name != "_id_"
     }
@@ -76,7 +83,10 @@ async def snapshot(database: Any) -> dict[str, Any]:
     """Collections, their indexes and their documents."""
     names = await database.list_collection_names()
     return {
-        name: (await indexes_of(database, name), await database[name].find({}).sort("_id", 1).to_list(None))
+        name: (
+            await indexes_of(database, name),
+            await database[name].find({}).sort("_id", 1).to_list(None),
+        )
         for name in sorted(names)
     }
 
@@ -84,15 +94,21 @@ async def snapshot(database: Any) -> dict[str, Any]:
 def test_files_are_numbered_without_gaps() -> None:
     """Every migration has a number of its own and one sentence that says what it does."""
     found = discover()
-    assert [migration.name[:4] for migration in found] == [f"{number:04d}" for number in range(1, len(found) + 1)]
+    assert [migration.name[:4] for migration in found] == [
+        f"{number:04d}" for number in range(1, len(found) + 1)
+    ]
     assert [migration.name for migration in found if not migration.summary.endswith(".")] == []
 
 
 async def test_a_fresh_server_has_exactly_the_indexes_of_the_schema(server_database: Any) -> None:
     """Names, keys, uniqueness and filters; nothing more."""
     await ConversationStore(server_database, scope_keys=KEYS).setup()
-    assert sorted(await server_database.list_collection_names()) == sorted([HEADS, MIGRATIONS, *OF_CONVERSATIONS])
-    assert await indexes_of(server_database, LOG) == {index.name: expected(index) for index in indexes_for([])["log"]}
+    assert sorted(await server_database.list_collection_names()) == sorted(
+        [HEADS, MIGRATIONS, *OF_CONVERSATIONS]
+    )
+    assert await indexes_of(server_database, LOG) == {
+        index.name: expected(index) for index in indexes_for([])["log"]
+    }
     assert await indexes_of(server_database, HEADS) == {
         index.name: expected(index) for index in indexes_for(KEYS)["heads"]
     }
@@ -121,7 +137,9 @@ async def test_in_memory_only_plain_indexes_are_made(new_store: NewStore) -> Non
     await ConversationStore(database, scope_keys=KEYS).setup()
     plain = {index.name for index in indexes_for([])["log"] if not index.unique}
     assert set(await indexes_of(database, LOG)) == plain
-    assert set(await indexes_of(database, HEADS)) == {index.name for index in indexes_for(KEYS)["heads"]}
+    assert set(await indexes_of(database, HEADS)) == {
+        index.name for index in indexes_for(KEYS)["heads"]
+    }
 
 
 async def test_every_name_begins_with_the_prefix(
@@ -131,7 +149,9 @@ async def test_every_name_begins_with_the_prefix(
     with caplog.at_level("INFO", "convstore"):
         await new_store(collection_prefix="chat_").setup()
     lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
-    assert lines == [f"migration {step.name} has run on database {database.name}" for step in discover()]
+    assert lines == [
+        f"migration {step.name} has run on database {database.name}" for step in discover()
+    ]
     assert {name[:5] for name in await database.list_collection_names()} == {"chat_"}
     with pytest.raises(NotSetUpError):
         await new_store().list_conversations(everything=True)
@@ -157,7 +177,9 @@ async def test_data_outlives_a_second_run(new_store: NewStore) -> None:
     await store.conversation(user_id="ada", course_id="ml").append(HumanMessage("hi", id="m1"))
     again = new_store()
     await again.setup()
-    assert [m.id async for m in again.conversation(user_id="ada", course_id="ml").messages()] == ["m1"]
+    assert [m.id async for m in again.conversation(user_id="ada", course_id="ml").messages()] == [
+        "m1"
+    ]
 
 
 @pytest.mark.costly
@@ -199,7 +221,9 @@ async def test_the_lease_of_a_dead_runner_ends(new_store: NewStore, database: An
 
 
 @pytest.mark.slow
-async def test_a_live_lease_is_respected(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_live_lease_is_respected(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While another runner works nothing is made; the waiting runner raises after a timeout, and the lease stays."""
     monkeypatch.setattr(migrate, "_WAIT_SECONDS", 0.5)
     until = datetime.now(UTC) + timedelta(seconds=60)
@@ -231,7 +255,9 @@ async def test_a_step_that_failed_is_run_again(
 
 
 @pytest.mark.costly
-async def test_only_what_is_pending_is_run(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_what_is_pending_is_run(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A later version runs its new steps on a database of an earlier one, in order, and keeps the records."""
     await new_store().setup()
     ran: list[str] = []
@@ -251,9 +277,13 @@ async def test_only_what_is_pending_is_run(new_store: NewStore, database: Any, m
 
 
 USES = {
-    "append": lambda store: store.conversation(user_id="a", course_id="b").append(HumanMessage("hi")),
+    "append": lambda store: store.conversation(user_id="a", course_id="b").append(
+        HumanMessage("hi")
+    ),
     "load_history": lambda store: store.conversation(user_id="a", course_id="b").load_history(),
-    "get_tool_messages": lambda store: store.conversation(user_id="a", course_id="b").get_tool_messages(["m"]),
+    "get_tool_messages": lambda store: store.conversation(
+        user_id="a", course_id="b"
+    ).get_tool_messages(["m"]),
     "info": lambda store: store.conversation(user_id="a", course_id="b").info(),
     "update": lambda store: store.conversation(user_id="a", course_id="b").update(title="t"),
     "delete": lambda store: store.conversation(user_id="a", course_id="b").delete(),
@@ -275,7 +305,9 @@ def later_step(up: Callable[[Target], Any]) -> tuple[Migration, ...]:
 
 
 @pytest.mark.slow
-async def test_a_long_step_keeps_its_lease(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_step_keeps_its_lease(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While it works the lease is renewed, so that no other runner begins the same."""
     await new_store().setup()
     ends: list[datetime] = []
@@ -335,7 +367,9 @@ async def test_a_renewal_that_fails_does_not_end_a_step(
         try:
             await failed.wait()
         finally:  # a renewal that was given up by the client may have left one over
-            await server_database.client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+            await server_database.client.admin.command(
+                {"configureFailPoint": "failCommand", "mode": "off"}
+            )
 
     renew = Migrator._renew
 
@@ -376,7 +410,9 @@ async def test_a_step_may_take_longer_than_a_command(
 
 
 @pytest.mark.costly
-async def test_two_runners_do_a_step_once(new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_runners_do_a_step_once(
+    new_store: NewStore, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second one waits until the first is done, and finds nothing left to do."""
     await new_store().setup()
     ran: list[str] = []
@@ -394,7 +430,9 @@ async def test_two_runners_do_a_step_once(new_store: NewStore, database: Any, mo
 
 
 @pytest.mark.costly
-async def test_nothing_is_waited_for_when_nothing_is_to_do(new_store: NewStore, database: Any) -> None:
+async def test_nothing_is_waited_for_when_nothing_is_to_do(
+    new_store: NewStore, database: Any
+) -> None:
     """A process that starts while another one migrates something else's keys does not stand still."""
     await new_store().setup()
     until = datetime.now(UTC) + timedelta(seconds=60)

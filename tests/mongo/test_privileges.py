@@ -38,7 +38,10 @@ RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, kee
 def commands_of_the_guide() -> list[dict[str, Any]]:
     """The commands that the page gives, as mongosh takes them."""
     block = GUIDE.read_text(encoding="utf-8").split("```js\n")[1].split("```")[0]
-    return [json.loads(text) for text in re.findall(r"^db\.runCommand\((\{.*?\})\)$", block, re.MULTILINE | re.DOTALL)]
+    return [
+        json.loads(text)
+        for text in re.findall(r"^db\.runCommand\((\{.*?\})\)$", block, re.MULTILINE | re.DOTALL)
+    ]
 
 
 @contextmanager
@@ -50,14 +53,32 @@ def guarded_server() -> Iterator[str]:
     key = folder / "key"
     key.write_text("c2VjcmV0" * 4, encoding="ascii")
     key.chmod(0o600)
-    command = [str(find_mongod()), "--replSet", "guarded", "--keyFile", str(key), "--dbpath", str(folder)]
-    options = ["--port", str(port), "--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.3"]
+    command = [
+        str(find_mongod()),
+        "--replSet",
+        "guarded",
+        "--keyFile",
+        str(key),
+        "--dbpath",
+        str(folder),
+    ]
+    options = [
+        "--port",
+        str(port),
+        "--bind_ip",
+        "127.0.0.1",
+        "--nounixsocket",
+        "--wiredTigerCacheSizeGB",
+        "0.3",
+    ]
     address = f"127.0.0.1:{port}"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([*command, *options], stdout=log, stderr=log)  # noqa: S603
     try:
         with MongoClient[dict[str, Any]](address, directConnection=True) as client:
-            client.admin.command("replSetInitiate", {"_id": "guarded", "members": [{"_id": 0, "host": address}]})
+            client.admin.command(
+                "replSetInitiate", {"_id": "guarded", "members": [{"_id": 0, "host": address}]}
+            )
             while not client.admin.command("hello")["isWritablePrimary"]:
                 time.sleep(0.05)
             client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
@@ -101,10 +122,14 @@ def database(root: str) -> Iterator[Any]:
 @pytest.fixture
 async def serving(root: str, database: Any) -> AsyncIterator[ConversationStore]:
     """A store of a user who may only serve, on a database that another user has set up."""
-    migrated = await asyncio.to_thread(convstore, "migrate", "--uri", address_of(root, "convstoreMigrate"))
+    migrated = await asyncio.to_thread(
+        convstore, "migrate", "--uri", address_of(root, "convstoreMigrate")
+    )
     assert migrated.exit_code == 0, migrated.stderr
     summarizer = HeadTailSummarizer(RULE)
-    async with await ConversationStore.connect(address_of(root, "application"), summarizer=summarizer) as store:
+    async with await ConversationStore.connect(
+        address_of(root, "application"), summarizer=summarizer
+    ) as store:
         yield store
 
 
@@ -142,10 +167,14 @@ async def test_a_serving_user_can_do_all_that_an_application_does(
     assert not caplog.records
 
 
-async def test_a_serving_user_who_finds_work_for_a_migration_is_told(root: str, database: Any) -> None:
+async def test_a_serving_user_who_finds_work_for_a_migration_is_told(
+    root: str, database: Any
+) -> None:
     """`setup` names `convstore migrate` and the privilege; `ping` says that nothing is set up."""
     async with await ConversationStore.connect(address_of(root, "convstoreServe")) as store:
-        with pytest.raises(MissingPrivilegeError, match=r"convstore migrate.*not authorized on app") as caught:
+        with pytest.raises(
+            MissingPrivilegeError, match=r"convstore migrate.*not authorized on app"
+        ) as caught:
             await store.setup()
         assert isinstance(caught.value.__cause__, MissingPrivilegeError | PyMongoError)
         with pytest.raises(MissingPrivilegeError, match="convstore migrate"):
@@ -157,7 +186,9 @@ async def test_a_user_without_privileges_is_told(root: str, database: Any) -> No
     database.command("createUser", "nobody", pwd=PASSWORD, roles=[])
     try:
         async with await ConversationStore.connect(address_of(root, "nobody")) as store:
-            with pytest.raises(MissingPrivilegeError, match=r'find: "convstore_migrations".*operations\.md'):
+            with pytest.raises(
+                MissingPrivilegeError, match=r'find: "convstore_migrations".*operations\.md'
+            ):
                 await store.ping()
             with pytest.raises(MissingPrivilegeError, match="convstore_migrations"):
                 await store.conversation(user_id="ada", thread_id="t").append(HumanMessage("hi"))
@@ -165,12 +196,21 @@ async def test_a_user_without_privileges_is_told(root: str, database: Any) -> No
         database.command("dropUser", "nobody")
 
 
-async def test_a_checking_user_reads_everything_and_writes_nothing(serving: ConversationStore, root: str) -> None:
+async def test_a_checking_user_reads_everything_and_writes_nothing(
+    serving: ConversationStore, root: str
+) -> None:
     """The doctor and the commands that look end without an error; a repair and an erasure are refused."""
     chat = serving.conversation(user_id="ada", thread_id="t")
     await chat.append(rag_turn("What about seals?"))
     checking = ["--uri", address_of(root, "convstoreCheck")]
-    looks = (["doctor"], ["list"], ["show", "1"], ["search", "seals", "--scope", "user_id=ada"], ["stats"], ["export"])
+    looks = (
+        ["doctor"],
+        ["list"],
+        ["show", "1"],
+        ["search", "seals", "--scope", "user_id=ada"],
+        ["stats"],
+        ["export"],
+    )
     for command in (*looks, ["erase", "--everything"], ["prune", "--older-than", "1d"]):
         result = await asyncio.to_thread(convstore, *command, *checking)
         assert (result.exit_code, "permit" in result.stderr) == (0, False), command
@@ -194,7 +234,8 @@ async def test_an_operator_repairs(serving: ConversationStore, database: Any, ro
 async def test_a_role_has_nothing_to_spare(root: str, database: Any) -> None:
     """A migrating user can neither read annotations nor change a log; a serving one cannot create an index."""
     migrating, serving = (
-        MongoClient[dict[str, Any]](address_of(root, role))["app"] for role in ("convstoreMigrate", "convstoreServe")
+        MongoClient[dict[str, Any]](address_of(root, role))["app"]
+        for role in ("convstoreMigrate", "convstoreServe")
     )
     for work in (
         migrating["annotations"].find_one,

@@ -40,7 +40,9 @@ async def old(database: Any, seconds: list[float]) -> ConversationStore:
     """A process that has used the database; the test moves its clock."""
     store = ConversationStore(database, clock=replace(STANDING, monotonic=lambda: seconds[0]))
     await store.setup()
-    await store.conversation(**CHAT).append([HumanMessage("Why?", id="h1"), AIMessage("So.", id="a1")])
+    await store.conversation(**CHAT).append(
+        [HumanMessage("Why?", id="h1"), AIMessage("So.", id="a1")]
+    )
     return store
 
 
@@ -66,7 +68,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 
 async def migrated(database: Any, *, level: int) -> None:
     """Let a newer version have run a migration, with the level that it asks for."""
-    await database[MIGRATIONS].insert_one({"_id": "9999_later", "applied_at": START, "level": level})
+    await database[MIGRATIONS].insert_one(
+        {"_id": "9999_later", "applied_at": START, "level": level}
+    )
 
 
 CALLS: dict[str, Callable[[ConversationStore], Any]] = {
@@ -150,7 +154,9 @@ async def test_a_stream_ends_in_an_older_process(database: Any, seconds: list[fl
                     seconds[0] += 11
                     before.extend(await everything())
 
-    store = ConversationStore(database, clock=replace(STANDING, monotonic=lambda: seconds[0], sleep=hurry))
+    store = ConversationStore(
+        database, clock=replace(STANDING, monotonic=lambda: seconds[0], sleep=hurry)
+    )
     await store.ping()
     before: list[Any] = []
     with pytest.raises(SchemaVersionError, match="9999_later"):
@@ -197,7 +203,9 @@ async def test_a_step_of_the_phase_after_waits_for_the_end_of_the_deployment(
     assert ran == ["9_before"]
     assert len((await store.conversation(**CHAT).load_history()).messages) == 2
     assert [
-        (migration.name, migration.phase) for migration in await store.migrations() if not migration.is_applied
+        (migration.name, migration.phase)
+        for migration in await store.migrations()
+        if not migration.is_applied
     ] == [("9_after", "after")]
     report = await store.verify(repair=True)
     assert (report.findings, ran) == ((), ["9_before"])
@@ -236,7 +244,12 @@ async def announcement(database: Any, migrating: asyncio.Future[None]) -> Any:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 async def test_a_step_begins_when_older_writers_are_out(
-    database: Any, old: ConversationStore, steps: Any, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+    database: Any,
+    old: ConversationStore,
+    steps: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_killed: bool,
 ) -> None:
     """A step begins when every older process has learnt of it and the appends of older processes have ended.
 
@@ -305,6 +318,6 @@ async def test_a_changed_migration_is_found(database: Any, old: ConversationStor
     assert (recorded["phase"], recorded["checksum"]) == (first.phase, first.checksum)
     await database[MIGRATIONS].update_one({"_id": first.name}, {"$set": {"checksum": "other"}})
     report = await old.verify(repair=True)
-    assert [(finding.kind, finding.document_id, finding.repaired) for finding in report.findings] == [
-        ("migration", first.name, False)
-    ]
+    assert [
+        (finding.kind, finding.document_id, finding.repaired) for finding in report.findings
+    ] == [("migration", first.name, False)]

@@ -26,17 +26,36 @@ TO_ONE: list[tuple[str, dict[str, Any]]] = [
 ]
 TO_ALL: list[tuple[str, dict[str, Any], list[str]]] = [
     ("find", {"find": "log", "filter": {"_id": "a:~"}}, ["find log by _id"]),
-    ("find", {"find": "my_log", "filter": {"conversation": {"$gte": ""}}}, ["find log by conversation"]),
+    (
+        "find",
+        {"find": "my_log", "filter": {"conversation": {"$gte": ""}}},
+        ["find log by conversation"],
+    ),
     ("aggregate", {"aggregate": "log", "pipeline": [{"$group": {}}]}, ["aggregate log by nothing"]),
     (
         "aggregate",
-        {"aggregate": "heads", "pipeline": [{"$lookup": {"from": "log", "pipeline": [{"$match": {"first": 1}}]}}]},
+        {
+            "aggregate": "heads",
+            "pipeline": [{"$lookup": {"from": "log", "pipeline": [{"$match": {"first": 1}}]}}],
+        },
         ["$lookup log"],
     ),
     ("insert", {"insert": "log", "documents": [{"_id": 1}]}, ["insert log by _id"]),
-    ("update", {"update": "log", "updates": [{"q": SOME, "u": {}}]}, ["update log by conversation"]),
-    ("delete", {"delete": "log", "deletes": [{"q": {"_id": 1}, "limit": 1}]}, ["delete log by _id"]),
-    ("findAndModify", {"findAndModify": "log", "query": SOME}, ["findAndModify log by conversation"]),
+    (
+        "update",
+        {"update": "log", "updates": [{"q": SOME, "u": {}}]},
+        ["update log by conversation"],
+    ),
+    (
+        "delete",
+        {"delete": "log", "deletes": [{"q": {"_id": 1}, "limit": 1}]},
+        ["delete log by _id"],
+    ),
+    (
+        "findAndModify",
+        {"findAndModify": "log", "query": SOME},
+        ["findAndModify log by conversation"],
+    ),
 ]
 
 
@@ -57,9 +76,15 @@ def test_each_method_that_asks_all_shards_exists() -> None:
         assert callable(getattr(classes[name], function))
 
 
-async def test_the_listener_sees_the_commands_of_the_store(store: Any, pytestconfig: pytest.Config) -> None:
+async def test_the_listener_sees_the_commands_of_the_store(
+    store: Any, pytestconfig: pytest.Config
+) -> None:
     """A method that asks all shards is found, if it is not on the list."""
-    [listener] = [plugin for plugin in pytestconfig.pluginmanager.get_plugins() if type(plugin).__name__ == "Routing"]
+    [listener] = [
+        plugin
+        for plugin in pytestconfig.pluginmanager.get_plugins()
+        if type(plugin).__name__ == "Routing"
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(BROADCAST, "Statistics.summaries")
         await store.stats(sizes=False)

@@ -64,7 +64,10 @@ def test_a_value_that_is_no_plain_text_is_refused_everywhere(value: Any) -> None
 def test_any_other_text_is_data(value: str) -> None:
     """NUL, dollar signs and dots are data like any other; 512 bytes of UTF-8 are allowed."""
     assert id_problem(value) == ""
-    assert check_scope(KEYS, {"course_id": value, "user_id": "ada"}) == (("user_id", "ada"), ("course_id", value))
+    assert check_scope(KEYS, {"course_id": value, "user_id": "ada"}) == (
+        ("user_id", "ada"),
+        ("course_id", value),
+    )
     assert check_ids(iter([value]), name="ids") == [value]
 
 
@@ -78,7 +81,9 @@ def test_what_passes_is_plain_text_that_bson_can_hold(value: Any) -> None:
     assert (id_problem(value) == "") == fits
 
 
-@each_case("values", [{}, {"user_id": "ada"}, {"user_id": "a", "course_id": "b", "tenant": "c"}, {7: "a"}])
+@each_case(
+    "values", [{}, {"user_id": "ada"}, {"user_id": "a", "course_id": "b", "tenant": "c"}, {7: "a"}]
+)
 def test_a_scope_has_exactly_the_keys_of_the_store(values: dict[str, Any]) -> None:
     """A missing key and an unknown one are refused, so that no query ever runs over more than one scope."""
     with pytest.raises(InvalidScopeError):
@@ -87,7 +92,9 @@ def test_a_scope_has_exactly_the_keys_of_the_store(values: dict[str, Any]) -> No
 
 def test_an_unknown_key_is_named_before_a_missing_one() -> None:
     """The error for ``user`` instead of ``user_id`` has both names."""
-    with pytest.raises(InvalidScopeError, match="'user' is not in this store's scope: user_id, course_id"):
+    with pytest.raises(
+        InvalidScopeError, match="'user' is not in this store's scope: user_id, course_id"
+    ):
         check_scope(KEYS, {"user": "ada", "course_id": "ml"})
 
 

@@ -19,7 +19,15 @@ import pytest
 from command_line import convstore
 from counting import Commands
 from pymongo import AsyncMongoClient, MongoClient
-from refusing_server import Command, RefusingServer, documentdb, forbidding, refusal, without_retries, words_in
+from refusing_server import (
+    Command,
+    RefusingServer,
+    documentdb,
+    forbidding,
+    refusal,
+    without_retries,
+    words_in,
+)
 from server_kinds import swapped_bounds
 
 from convstore.cli.output import screen
@@ -41,7 +49,11 @@ def address(uri: str, name: str) -> str:
 
 def not_supported(report: ServerReport) -> dict[str, tuple[str, int | None]]:
     """Status and code of each construct that is not supported, by name; but for those that MongoDB 5.0 lacks itself."""
-    found = [part for part in report.constructs if part.status != "supported" and "since MongoDB" not in part.reason]
+    found = [
+        part
+        for part in report.constructs
+        if part.status != "supported" and "since MongoDB" not in part.reason
+    ]
     return {construct.name: (construct.status, construct.code) for construct in found}
 
 
@@ -80,7 +92,10 @@ async def test_the_real_server_has_everything(own_database: Any) -> None:
 
 @pytest.mark.slow
 def test_what_documentdb_lacks_is_named(
-    server_uri: str, database_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server_uri: str,
+    database_name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With what replaces it, within 80 columns; as a document for programs, too."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -89,7 +104,9 @@ def test_what_documentdb_lacks_is_named(
     document = json.loads(result.stdout)
     _print(screen(), report_in(document))
     shown = capsys.readouterr().out
-    lacking = {part["name"]: part for part in document["constructs"] if part["status"] != "supported"}
+    lacking = {
+        part["name"]: part for part in document["constructs"] if part["status"] != "supported"
+    }
     assert {name: part["status"] for name, part in lacking.items()} == {
         "zstd compression": "replaced",
         "clustered collections": "replaced",
@@ -119,7 +136,11 @@ def careless(command: Command) -> Mapping[str, Any] | None:
 
 def imitation(command: Command) -> Mapping[str, Any] | None:
     """Give the build information of a server that is not MongoDB's own."""
-    return {"ok": 1.0, "version": "5.0.0", "versionArray": [5, 0, 0, 0]} if "buildInfo" in command else None
+    return (
+        {"ok": 1.0, "version": "5.0.0", "versionArray": [5, 0, 0, 0]}
+        if "buildInfo" in command
+        else None
+    )
 
 
 @pytest.mark.slow
@@ -171,7 +192,11 @@ def imitation(command: Command) -> Mapping[str, Any] | None:
             id="a refusal that the store does not know",
         ),
         pytest.param(
-            (lambda command: refusal(16500, "Request rate is large") if "distinct" in command else None,),
+            (
+                lambda command: (
+                    refusal(16500, "Request rate is large") if "distinct" in command else None
+                ),
+            ),
             "MongoDB",
             {"distinct": ("not_tried", 16500)},
             id="busy",
@@ -188,7 +213,9 @@ def test_lacks_privileges_and_busy_servers_are_told_apart(
     report = report_in(json.loads(result.stdout))
     assert (report.server, not_supported(report)) == (server, found)
     assert result.exit_code == (3 if "missing" in {status for status, _ in found.values()} else 1)
-    reasons = [part.reason for part in report.constructs if (part.status, part.code) == ("not_tried", 13)]
+    reasons = [
+        part.reason for part in report.constructs if (part.status, part.code) == ("not_tried", 13)
+    ]
     assert all(("grant" in reason) is (server == "MongoDB") for reason in reasons)
 
 
@@ -200,7 +227,9 @@ async def test_swapped_bounds_are_found(own_database: Any) -> None:
     assert not_supported(report) == {"exact bounds of descending scans": ("replaced", None)}
 
 
-def test_nothing_is_written_by_a_user_who_cannot_clean_up(server_uri: str, database_name: str) -> None:
+def test_nothing_is_written_by_a_user_who_cannot_clean_up(
+    server_uri: str, database_name: str
+) -> None:
     """Everything is reported as not tried, once, with what to do; retryable writes have an error of their own."""
     uri = address(server_uri, database_name)
     with RefusingServer(uri, forbidding("drop")) as server:
@@ -238,12 +267,15 @@ def test_a_time_limit_ends_the_probe(server_uri: str, probed: Any) -> None:
     number = sum(part["status"] != "not_tried" for part in found)
     assert number <= NAMES.index("indexes for $exists")
     assert "not_tried" not in {part["status"] for part in found[:number]}
-    assert {part["reason"] for part in found[number:]} == {"the time limit of 2 s ended before; allow more (--timeout)"}
+    assert {part["reason"] for part in found[number:]} == {
+        "the time limit of 2 s ended before; allow more (--timeout)"
+    }
     assert (result.exit_code, probed.list_collection_names()) == (1, [])
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--server", "--repair"], ["--server", "--scope", "user_id=ada"], ["--timeout", "5"]]
+    "arguments",
+    [["--server", "--repair"], ["--server", "--scope", "user_id=ada"], ["--timeout", "5"]],
 )
 def test_options_that_exclude_each_other_are_refused(server_uri: str, arguments: list[str]) -> None:
     """Before anything is opened; exit code 2."""
@@ -262,10 +294,18 @@ async def test_a_probe_needs_a_server_and_a_limit(own_database: Any) -> None:
 
 def test_a_clock_that_is_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """From a second on, with the side; a server of another maker is not called by MongoDB's version alone."""
-    for ahead, said in ((0.2, "agree to 0.200 s"), (31.0, "31.0 s ahead"), (-90.0, "90.0 s behind")):
+    for ahead, said in (
+        (0.2, "agree to 0.200 s"),
+        (31.0, "31.0 s ahead"),
+        (-90.0, "90.0 s behind"),
+    ):
         counts = ProbedConstruct(name="counts", status="supported")
         report = ServerReport(
-            server="FerretDB", version="7.0.77", topology="standalone", clock_ahead=ahead, constructs=(counts,)
+            server="FerretDB",
+            version="7.0.77",
+            topology="standalone",
+            clock_ahead=ahead,
+            constructs=(counts,),
         )
         _print(screen(), report)
         shown = " ".join(capsys.readouterr().out.split())
@@ -276,16 +316,22 @@ def test_a_clock_that_is_off_is_named(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.slow
 async def test_two_probes_at_once_notice_each_other(own_database: Any) -> None:
     """At least one says that its result may be wrong; the next one alone finds everything again."""
-    results = await asyncio.gather(probe_server(own_database), probe_server(own_database), return_exceptions=True)
+    results = await asyncio.gather(
+        probe_server(own_database), probe_server(own_database), return_exceptions=True
+    )
     errors = [result for result in results if isinstance(result, BaseException)]
     assert errors
-    assert all(isinstance(error, StoreError) and "one at a time" in str(error) for error in errors), results
+    assert all(
+        isinstance(error, StoreError) and "one at a time" in str(error) for error in errors
+    ), results
     assert not_supported(await probe_server(own_database)) == {}
     assert await own_database.list_collection_names() == []
 
 
 @pytest.mark.slow
-def test_a_probe_whose_collections_another_one_removed_has_no_result(server_uri: str, probed: Any) -> None:
+def test_a_probe_whose_collections_another_one_removed_has_no_result(
+    server_uri: str, probed: Any
+) -> None:
     """The other one may be over already, so that nothing of it is left."""
 
     def remove(command: Command) -> None:
@@ -314,7 +360,9 @@ def test_a_killed_probe_is_cleaned_up_by_the_next(server_uri: str, probed: Any) 
             pids.append(process.pid)
             assert process.wait() == -signal.SIGKILL
         assert [name for name in probed.list_collection_names() if name.startswith(PROBE_PREFIX)]
-        result = convstore("doctor", "--server", "--json", "--uri", address(server_uri, probed.name))
+        result = convstore(
+            "doctor", "--server", "--json", "--uri", address(server_uri, probed.name)
+        )
         assert (result.exit_code, probed.list_collection_names()) == (0, [])
 
 

@@ -23,7 +23,9 @@ from convstore.mongo.driver import Driver, driver_errors
 KEYS = ("team_id", "user_id", "thread_id")
 REFUSALS = {
     "storageEngine": OperationFailure(
-        "Field 'storageEngine' is currently not supported", 303, {"ok": 0.0, "code": 303, "operationTime": 1}
+        "Field 'storageEngine' is currently not supported",
+        303,
+        {"ok": 0.0, "code": 303, "operationTime": 1},
     ),
     "clusteredIndex": OperationFailure(
         "BSON field 'create.clusteredIndex' is an unknown field.", 40415, {"ok": 0.0, "code": 40415}
@@ -66,7 +68,9 @@ async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixt
         for user in range(8)
         for thread in range(8)
     ]
-    for distinct in {tuple(document[key] for key in keys): document for document in documents}.values():
+    for distinct in {
+        tuple(document[key] for key in keys): document for document in documents
+    }.values():
         await store.conversation(**{key: distinct[key] for key in keys}).append(HumanMessage("hi"))
     calls_sub_agents = store.conversation(**{key: scope.get(key, "u1") for key in keys})
     for number in range(9):
@@ -95,7 +99,9 @@ async def test_a_listing_names_scope_keys(own_database: Any, listing: Any) -> No
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("refused", [["storageEngine"], ["clusteredIndex"], ["storageEngine", "clusteredIndex"]])
+@pytest.mark.parametrize(
+    "refused", [["storageEngine"], ["clusteredIndex"], ["storageEngine", "clusteredIndex"]]
+)
 async def test_a_server_that_refuses_an_option_is_set_up_without_it(
     own_database: Any, monkeypatch: pytest.MonkeyPatch, refused: list[str]
 ) -> None:
@@ -121,7 +127,9 @@ async def test_a_server_that_refuses_an_option_is_set_up_without_it(
     )
 
 
-async def test_another_refusal_is_reported(own_database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_refusal_is_reported(
+    own_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Missing rights, for example, which no option has to do with."""
 
     async def forbid(_database: Any, _name: str, **_options: Any) -> Any:
@@ -145,7 +153,9 @@ async def long_collection(client: Client, database_name: str) -> AsyncIterator[C
 async def closed_cursors(client: Client, times: int) -> AsyncIterator[None]:
     """The server says of the next requests for more that it has no such cursor."""
     data = {"failCommands": ["getMore"], "errorCode": 43}
-    await client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data})
+    await client.admin.command(
+        {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data}
+    )
     try:
         yield
     finally:
@@ -158,14 +168,18 @@ async def test_a_read_whose_cursor_is_gone_begins_again(
     """The caller gets all documents, once; if it happens again, the error says what to do."""
     monkeypatch.setattr(collection, "_BATCH", 9)
     async with closed_cursors(client, 1):
-        assert [document["_id"] for document in await long_collection.find({}, order=[("_id", 1)])] == list(range(25))
+        assert [
+            document["_id"] for document in await long_collection.find({}, order=[("_id", 1)])
+        ] == list(range(25))
     async with closed_cursors(client, 2):
         with pytest.raises(StoreError, match="start again from the beginning"):
             await long_collection.find({}, order=[("_id", 1)])
 
 
 @pytest.mark.slow
-async def test_abandoned_commands_end_at_the_server(own_database: Any, client: Client, commands: Commands) -> None:
+async def test_abandoned_commands_end_at_the_server(
+    own_database: Any, client: Client, commands: Commands
+) -> None:
     """Reads and deletions carry the time after which the store gives them up."""
     store = ConversationStore(client[own_database.name])
     await store.setup()
@@ -175,7 +189,10 @@ async def test_abandoned_commands_end_at_the_server(own_database: Any, client: C
         await ConversationStore(client[own_database.name]).conversation(**chat.scope).load_history()
         await store.list_conversations(user_id="ada")
         await chat.delete()
-    limits = {(name, command.get("delete")): command.get("maxTimeMS", 0) for name, command in commands.sent}
+    limits = {
+        (name, command.get("delete")): command.get("maxTimeMS", 0)
+        for name, command in commands.sent
+    }
     assert limits["find", None] == 40_000
     assert 30_000 < limits["delete", "log"] <= 40_000
 
@@ -184,7 +201,9 @@ async def test_abandoned_commands_end_at_the_server(own_database: Any, client: C
 async def test_a_limit_of_the_client_is_kept(server_uri: str, own_database: Any) -> None:
     """If the ``timeoutMS`` of the client is shorter than the store's limit, every command keeps to it."""
     seen = Commands()
-    async with AsyncMongoClient[dict[str, Any]](server_uri, timeoutMS=5_000, event_listeners=[seen]) as client:
+    async with AsyncMongoClient[dict[str, Any]](
+        server_uri, timeoutMS=5_000, event_listeners=[seen]
+    ) as client:
         store = ConversationStore(client[own_database.name])
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="t")
@@ -192,7 +211,9 @@ async def test_a_limit_of_the_client_is_kept(server_uri: str, own_database: Any)
         await chat.load_history()
         await chat.delete()
         await store.close()
-    assert {name for name, command in seen.sent if not 0 < command.get("maxTimeMS", 0) <= 5_000} == set()
+    assert {
+        name for name, command in seen.sent if not 0 < command.get("maxTimeMS", 0) <= 5_000
+    } == set()
 
 
 async def test_a_lock_that_the_driver_lost_is_no_server() -> None:

@@ -31,7 +31,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 def commands_of_the_page() -> list[tuple[str, Any]]:
     """The commands of the page in order, each with its arguments: of a shell, of mongosh's ``sh`` and ``db``."""
     found = list[tuple[str, Any]]()
-    blocks = re.findall(r"^ *```(sh|js)\n(.*?)^ *```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^ *```(sh|js)\n(.*?)^ *```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     for language, block in blocks:
         for line in map(str.strip, block.splitlines()):
             if language == "sh":
@@ -63,9 +65,13 @@ def run(cluster: ShardedCluster, name: str, arguments: list[Any]) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ShardedCluster]:
     """A cluster whose data is on the first shard; skipped where the servers want another protocol of the router."""
-    version = subprocess.run([find_mongod(), "--version"], capture_output=True, text=True, check=True)  # noqa: S603
+    version = subprocess.run(  # noqa: S603
+        [find_mongod(), "--version"], capture_output=True, text=True, check=True
+    )
     if "db version v6.0." not in version.stdout:
-        pytest.skip(f"the router of the tests speaks to shards of MongoDB 6.0, not of {version.stdout.splitlines()[0]}")
+        pytest.skip(
+            f"the router of the tests speaks to shards of MongoDB 6.0, not of {version.stdout.splitlines()[0]}"
+        )
     with data_in_memory(), ShardedCluster() as cluster:
         yield cluster
 
@@ -85,8 +91,12 @@ class Workers:
             while not self.is_over:
                 number = self.answered[thread]
                 await chat.load_history()
-                async with await chat.turn(f"{thread}-{number}", human=f"What of {number}?") as turn:
-                    await turn.append(AIMessage(f"{thread} {number}", id=f"{thread}-{number}-answer"))
+                async with await chat.turn(
+                    f"{thread}-{number}", human=f"What of {number}?"
+                ) as turn:
+                    await turn.append(
+                        AIMessage(f"{thread} {number}", id=f"{thread}-{number}-answer")
+                    )
                 self.answered[thread] = number + 1
 
     async def answer(self, number: int) -> None:
@@ -101,9 +111,13 @@ class Workers:
             for thread, answered in self.answered.items():
                 chat = store.conversation(user_id="worker", thread_id=thread)
                 texts = [str(message.content) async for message in chat.messages()]
-                assert texts == [text for n in range(answered) for text in (f"What of {n}?", f"{thread} {n}")]
+                assert texts == [
+                    text for n in range(answered) for text in (f"What of {n}?", f"{thread} {n}")
+                ]
             assert (await store.verify()).findings == ()
-            assert len((await store.list_conversations(user_id="worker")).conversations) == len(self.answered)
+            assert len((await store.list_conversations(user_id="worker")).conversations) == len(
+                self.answered
+            )
 
 
 @pytest.mark.slow
@@ -114,7 +128,12 @@ async def test_the_page_of_sharding_works_while_turns_run(cluster: ShardedCluste
     by the shards.
     """
     commands = commands_of_the_page()
-    assert {name for name, _ in commands} == {"convstore", "shardCollection", "splitAt", "adminCommand"}
+    assert {name for name, _ in commands} == {
+        "convstore",
+        "shardCollection",
+        "splitAt",
+        "adminCommand",
+    }
     async with await ConversationStore.connect(cluster.uri) as store:
         await store.setup()
     with pytest.raises(OperationFailure, match="couldn't find valid index for shard key"):
@@ -150,7 +169,9 @@ async def test_every_call_works_on_a_sharded_cluster(cluster: ShardedCluster) ->
         if cluster.owners("app.log") != [*SHARDS]:
             await asyncio.to_thread(run, cluster, name, arguments)
     before = cluster.shards[SHARDS[0]].app.log.index_information()
-    again = await asyncio.to_thread(convstore, "migrate", "--sharded", "--json", CONVSTORE_URI=cluster.uri)
+    again = await asyncio.to_thread(
+        convstore, "migrate", "--sharded", "--json", CONVSTORE_URI=cluster.uri
+    )
     assert json.loads(again.stdout)["shard_keys"] == []
     assert cluster.shards[SHARDS[0]].app.log.index_information() == before
     async with AsyncMongoClient[dict[str, Any]](cluster.uri) as client:
@@ -171,16 +192,22 @@ async def test_every_call_works_on_a_sharded_cluster(cluster: ShardedCluster) ->
     assert cluster.refused == []
 
 
-async def test_only_the_command_for_sharding_makes_its_indexes(server_uri: str, own_database: Any) -> None:
+async def test_only_the_command_for_sharding_makes_its_indexes(
+    server_uri: str, own_database: Any
+) -> None:
     """`setup` makes none of them; `migrate --sharded` makes those that are missing, and --dry-run names them."""
     await ConversationStore(own_database).setup()
     uri = server_uri.replace("/?", f"/{own_database.name}?")
     answers = []
     for option in (["--dry-run"], [], []):
-        result = await asyncio.to_thread(convstore, "migrate", "--sharded", "--json", *option, CONVSTORE_URI=uri)
+        result = await asyncio.to_thread(
+            convstore, "migrate", "--sharded", "--json", *option, CONVSTORE_URI=uri
+        )
         answers.append(json.loads(result.stdout)["shard_keys"])
     assert answers == [[*SHARD_KEYS], [*SHARD_KEYS], []]
     for name in OF_CONVERSATIONS:
-        keys = [dict(index["key"]) for index in (await own_database[name].index_information()).values()]
+        keys = [
+            dict(index["key"]) for index in (await own_database[name].index_information()).values()
+        ]
         assert {"conversation": 1, "_id": 1} in keys
     assert (await ConversationStore(own_database).verify()).findings == ()

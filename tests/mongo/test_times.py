@@ -26,7 +26,9 @@ class _Server:
     def __init__(self) -> None:
         self.seconds, self.ahead, self.connections, self.asked = 0.0, 0.0, 1, 0
         self.round_trips: Iterator[float] = iter(())
-        self.clock = ServerClock(self.hello, connections=lambda: self.connections, monotonic=lambda: self.seconds)
+        self.clock = ServerClock(
+            self.hello, connections=lambda: self.connections, monotonic=lambda: self.seconds
+        )
 
     async def hello(self) -> Mapping[str, Any]:
         """Answer after a round trip; the answer is written in its middle."""
@@ -74,14 +76,19 @@ async def test_a_clock_that_cannot_be_measured_is_an_error() -> None:
         await clock.now()
 
 
-async def test_a_server_that_refuses_pipelines_is_found_once_and_recorded(server_uri: str, own_database: Any) -> None:
+async def test_a_server_that_refuses_pipelines_is_found_once_and_recorded(
+    server_uri: str, own_database: Any
+) -> None:
     """`setup()` records what is refused; a process that never calls it uses the replacements from its first call on."""
     with RefusingServer(server_uri, documentdb) as server:
         async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
             database = client[own_database.name]
             await ConversationStore(database).setup()
             record = await database["convstore_migrations"].find_one({"_id": "server"})
-            assert record == {"_id": "server", "refused": ["join by a pipeline", "server time", "size of documents"]}
+            assert record == {
+                "_id": "server",
+                "refused": ["join by a pipeline", "server time", "size of documents"],
+            }
             server.refused.clear()
             store = ConversationStore(database)
             chat = store.conversation(user_id="ada", thread_id="t")
@@ -102,7 +109,10 @@ async def test_a_lost_connection_is_not_a_refusal(server_uri: str, own_database:
     def shut_down(command: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return refusal(91, "The server is shutting down") if "update" in command else None
 
-    for rules, error in (((shut_down, documentdb), StoreUnavailableError), ((forbidding("aggregate"),), None)):
+    for rules, error in (
+        ((shut_down, documentdb), StoreUnavailableError),
+        ((forbidding("aggregate"),), None),
+    ):
         with RefusingServer(server_uri, *rules) as server:
             async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
                 store = ConversationStore(client[own_database.name])
@@ -112,15 +122,22 @@ async def test_a_lost_connection_is_not_a_refusal(server_uri: str, own_database:
     assert await own_database["convstore_migrations"].find_one({"_id": "server"}) is None
 
 
-async def test_a_database_that_was_moved_is_found_out_by_setup(server_uri: str, own_database: Any) -> None:
+async def test_a_database_that_was_moved_is_found_out_by_setup(
+    server_uri: str, own_database: Any
+) -> None:
     """Both ways: onto a server that refuses more than the record says, and with the next migration back."""
     await ConversationStore(own_database).setup()
     records = own_database["convstore_migrations"]
     with RefusingServer(server_uri, documentdb) as server:
         async with AsyncMongoClient[dict[str, Any]](server.uri) as client:
             store = ConversationStore(client[own_database.name])
-            with pytest.raises(StoreError, match=r"field must be a document; if .* moved .* run `convstore migrate`"):
-                await store.conversation(user_id="ada", thread_id="t").turn("q1", human="Do orcas sleep?")
+            with pytest.raises(
+                StoreError,
+                match=r"field must be a document; if .* moved .* run `convstore migrate`",
+            ):
+                await store.conversation(user_id="ada", thread_id="t").turn(
+                    "q1", human="Do orcas sleep?"
+                )
             await store.setup()
     assert SERVER_TIME in (await records.find_one({"_id": "server"}))["refused"]
     await records.delete_one({"_id": discover()[-1].name})
@@ -140,7 +157,10 @@ async def test_a_refused_join_is_remembered(server_uri: str, own_database: Any) 
             other = ConversationStore(client[own_database.name])
             pages = [await other.list_conversations(user_id="ada") for _ in range(2)]
             info = await other.conversation(user_id="ada", thread_id="t").info()
-            assert [listed.message_count for page in pages for listed in page.conversations] == [1, 1]
+            assert [listed.message_count for page in pages for listed in page.conversations] == [
+                1,
+                1,
+            ]
             assert info.message_count == 1
             assert sum(server.refused.values()) == 1
 
@@ -149,13 +169,18 @@ async def test_times_have_a_margin_only_by_the_measured_clock() -> None:
     """2 s for leases and what is asked for else; an injected clock and a server's own have none."""
     server = _Server()
     refused = {SERVER_TIME}
-    measured, injected = Times(None, server.clock, refused), Times(lambda: _EPOCH, server.clock, refused)
+    measured, injected = (
+        Times(None, server.clock, refused),
+        Times(lambda: _EPOCH, server.clock, refused),
+    )
     for margin, options in ((2, {}), (60, {"margin": SWEEP_MARGIN})):
         past = {"$exists": True, "$lte": _EPOCH - timedelta(seconds=margin)}
         assert await measured.is_past("until", **options) == {"until": past}
         assert await injected.is_past("until", **options) == {"until": {"$lte": _EPOCH}}
     later = _EPOCH + timedelta(seconds=30)
-    assert await measured.setting({"x": 1}, field="until", ahead=later - _EPOCH) == {"$set": {"x": 1, "until": later}}
+    assert await measured.setting({"x": 1}, field="until", ahead=later - _EPOCH) == {
+        "$set": {"x": 1, "until": later}
+    }
     refused.clear()
     assert "$expr" in await measured.is_past("until")
     assert server.asked == 1

@@ -51,7 +51,9 @@ async def _update(chat: Conversation, commands: Commands, key: str) -> None:
             pass
 
 
-async def _costs(chat: Conversation, commands: Commands, client: Client, name: str, stem: str) -> dict[str, Cost]:
+async def _costs(
+    chat: Conversation, commands: Commands, client: Client, name: str, stem: str
+) -> dict[str, Cost]:
     first, second = (await chat.variants("q"))[-2:]
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "activate": lambda: chat.activate(first),

@@ -52,7 +52,9 @@ async def chat(database: Any) -> Conversation:
         for number in range(3):
             call = AIMessage("", tool_calls=[{"name": "read", "args": {}, "id": f"call{number}"}])
             result = ToolMessage("line " * 400, tool_call_id=f"call{number}", id=f"t{number}")
-            await chat.append([HumanMessage(f"Why {number}?"), call, result, AIMessage("So.", id=f"a{number}")])
+            await chat.append(
+                [HumanMessage(f"Why {number}?"), call, result, AIMessage("So.", id=f"a{number}")]
+            )
         assert (await chat.compact(force=True)).status == "done"
         await chat.annotate("a1", rating=1)
         await chat.append([HumanMessage("And?"), AIMessage("Then.")])
@@ -75,7 +77,9 @@ def again(database: Any, chat: Conversation) -> Conversation:
 async def renew(database: Any, chat: Conversation, kind: str) -> None:
     """Let a newer version have written the last document of a kind in the conversation."""
     conversation = await id_of(database, chat)
-    key: Any = {"state": f"{conversation}:~", "entry": f"{conversation}:{4:012d}"}.get(kind, {"$exists": True})
+    key: Any = {"state": f"{conversation}:~", "entry": f"{conversation}:{4:012d}"}.get(
+        kind, {"$exists": True}
+    )
     query = {"conversation": conversation, "_id": key}
     found = await database[COLLECTIONS[kind]].find_one_and_delete(query)
     if kind == "segment":  # the version of which is in its key
@@ -85,7 +89,11 @@ async def renew(database: Any, chat: Conversation, kind: str) -> None:
 
 async def id_of(database: Any, chat: Conversation) -> str:
     """The random id of the conversation."""
-    return str((await database["heads"].find_one({"scope.thread_id": chat.scope["thread_id"]}))["conversation"])
+    return str(
+        (await database["heads"].find_one({"scope.thread_id": chat.scope["thread_id"]}))[
+            "conversation"
+        ]
+    )
 
 
 async def stored(database: Any) -> dict[str, Any]:
@@ -96,20 +104,34 @@ async def stored(database: Any) -> dict[str, Any]:
 
 def newer_in(documents: dict[str, Any]) -> list[Any]:
     """Return the documents that a newer version wrote."""
-    return [document for collection in documents.values() for document in collection if document.get("v") == 2]
+    return [
+        document
+        for collection in documents.values()
+        for document in collection
+        if document.get("v") == 2
+    ]
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("kind", ["entry", "head"])
-async def test_a_newer_entry_or_head_stops_its_conversation(database: Any, chat: Conversation, kind: str) -> None:
+async def test_a_newer_entry_or_head_stops_its_conversation(
+    database: Any, chat: Conversation, kind: str
+) -> None:
     """The error says to upgrade, before anything is written; other conversations go on."""
     await renew(database, chat, kind)
     found, late = await stored(database), again(database, chat)
-    for call in (late.load_history, late.list_messages, late.info, lambda: late.append(HumanMessage("More?"))):
+    for call in (
+        late.load_history,
+        late.list_messages,
+        late.info,
+        lambda: late.append(HumanMessage("More?")),
+    ):
         with pytest.raises(SchemaVersionError, match="written by a newer convstore; upgrade"):
             await call()
     del found["heads"]
-    assert {name: value for name, value in (await stored(database)).items() if name in found} == found
+    assert {
+        name: value for name, value in (await stored(database)).items() if name in found
+    } == found
     other = made(database).conversation(user_id="ada", thread_id="other")
     await other.append([HumanMessage("More?"), AIMessage("Less.")])
     assert (await other.load_history()).messages[-1].text == "Less."
@@ -117,7 +139,9 @@ async def test_a_newer_entry_or_head_stops_its_conversation(database: Any, chat:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("kind", ["entry", "head"])
-async def test_a_newer_document_marks_its_row_in_a_listing(database: Any, chat: Conversation, kind: str) -> None:
+async def test_a_newer_document_marks_its_row_in_a_listing(
+    database: Any, chat: Conversation, kind: str
+) -> None:
     """A document of a newer version marks the row of its conversation in a listing, and no other row."""
     await renew(database, chat, kind)
     rows = {
@@ -130,14 +154,18 @@ async def test_a_newer_document_marks_its_row_in_a_listing(database: Any, chat: 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("kind", ["state", "summary", "draft", "segment"])
-async def test_newer_derived_data_is_ignored_and_kept(database: Any, chat: Conversation, kind: str) -> None:
+async def test_newer_derived_data_is_ignored_and_kept(
+    database: Any, chat: Conversation, kind: str
+) -> None:
     """Loads read the log, appends go on, and no compaction, repair or load changes the document."""
     await renew(database, chat, kind)
     found = await stored(database)
     late = again(database, chat)
     if kind == "state":
         assert (await late.load_history()).summary is None
-        with pytest.raises(SchemaVersionError, match="upgrade"):  # its lease would be a field of the state
+        with pytest.raises(
+            SchemaVersionError, match="upgrade"
+        ):  # its lease would be a field of the state
             await late.turn("r1", human="More?")
     else:
         await late.append(HumanMessage("Still?"))
@@ -177,7 +205,9 @@ async def draft_of(chat: Conversation) -> str:
 
 
 @pytest.mark.slow
-async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, chat: Conversation) -> None:
+async def test_a_newer_draft_is_not_shown_replaced_or_removed(
+    database: Any, chat: Conversation
+) -> None:
     """The draft of a newer version is not shown, replaced or removed. The turn continues without a draft."""
     async with await chat.turn("r1", human="More?") as turn:
         await break_off(turn)
@@ -195,7 +225,9 @@ async def test_a_newer_draft_is_not_shown_replaced_or_removed(database: Any, cha
 
 
 @pytest.mark.slow
-async def test_a_newer_state_of_the_application_is_not_read_or_changed(database: Any, chat: Conversation) -> None:
+async def test_a_newer_state_of_the_application_is_not_read_or_changed(
+    database: Any, chat: Conversation
+) -> None:
     """Calls for an application state of a newer version say to upgrade, and do not change it.
 
     Annotations of this version are still read.
@@ -209,7 +241,9 @@ async def test_a_newer_state_of_the_application_is_not_read_or_changed(database:
             await call()
     assert (await stored(database))["annotations"] == before["annotations"]
     assert await late.annotations(["a1"]) == {"a1": {"rating": 1}}
-    assert [finding.kind for finding in (await made(database, clock=LATER).verify()).findings] == ["newer"]
+    assert [finding.kind for finding in (await made(database, clock=LATER).verify()).findings] == [
+        "newer"
+    ]
 
 
 async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Conversation) -> None:
@@ -229,7 +263,9 @@ async def test_newer_annotations_are_not_read_or_changed(database: Any, chat: Co
 
 
 @pytest.mark.slow
-async def test_the_lease_in_a_newer_state_stays_its_holders(database: Any, chat: Conversation) -> None:
+async def test_the_lease_in_a_newer_state_stays_its_holders(
+    database: Any, chat: Conversation
+) -> None:
     """The lease in a state of a newer version is neither taken nor stopped. Its holder continues and releases it."""
     holder = again(database, chat)
     async with await holder.turn("r1", human="More?") as turn:
@@ -250,7 +286,9 @@ async def test_the_lease_in_a_newer_state_stays_its_holders(database: Any, chat:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("kind", COLLECTIONS)
-async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conversation, kind: str) -> None:
+async def test_a_repair_leaves_newer_documents_alone(
+    database: Any, chat: Conversation, kind: str
+) -> None:
     """A repair leaves documents of a newer version as they are and reports those that it could not check."""
     await renew(database, chat, kind)
     before = await stored(database)
@@ -264,7 +302,9 @@ async def test_a_repair_leaves_newer_documents_alone(database: Any, chat: Conver
 @pytest.mark.costly
 @pytest.mark.parametrize("kind", COLLECTIONS)
 @pytest.mark.parametrize("way", sampled(["delete", "erase", "prune"], every=3))
-async def test_a_newer_conversation_can_be_deleted(database: Any, chat: Conversation, kind: str, way: str) -> None:
+async def test_a_newer_conversation_can_be_deleted(
+    database: Any, chat: Conversation, kind: str, way: str
+) -> None:
     """A request to erase does not wait for an upgrade."""
     await renew(database, chat, kind)
     conversation, store = await id_of(database, chat), made(database, clock=LATER)
@@ -279,14 +319,18 @@ async def test_a_newer_conversation_can_be_deleted(database: Any, chat: Conversa
 
 
 @pytest.mark.slow
-async def test_fields_by_rules_of_another_version_are_not_compared(database: Any, chat: Conversation) -> None:
+async def test_fields_by_rules_of_another_version_are_not_compared(
+    database: Any, chat: Conversation
+) -> None:
     """A change of a word of the stub, or of a constant, makes no stored data damaged."""
     key = {"_id": f"{await id_of(database, chat)}:{1:012d}"}
     changed = {"messages.2.stub": "in other words", "totals.view_tokens": 5, "results_at": 3}
     await database["log"].update_one(key, {"$set": changed | {"rules": 7}})
     report = await made(database, clock=LATER).verify()
     assert [
-        (finding.kind, finding.document_id) for finding in report.findings if finding.document_id == key["_id"]
+        (finding.kind, finding.document_id)
+        for finding in report.findings
+        if finding.document_id == key["_id"]
     ] == []
     assert len(await again(database, chat).get_tool_messages(["t0"])) == 1
 
@@ -300,8 +344,12 @@ async def test_a_newer_tombstone_is_swept(database: Any, chat: Conversation, swe
     past = datetime.now(UTC) - timedelta(minutes=1)
     change = {"v": 2, "sweep_at": past, "swept": swept}
     await database["heads"].update_one({"_id": f"deleted:{conversation}"}, {"$set": change})
-    await database["log"].insert_one({"_id": f"{conversation}:{9:012d}", "conversation": conversation, "v": 2})
+    await database["log"].insert_one(
+        {"_id": f"{conversation}:{9:012d}", "conversation": conversation, "v": 2}
+    )
     await made(database).erase(user_id="nobody")
     await made(database).prune(older_than=timedelta(days=3_000))
     assert await database["log"].count_documents({"conversation": conversation}) == 0
-    assert await database["heads"].count_documents({"_id": f"deleted:{conversation}"}) == (not swept)
+    assert await database["heads"].count_documents({"_id": f"deleted:{conversation}"}) == (
+        not swept
+    )

@@ -69,7 +69,10 @@ def text_of(name: str, size: int) -> str:
 def case_of(number: int, sizes: Sizes) -> Case:
     """Return a result with parts of these sizes; each text has words of its own."""
     texts = [text_of(f"mysource{number}x{n}", sizes.source) for n in range(sizes.sources)]
-    items = [{"title": f"T{number} {n}", "url": f"https://a/{n}", "content": text} for n, text in enumerate(texts)]
+    items = [
+        {"title": f"T{number} {n}", "url": f"https://a/{n}", "content": text}
+        for n, text in enumerate(texts)
+    ]
     labels = [{"title": item["title"], "url": item["url"]} for item in items]
     scored = [{**item, "score": 0.5, "author": "A"} for item in items]
     forms: dict[str, Any] = {
@@ -79,8 +82,14 @@ def case_of(number: int, sizes: Sizes) -> Case:
         "scored": scored,
         "wrapped": {"results": items},
         "pairs": list(zip(texts, labels, strict=True)),
-        "documents": [Document(text, metadata=label) for text, label in zip(texts, labels, strict=True)],
-        "columns": {"ids": [item["url"] for item in items], "documents": texts, "metadatas": labels},
+        "documents": [
+            Document(text, metadata=label) for text, label in zip(texts, labels, strict=True)
+        ],
+        "columns": {
+            "ids": [item["url"] for item in items],
+            "documents": texts,
+            "metadatas": labels,
+        },
         "content": {},
     }
     artifact = forms[sizes.shape]
@@ -113,7 +122,12 @@ async def passages_in(chat: Conversation, page_tokens: int, **asked: Any) -> dic
     cursor: str | None = ""
     cursors = set[str | None]()
     while cursor is not None:
-        call = {"type": "tool_call", "id": "c", "name": tool.name, "args": {**asked, "cursor": cursor}}
+        call = {
+            "type": "tool_call",
+            "id": "c",
+            "name": tool.name,
+            "args": {**asked, "cursor": cursor},
+        }
         page = await tool.ainvoke(call)
         position = 0
         while header := HEADER.match(page.content, position):
@@ -129,7 +143,10 @@ async def passages_in(chat: Conversation, page_tokens: int, **asked: Any) -> dic
 
 async def check(chat: Conversation, cases: Sequence[Case]) -> None:
     """Read results by their ids, their numbers and their words, on large pages and on small ones."""
-    ids, texts = [str(case.message.id) for case in cases], [text for case in cases for text in case.sources]
+    ids, texts = (
+        [str(case.message.id) for case in cases],
+        [text for case in cases for text in case.sources],
+    )
     parts = [text for case in cases for text in case.parts.values()]
     records = await chat.get_tool_messages(ids)
     assert [(record.content, record.artifact) for record in records] == [
@@ -146,7 +163,9 @@ async def check(chat: Conversation, cases: Sequence[Case]) -> None:
     numbers = [source.source_id for source in sources]
     for page_tokens in (16_000, 1_500) if numbers else ():
         named = await passages_in(chat, page_tokens, source_ids=numbers)
-        assert [text for text, read in zip(texts, named.values(), strict=True) if text not in read] == []
+        assert [
+            text for text, read in zip(texts, named.values(), strict=True) if text not in read
+        ] == []
     for word in WORDS:
         found = await passages_in(chat, 16_000, tool_message_ids=ids, find=word)
         assert sum(word in text for text in whole.values()) == len(found), word
@@ -161,12 +180,19 @@ async def check_all(store: ConversationStore, sizes: Iterable[Sizes], *, at_once
         cases, messages = each[first : first + at_once], list[Any]()
         for case in cases:
             call = {"name": "search", "args": {}, "id": case.message.tool_call_id}
-            messages += [HumanMessage("q"), AIMessage("", tool_calls=[call]), case.message, AIMessage("a")]
+            messages += [
+                HumanMessage("q"),
+                AIMessage("", tool_calls=[call]),
+                case.message,
+                AIMessage("a"),
+            ]
         await chat.append(messages)
         try:
             await check(chat, cases)
         except FAILURES:
-            wrong += [(case.sizes, problem) for case in cases if (problem := await problem_of(chat, case))]
+            wrong += [
+                (case.sizes, problem) for case in cases if (problem := await problem_of(chat, case))
+            ]
             if not wrong:
                 raise
     assert not wrong, (len(wrong), wrong[:9])
@@ -181,7 +207,9 @@ async def problem_of(chat: Conversation, case: Case) -> str:
     return ""
 
 
-def combinations(shape: str, around: Sequence[int], fields: Sequence[int], *, pairs: bool = False) -> Iterator[Sizes]:
+def combinations(
+    shape: str, around: Sequence[int], fields: Sequence[int], *, pairs: bool = False
+) -> Iterator[Sizes]:
     """Yield combinations of the sizes of parts, around the sizes at which they move.
 
     These are all combinations of content, artifact, sources and their number, each with one of the sizes of the other
@@ -190,7 +218,9 @@ def combinations(shape: str, around: Sequence[int], fields: Sequence[int], *, pa
     sizes, content = (SMALL, *around), (0, SMALL, *around)
     artifact = (SMALL,) if shape in FITTING else sizes
     source = content if shape in SOURCES else (0,)
-    counts = {"columns": (1, 9), "none": (0,), "note": (0,)}.get(shape, (1, 3))  # nine copies move, one does not
+    counts = {"columns": (1, 9), "none": (0,), "note": (0,)}.get(
+        shape, (1, 3)
+    )  # nine copies move, one does not
     for c, a, s, n in product(*map(range, map(len, (content, artifact, source, counts)))):
         chosen = fields if shape not in SOURCES else [fields[(c + a + s + n) % len(fields)]]
         is_pair = a == (c + s) % len(artifact) and n == (c // 2 + s) % len(counts)
@@ -228,7 +258,9 @@ async def test_a_result_is_read_back_whole_at_every_size(
     elif change == "small chunks":
         monkeypatch.setattr(batch, "cut", partial(cut, size=700))
         around, fields = [700, 1_400], [0]
-    elif change == "large payloads":  # an item of a megabyte is copied, a larger payload is not compared
+    elif (
+        change == "large payloads"
+    ):  # an item of a megabyte is copied, a larger payload is not compared
         monkeypatch.setattr(places, "_MAX_IN_PLACE", 1_500)
         monkeypatch.setattr(passages, "_MAX_COMPARED", 2_000)
         around, fields = [1_501, 2_001], [0]

@@ -34,7 +34,12 @@ async def pages_of(chat: Conversation, page_tokens: int, **asked: Any) -> list[T
     pages: list[ToolMessage] = []
     cursor: str | None = ""
     while cursor is not None:
-        call = {"type": "tool_call", "id": "c", "name": tool.name, "args": {**asked, "cursor": cursor}}
+        call = {
+            "type": "tool_call",
+            "id": "c",
+            "name": tool.name,
+            "args": {**asked, "cursor": cursor},
+        }
         pages.append(await tool.ainvoke(call))
         assert pages[-1].artifact.next_cursor != cursor
         cursor = pages[-1].artifact.next_cursor
@@ -55,10 +60,17 @@ def result(artifact: Any, content: str = "see artifact") -> ToolMessage:
 @pytest.mark.costly
 @pytest.mark.parametrize("key", ["sources", "results", "documents", "data"])
 @pytest.mark.parametrize("text", [PASSAGE, "short"])
-async def test_the_rest_of_an_artifact_with_sources_is_read_back(chat: Conversation, key: str, text: str) -> None:
+async def test_the_rest_of_an_artifact_with_sources_is_read_back(
+    chat: Conversation, key: str, text: str
+) -> None:
     """Reading a result shows all values of its artifact and all fields of its sources, and each source's text once."""
-    items = [{"file_id": f"f{n}", "content": f"{n} {text}", "raw_html": f"<RAW-{n}>" + "h" * 900} for n in (1, 2, 3)]
-    await chat.append(result({key: items, "answer": "THE ONLY ANSWER", "debug": {"x": "DEBUG ONLY"}}))
+    items = [
+        {"file_id": f"f{n}", "content": f"{n} {text}", "raw_html": f"<RAW-{n}>" + "h" * 900}
+        for n in (1, 2, 3)
+    ]
+    await chat.append(
+        result({key: items, "answer": "THE ONLY ANSWER", "debug": {"x": "DEBUG ONLY"}})
+    )
     read = await text_of(chat, "r")
     for value in ("THE ONLY ANSWER", "DEBUG ONLY", "<RAW-1>", "<RAW-2>", "<RAW-3>", '"f2"'):
         assert value in read
@@ -67,7 +79,9 @@ async def test_the_rest_of_an_artifact_with_sources_is_read_back(chat: Conversat
 
 async def test_the_rest_of_a_small_result_is_read_back(chat: Conversation) -> None:
     """A result that has no stub, as that would be longer."""
-    await chat.append(result({"results": [{"title": "T", "content": "x", "raw": "RAW"}], "answer": "ANSWER"}))
+    await chat.append(
+        result({"results": [{"title": "T", "content": "x", "raw": "RAW"}], "answer": "ANSWER"})
+    )
     read = await text_of(chat, "r")
     assert "RAW" in read
     assert "ANSWER" in read
@@ -82,9 +96,13 @@ async def test_the_rest_of_a_small_result_is_read_back(chat: Conversation) -> No
         {"rows": [{"title": "T", "content": "ONLY HERE"}] * 2},
     ],
 )
-async def test_an_artifact_is_read_back_when_the_content_has_sources(chat: Conversation, artifact: Any) -> None:
+async def test_an_artifact_is_read_back_when_the_content_has_sources(
+    chat: Conversation, artifact: Any
+) -> None:
     """Sources are found in the content, and the artifact is no less readable for it."""
-    content = json.dumps({"results": [{"title": f"T{n}", "content": f"{n} {PASSAGE}"} for n in (1, 2)]})
+    content = json.dumps(
+        {"results": [{"title": f"T{n}", "content": f"{n} {PASSAGE}"} for n in (1, 2)]}
+    )
     await chat.append(result(artifact, content))
     read = await text_of(chat, "r")
     assert "ONLY HERE" in read
@@ -92,17 +110,25 @@ async def test_an_artifact_is_read_back_when_the_content_has_sources(chat: Conve
 
 
 @pytest.mark.parametrize("part", ["a", "b"])
-async def test_a_large_part_of_an_artifact_without_a_stub_is_read_back(chat: Conversation, part: str) -> None:
+async def test_a_large_part_of_an_artifact_without_a_stub_is_read_back(
+    chat: Conversation, part: str
+) -> None:
     """A large value of an artifact is stored outside the entry and is read back whole."""
-    await chat.append(result({"a": "ALL OF A " * 3_000, "b": ["ALL OF B " * 3_000], "c": 1}, content="ok"))
+    await chat.append(
+        result({"a": "ALL OF A " * 3_000, "b": ["ALL OF B " * 3_000], "c": 1}, content="ok")
+    )
     read = await text_of(chat, "r")
     assert read.count(f"ALL OF {part.upper()} ") == 3_000
     assert '"c"' in read or "c, characters" in read
 
 
 @pytest.mark.parametrize("text", [PASSAGE, "short"])
-@pytest.mark.parametrize("wrap", [list, lambda items: {"results": items}, lambda items: {"documents": items}])
-async def test_nothing_is_offered_where_there_is_no_more(chat: Conversation, text: str, wrap: Any) -> None:
+@pytest.mark.parametrize(
+    "wrap", [list, lambda items: {"results": items}, lambda items: {"documents": items}]
+)
+async def test_nothing_is_offered_where_there_is_no_more(
+    chat: Conversation, text: str, wrap: Any
+) -> None:
     """Sources that say title, address and text are read on one page, which says that it is the last."""
     items = [{"title": f"T{n}", "url": f"https://a/{n}", "content": f"{n} {text}"} for n in (1, 2)]
     await chat.append(result(wrap(items)))
@@ -113,7 +139,9 @@ async def test_nothing_is_offered_where_there_is_no_more(chat: Conversation, tex
 async def test_what_most_readers_do_not_need_comes_last(chat: Conversation) -> None:
     """The sources of all results come before the rest of any, which begins a page of its own."""
     for name in ("one", "two"):
-        document = Document(page_content=f"{name} {PASSAGE}", id=f"doc-{name}", metadata={"score": 0.5})
+        document = Document(
+            page_content=f"{name} {PASSAGE}", id=f"doc-{name}", metadata={"score": 0.5}
+        )
         await chat.append(ToolMessage("found", id=name, tool_call_id="c", artifact=[document]))
     first, rest = await pages_of(chat, 4_000, tool_message_ids=["one", "two"])
     assert [source.source_id for source in first.artifact.sources] == [1, 2]
@@ -130,7 +158,9 @@ async def test_what_most_readers_do_not_need_comes_last(chat: Conversation) -> N
 @pytest.mark.costly
 @pytest.mark.parametrize("page_tokens", [100, 4_000])
 @pytest.mark.parametrize("script", SCRIPTS)
-async def test_a_page_takes_no_more_tokens_than_it_may(chat: Conversation, script: str, page_tokens: int) -> None:
+async def test_a_page_takes_no_more_tokens_than_it_may(
+    chat: Conversation, script: str, page_tokens: int
+) -> None:
     """By the store's own counter, header and all; and every character is on one page."""
     text = SCRIPTS[script] * (20 if page_tokens == 100 else 1_500)
     await chat.append(result([(text, {"title": SCRIPTS[script] * 4})]))
@@ -152,12 +182,21 @@ async def test_every_match_in_every_script_is_on_some_page(chat: Conversation, s
     assert sum(page.text.rpartition("\n")[0].count(find) for page in pages) == text.count(find)
 
 
-async def test_a_match_across_two_reads_is_found(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_match_across_two_reads_is_found(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A large result is searched in parts; a match may begin in one of them and end in the next."""
     monkeypatch.setattr(pager, "_READ_AT_ONCE", 100)
     await chat.append(result([("." * 95 + "orca whales" + "." * 500, {})]))
     pages = await pages_of(chat, 300, source_ids=[1], find="orca whales")
-    assert sum(source.content.count("orca whales") for page in pages for source in page.artifact.sources) == 1
+    assert (
+        sum(
+            source.content.count("orca whales")
+            for page in pages
+            for source in page.artifact.sources
+        )
+        == 1
+    )
 
 
 async def test_pages_of_sources_take_no_more_tokens_than_they_may(chat: Conversation) -> None:
@@ -180,7 +219,10 @@ async def test_lines_of_the_tool_take_no_more_tokens_than_a_page(chat: Conversat
     for number in range(20):
         call = {"name": "搜索" * 20, "args": {"query": "鲸鱼" * 60}, "id": f"调用{number}" * 9}
         await chat.append(
-            [AIMessage("", tool_calls=[call]), ToolMessage("无", id=f"结果{number}" * 9, tool_call_id=call["id"])]
+            [
+                AIMessage("", tool_calls=[call]),
+                ToolMessage("无", id=f"结果{number}" * 9, tool_call_id=call["id"]),
+            ]
         )
     tool = chat.retrieve_previous_sources_tool(page_tokens=100)
     asked: list[dict[str, Any]] = [
@@ -197,17 +239,24 @@ async def test_lines_of_the_tool_take_no_more_tokens_than_a_page(chat: Conversat
 def test_as_much_of_a_text_fits_as_there_is_room_for(text: str, room: int) -> None:
     """The longest beginning whose weight is not above the room."""
     end = fitting(text, room)
-    assert end == max([length for length in range(len(text) + 1) if weight(text[:length]) <= room], default=0)
+    assert end == max(
+        [length for length in range(len(text) + 1) if weight(text[:length]) <= room], default=0
+    )
 
 
 async def test_what_is_said_of_the_sources_on_a_page_is_bounded(chat: Conversation) -> None:
     """For a program and in the artifact of the tool; what is left out is named, and the record has it."""
     large = "h" * 30_000
-    items = [{"title": f"T{n}", "content": PASSAGE, "score": n, "raw_content": large} for n in range(10)]
+    items = [
+        {"title": f"T{n}", "content": PASSAGE, "score": n, "raw_content": large} for n in range(10)
+    ]
     await chat.append(result(items))
     tool = chat.retrieve_previous_sources_tool(page_tokens=1_000)
     call = {"type": "tool_call", "id": "c", "name": tool.name, "args": {"source_ids": "1-10"}}
-    for page in (await chat.get_sources(range(1, 11), page_tokens=1_000), (await tool.ainvoke(call)).artifact):
+    for page in (
+        await chat.get_sources(range(1, 11), page_tokens=1_000),
+        (await tool.ainvoke(call)).artifact,
+    ):
         assert isinstance(page, SourcePage)
         assert len(page.model_dump_json()) < 4_000 + 4_000 + 400 * len(page.sources)
         for number, source in enumerate(page.sources):
@@ -221,7 +270,9 @@ async def test_what_is_said_of_the_sources_on_a_page_is_bounded(chat: Conversati
 
 async def test_what_there_is_room_for_is_whole(chat: Conversation) -> None:
     """A page of ordinary sources has all of their metadata, without a mark."""
-    said = [{"title": f"T{n}", "author": "A", "published": "2026-01-05", "rank": n} for n in range(8)]
+    said = [
+        {"title": f"T{n}", "author": "A", "published": "2026-01-05", "rank": n} for n in range(8)
+    ]
     await chat.append(result([(PASSAGE, metadata) for metadata in said]))
     page = await chat.get_sources(range(1, 9))
     assert [{"title": source.title, **source.metadata} for source in page.sources] == said
@@ -244,7 +295,9 @@ async def test_what_is_too_much_to_show_is_not_read(
     assert list(page.sources[0].metadata) == ["convstore"]
     assert len(page.model_dump_json()) < 1_000
     assert commands.documents <= 2
-    assert [source.metadata.get("score") for source in (await chat.get_sources([1, 2])).sources] == [None, 1]
+    assert [
+        source.metadata.get("score") for source in (await chat.get_sources([1, 2])).sources
+    ] == [None, 1]
     with commands.counted():
         text = await chat.retrieve_previous_sources_tool().ainvoke({"cursor": "m1.x0@1500000"})
     assert raw[1_500_000:1_510_000] in text
@@ -278,15 +331,21 @@ async def test_a_listing_reads_what_it_lists(counted: Conversation, commands: Co
     for listing in listings:
         with commands.counted():
             assert len(await listing) == 20
-        assert commands.documents <= 5  # the tail, two or three entries, and an annotation if there were one
+        assert (
+            commands.documents <= 5
+        )  # the tail, two or three entries, and an annotation if there were one
     for newest_first in (True, False):
         with commands.counted():
-            assert len([turn async for turn in counted.turns(newest_first=newest_first, limit=2)]) == 2
+            assert (
+                len([turn async for turn in counted.turns(newest_first=newest_first, limit=2)]) == 2
+            )
         assert commands.documents <= 4
 
 
 @pytest.mark.slow
-async def test_a_listing_of_uneven_entries_takes_few_round_trips(counted: Conversation, commands: Commands) -> None:
+async def test_a_listing_of_uneven_entries_takes_few_round_trips(
+    counted: Conversation, commands: Commands
+) -> None:
     """If the newest entries hold less than the average, each read is twice as large as the one before."""
     await counted.append([AIMessage(f"{number}") for number in range(2_000)])
     for number in range(100):
@@ -306,23 +365,35 @@ async def test_a_listing_in_full_reads_large_results_of_successive_appends_at_on
     Results that are not next to each other take one command each.
     """
     for number in range(12):
-        large = ToolMessage(f"{number} " * 20_000, id=f"r{number}", tool_call_id=f"c{number}", name="run")
+        large = ToolMessage(
+            f"{number} " * 20_000, id=f"r{number}", tool_call_id=f"c{number}", name="run"
+        )
         call = AIMessage("", tool_calls=[{"name": "run", "args": {}, "id": f"c{number}"}])
         await counted.append([HumanMessage(f"q{number}"), call, large])
     with commands.counted():
         page = await counted.list_messages(limit=36, full=True)
         records = await counted.get_tool_messages([f"r{number}" for number in (0, 1, 11)])
-    assert [stored.message.text for stored in page[2::3]] == [f"{number} " * 20_000 for number in range(12)]
+    assert [stored.message.text for stored in page[2::3]] == [
+        f"{number} " * 20_000 for number in range(12)
+    ]
     assert [record.content[:3] for record in records] == ["0 0", "1 1", "11 "]
-    finds = [command for name, command in commands.sent if name == "find" and "data" in command.get("projection", ())]
+    finds = [
+        command
+        for name, command in commands.sent
+        if name == "find" and "data" in command.get("projection", ())
+    ]
     assert [len(find["filter"]["_id"].get("$in", "1")) for find in finds] == [12, 1, 1, 1]
 
 
-async def test_naming_what_can_be_read_reads_no_bodies(counted: Conversation, commands: Commands) -> None:
+async def test_naming_what_can_be_read_reads_no_bodies(
+    counted: Conversation, commands: Commands
+) -> None:
     """Listing and suggesting ids reads names only, however large the messages are."""
     for batch in range(10):
         large = [AIMessage("x" * 9_000) for _ in range(50)]
-        await counted.append([*large, ToolMessage("y", id=f"r{batch}", tool_call_id="0", name="run")])
+        await counted.append(
+            [*large, ToolMessage("y", id=f"r{batch}", tool_call_id="0", name="run")]
+        )
     tool = counted.retrieve_previous_sources_tool()
     for arguments in ({}, {"tool_message_ids": ["unknown"]}):
         with commands.counted():

@@ -69,7 +69,16 @@ async def _pages(store: ConversationStore, chat: Conversation) -> list[Any]:
     records = await chat.get_tool_messages([str(each.message.id) for each in stored])
     hits = await chat.search("cut")
     listing = await store.list_conversations(**chat.scope)
-    values: list[BaseModel] = [*stored, update, *turns, *found, *records, *hits, listing, await chat.info()]
+    values: list[BaseModel] = [
+        *stored,
+        update,
+        *turns,
+        *found,
+        *records,
+        *hits,
+        listing,
+        await chat.info(),
+    ]
     return [_page(value) for value in [*values, await chat.state.get()]]
 
 
@@ -89,16 +98,24 @@ async def _check_views(chat: Conversation, providers: Sequence[str | None] = PRO
 
 _CALL: Any = {"name": "look", "args": {}, "id": "c1"}
 _THOUGHT = {"type": "thinking", "thinking": HALF, "signature": "c2ln"}
-_DOCUMENT = Document(f"{HALF} words of a page. " * 9, metadata={"title": HALF, "_id": ObjectId(), "raw": b"\xff"})
+_DOCUMENT = Document(
+    f"{HALF} words of a page. " * 9, metadata={"title": HALF, "_id": ObjectId(), "raw": b"\xff"}
+)
 _LOG: list[BaseMessage] = [
     SystemMessage(HALF),
     HumanMessage(HALF, name=HALF, additional_kwargs={HALF: HALF}),
-    AIMessage([_THOUGHT, {"type": "text", "text": HALF}], tool_calls=[{**_CALL, "args": {HALF: HALF}}]),
+    AIMessage(
+        [_THOUGHT, {"type": "text", "text": HALF}], tool_calls=[{**_CALL, "args": {HALF: HALF}}]
+    ),
     ToolMessage(HALF, tool_call_id="c1", artifact=[_DOCUMENT]),
 ]
 _LOGS: list[list[BaseMessage]] = [
     [HumanMessage([{"type": "text", "text": HALF}]), AIMessage(HALF)],
-    [HumanMessage(HALF * 9_000), AIMessage("", tool_calls=[_CALL]), ToolMessage(HALF * 9_000, tool_call_id="c1")],
+    [
+        HumanMessage(HALF * 9_000),
+        AIMessage("", tool_calls=[_CALL]),
+        ToolMessage(HALF * 9_000, tool_call_id="c1"),
+    ],
     [HumanMessage("q"), AIMessage("", tool_calls=[{**_CALL, "name": HALF}]), HumanMessage("And?")],
 ]
 
@@ -134,12 +151,20 @@ async def test_half_an_emoji_in_any_message_reaches_every_reader(store: Conversa
 
 async def test_a_client_sends_back_what_it_was_shown(store: ConversationStore) -> None:
     """A question with U+FFFD in place of a half is the stored one, in a history that a client sends again."""
-    questions: list[Any] = [HALF, [{"type": "text", "text": HALF * 9_000}], [{"type": "note", "n": HALF}]]
+    questions: list[Any] = [
+        HALF,
+        [{"type": "text", "text": HALF * 9_000}],
+        [{"type": "note", "n": HALF}],
+    ]
     for number, question in enumerate(questions):
         chat = store.conversation(user_id="ada", thread_id=str(number))
         await chat.append([HumanMessage(question), AIMessage("ok")])
         shown = [stored.message.content for stored in (await chat.list_messages(after=0, limit=1))]
-        sent = [{"role": "user", "content": sendable(shown[0])}, AIMessage("ok"), HumanMessage("And?")]
+        sent = [
+            {"role": "user", "content": sendable(shown[0])},
+            AIMessage("ok"),
+            HumanMessage("And?"),
+        ]
         assert (await chat.append(sent, resent="skip", accept="human")).written == 1
 
 
@@ -147,13 +172,20 @@ async def test_what_was_shown_comes_back_under_its_id(store: ConversationStore) 
     """It is the stored message, so a retry writes nothing; any other text is still a conflict."""
     chat = store.conversation(user_id="ada", thread_id="t")
     deep = AIMessage("", tool_calls=[{**_CALL, "args": _nested(260)}])
-    log = [HumanMessage(HALF * 900), deep, ToolMessage(HALF, tool_call_id="c1"), HumanMessage(HALF, id="last")]
+    log = [
+        HumanMessage(HALF * 900),
+        deep,
+        ToolMessage(HALF, tool_call_id="c1"),
+        HumanMessage(HALF, id="last"),
+    ]
     await chat.append(log)
     shown = [sendable_message(message) for message in log]
     assert shown[1].invalid_tool_calls
     assert (await chat.append([*shown, AIMessage("ok", id="a")])).written == 1
     assert not (
-        await chat.append_turn("last", human=str(shown[-1].content), messages=[AIMessage("ok", id="a")])
+        await chat.append_turn(
+            "last", human=str(shown[-1].content), messages=[AIMessage("ok", id="a")]
+        )
     ).written
     sent = [message.model_copy(update={"id": None}) for message in shown]
     sent += [AIMessage("ok"), HumanMessage("And?")]
@@ -170,7 +202,9 @@ async def test_a_counter_that_refuses_half_an_emoji_counts_the_form_that_is_sent
     def count(messages: Any) -> int:
         return sum(len(message.content.encode()) for message in messages)
 
-    async with await ConversationStore.connect("memory://", token_counter=count, token_counter_name="b") as store:
+    async with await ConversationStore.connect(
+        "memory://", token_counter=count, token_counter_name="b"
+    ) as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="t")
         await chat.append(HumanMessage(HALF))
@@ -215,7 +249,9 @@ async def test_deep_arguments_are_a_call_with_invalid_arguments(store: Conversat
 async def test_values_of_any_depth_are_read_by_every_reader(store: ConversationStore) -> None:
     """Arguments, content blocks, artifacts and additional fields."""
     for levels in (260, 2_000):
-        block = AIMessage([{"type": "other", "other": _nested(levels)}], additional_kwargs=_nested(levels))
+        block = AIMessage(
+            [{"type": "other", "other": _nested(levels)}], additional_kwargs=_nested(levels)
+        )
         for number, answer in enumerate([*_answers(levels), block]):
             chat = store.conversation(user_id="ada", thread_id=f"{levels} {number}")
             result = ToolMessage("r", tool_call_id="c1", artifact=_nested(levels))
@@ -227,14 +263,23 @@ async def test_values_of_any_depth_are_read_by_every_reader(store: ConversationS
 async def _anthropic(arguments: str) -> AsyncIterator[dict[str, Any]]:
     usage = {"input_tokens": 1, "output_tokens": 1}
     block = {"type": "tool_use", "id": "c1", "name": "write", "input": {}}
-    yield {"type": "message_start", "message": {"id": "m1", "role": "assistant", "content": [], "usage": usage}}
+    yield {
+        "type": "message_start",
+        "message": {"id": "m1", "role": "assistant", "content": [], "usage": usage},
+    }
     yield {"type": "content_block_start", "index": 0, "content_block": block}
-    yield {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": arguments}}
+    yield {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "input_json_delta", "partial_json": arguments},
+    }
     yield {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": usage}
 
 
 async def _langchain(arguments: str) -> AsyncIterator[AIMessageChunk]:
-    yield AIMessageChunk(content="", tool_call_chunks=[{"name": "write", "args": arguments, "id": "c1", "index": 0}])
+    yield AIMessageChunk(
+        content="", tool_call_chunks=[{"name": "write", "args": arguments, "id": "c1", "index": 0}]
+    )
 
 
 async def test_a_streamed_call_with_deep_arguments_is_invalid(store: ConversationStore) -> None:
@@ -255,11 +300,22 @@ async def test_a_streamed_call_with_deep_arguments_is_invalid(store: Conversatio
 
 def test_a_value_without_half_an_emoji_or_many_levels_stays_the_same_object() -> None:
     """What needs no change costs no copy; tuples, sets and documents inside are changed where they need it."""
-    value: Any = {"a": [1, ("x", {2: None})], "b": Document("x", metadata={"c": "\U0001f600"}), "d": {"x"}}
+    value: Any = {
+        "a": [1, ("x", {2: None})],
+        "b": Document("x", metadata={"c": "\U0001f600"}),
+        "d": {"x"},
+    }
     assert sendable(value) is value
     message = HumanMessage("x", additional_kwargs={"a": value["a"]})
     assert sendable_message(message) is message
-    changed = sendable({"a": (HALF,), "b": Document(HALF, metadata={HALF: 1}), "c": {HALF}, "split": "\ud83d\ude00"})
+    changed = sendable(
+        {
+            "a": (HALF,),
+            "b": Document(HALF, metadata={HALF: 1}),
+            "c": {HALF},
+            "split": "\ud83d\ude00",
+        }
+    )
     whole = Document("cut \ufffd", metadata={"cut \ufffd": 1})
     assert changed == {"a": ("cut \ufffd",), "b": whole, "c": ["cut \ufffd"], "split": "\U0001f600"}
 

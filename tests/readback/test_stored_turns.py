@@ -17,7 +17,12 @@ def _script(name: str) -> list[BaseMessage]:
     call = {"name": "search", "args": {}, "id": "call_1"}
     asked = linked(AIMessage("", id=f"{name}-ai", tool_calls=[call]), name)
     result = ToolMessage("found", tool_call_id="call_1", id=result_id(f"{name}-ai", "call_1"))
-    return [HumanMessage("?", id=name), asked, result, linked(AIMessage(name, id=f"{name}-answer"), name)]
+    return [
+        HumanMessage("?", id=name),
+        asked,
+        result,
+        linked(AIMessage(name, id=f"{name}-answer"), name),
+    ]
 
 
 @pytest.mark.slow
@@ -26,19 +31,26 @@ async def test_turns_are_the_same_in_every_order_and_direction() -> None:
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
         for seed in range(4):
-            chat, chance = store.conversation(user_id="ada", thread_id=str(seed)), random.Random(seed)
+            chat, chance = (
+                store.conversation(user_id="ada", thread_id=str(seed)),
+                random.Random(seed),
+            )
             runs = {name: _script(name) for name in ("q1", "q2", "q3")}
             whole = {name: [message.id for message in said] for name, said in runs.items()}
             while left := [name for name, said in runs.items() if said]:
                 await chat.append(runs[chance.choice(left)].pop(0))
             read = [turn async for turn in chat.turns()]
-            assert {turn.turn_id: [message.id for message in turn.messages] for turn in read} == whole
+            assert {
+                turn.turn_id: [message.id for message in turn.messages] for turn in read
+            } == whole
             assert [turn async for turn in chat.turns(newest_first=True)][::-1] == read
             for turn in read:
                 assert await chat.get_turn(turn.turn_id) == turn
                 span = {"after": turn.first - 1, "before": turn.first + 1}
                 for newest_first in (False, True):
-                    assert [found async for found in chat.turns(newest_first=newest_first, **span)] == [turn]
+                    assert [
+                        found async for found in chat.turns(newest_first=newest_first, **span)
+                    ] == [turn]
             assert [(outlined.turn_id, outlined.last) for outlined in await chat.outline()] == [
                 (t.turn_id, t.last) for t in read
             ]
@@ -50,7 +62,14 @@ async def test_a_late_result_stays_with_an_answered_turn() -> None:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="late")
         question, asked, result, answer = _script("q1")
-        for message in (question, asked, answer, HumanMessage("?", id="q2"), result, AIMessage("q2", id="a2")):
+        for message in (
+            question,
+            asked,
+            answer,
+            HumanMessage("?", id="q2"),
+            result,
+            AIMessage("q2", id="a2"),
+        ):
             await chat.append(message)
         whole = {"q1": ["q1", "q1-ai", "q1-answer", result.id], "q2": ["q2", "a2"]}
         for newest_first in (False, True):
@@ -65,7 +84,14 @@ async def test_what_follows_a_paused_answer_is_in_its_turn_after_a_later_questio
         chat = store.conversation(user_id="ada", thread_id="paused")
         question, asked, result, answer = _script("q1")
         paused = AIMessage("Wait.", id="paused", response_metadata={"stop_reason": "pause_turn"})
-        for message in (question, asked, result, linked(paused, "q1"), HumanMessage("?", id="q2"), answer):
+        for message in (
+            question,
+            asked,
+            result,
+            linked(paused, "q1"),
+            HumanMessage("?", id="q2"),
+            answer,
+        ):
             await chat.append(message)
         whole = {"q1": ["q1", "q1-ai", result.id, "paused", "q1-answer"], "q2": ["q2"]}
         for newest_first in (False, True):
@@ -82,7 +108,9 @@ async def test_a_result_may_come_thousands_of_messages_later() -> None:
         question, asked, result, _ = _script("q1")
         await chat.append([question, asked])
         for _ in range(2):
-            await chat.append([message for _ in range(600) for message in (HumanMessage("?"), AIMessage("!"))])
+            await chat.append(
+                [message for _ in range(600) for message in (HumanMessage("?"), AIMessage("!"))]
+            )
         await chat.append(result)
         whole = ["q1", "q1-ai", result.id]
         turn = await chat.get_turn("q1")

@@ -9,7 +9,9 @@ from convstore.messages.text import fold
 from convstore.readback.text_search import matches
 
 
-@given(st.text("aAsSßẞ\u017fﬁfiİI\u0131ŉnΐ\u0390 "), st.text("asSßẞfiﬁIİŉΐ", min_size=1, max_size=4))
+@given(
+    st.text("aAsSßẞ\u017fﬁfiİI\u0131ŉnΐ\u0390 "), st.text("asSßẞfiﬁIİŉΐ", min_size=1, max_size=4)
+)
 def test_matches_are_those_of_the_folded_text(text: str, find: str) -> None:
     """Every range that is found says the same, the first is the first there is, and nothing is overlooked."""
     ranges = list(matches(text, find))

@@ -118,7 +118,9 @@ class World:
             count = self.dice.choice([0, 1])
             batch = [self.said("ai", calls=CALLS[:count], named=named)]
             if self.dice.random() < 0.3:
-                batch.append(self.said(self.dice.choice(["human", "ai"]), named=named, is_added=True))
+                batch.append(
+                    self.said(self.dice.choice(["human", "ai"]), named=named, is_added=True)
+                )
             await self.append(*batch)
 
     async def steer(self) -> None:
@@ -144,7 +146,9 @@ class World:
             if not runs:
                 [last] = await self.chat.list_messages(limit=1)
                 given = str(last.message.id)
-                assert given == id_ or any(stored.said.id == id_ for stored in self.oracle.log)  # then it was rewound
+                assert given == id_ or any(
+                    stored.said.id == id_ for stored in self.oracle.log
+                )  # then it was rewound
                 self.oracle.append(Said(given, "tool", answers=call, exact=message, named=name))
         elif newest and ready:
             id_ = self.dice.choice(ready)
@@ -187,7 +191,9 @@ class World:
             question, key = self.dice.choice(known)
             turn_id = self.oracle.log[question - 1].said.id
             [variant] = [
-                variant for variant in await self.chat.variants(turn_id) if variant.variant_id == (key or turn_id)
+                variant
+                for variant in await self.chat.variants(turn_id)
+                if variant.variant_id == (key or turn_id)
             ]
             await self.chat.activate(variant)
             self.oracle.activate(question, key)
@@ -196,7 +202,9 @@ class World:
             return  # variants inside of variants are those of another test
         question, self.is_varied = self.dice.choice(self.oracle.questions[-2:]).ordinal, True
         answer = self.said("ai")
-        async with await self.chat.turn(self.oracle.log[question - 1].said.id, regenerate="again") as turn:
+        async with await self.chat.turn(
+            self.oracle.log[question - 1].said.id, regenerate="again"
+        ) as turn:
             await turn.append(message_of(answer))
         self.oracle.regenerate(question, "again", answer)
 
@@ -224,7 +232,9 @@ async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) ->
     if is_copy:
         newest = oracle.newest and oracle.log[oracle.newest - 1].said.id
         expected = [
-            turn if turn.turn_id == newest or not turn.number else turn._replace(over=bool(turn.over))
+            turn
+            if turn.turn_id == newest or not turn.number
+            else turn._replace(over=bool(turn.over))
             for turn in expected
         ]
 
@@ -244,12 +254,16 @@ async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) ->
         assert all(turn.is_finished == bool(turn.over) for turn in read)
     outlined = await chat.outline()
     assert [
-        ExpectedTurn(turn.turn_id, turn.number, (), shown(turn.over, turn.turn_id, turn.number), turn.answer)
+        ExpectedTurn(
+            turn.turn_id, turn.number, (), shown(turn.over, turn.turn_id, turn.number), turn.answer
+        )
         for turn in outlined
     ] == [turn._replace(messages=()) for turn in expected]
     names = {stored.ordinal: stored.said.id for stored in oracle.questions}
     listed = [(stored.ordinal, names.get(oracle.turn_of(stored), "")) for stored in oracle.messages]
-    assert [(stored.ordinal, stored.turn_id) for stored in await chat.list_messages(limit=1_000)] == listed
+    assert [
+        (stored.ordinal, stored.turn_id) for stored in await chat.list_messages(limit=1_000)
+    ] == listed
     if oracle.messages:
         [last] = await chat.list_messages(limit=1)
         assert (last.ordinal, last.turn_id) == listed[-1]
@@ -261,7 +275,11 @@ async def check_each(chat: Conversation, oracle: Oracle, expected: list[Expected
     """Ask for each turn by itself, as a reader and as the worker of its question."""
     by_id = {turn.turn_id: turn for turn in expected}
     begun = min((question.ordinal for question in oracle.questions), default=len(oracle.log) + 1)
-    without = {stored.said.id for stored in oracle.messages if not oracle.turn_of(stored) and stored.ordinal > begun}
+    without = {
+        stored.said.id
+        for stored in oracle.messages
+        if not oracle.turn_of(stored) and stored.ordinal > begun
+    }
     for stored in oracle.log:
         turn = await chat.get_turn(stored.said.id)
         known = by_id.get(stored.said.id) if stored.ordinal in oracle.state.active else None
@@ -274,7 +292,9 @@ async def check_each(chat: Conversation, oracle: Oracle, expected: list[Expected
         async with await chat.turn(question.said.id) as session:
             assert session.is_finished == bool(oracle.over(question.ordinal))
             assert [call.result_id for call in session.open_calls] == oracle.ready(question.ordinal)
-            assert session.is_waiting == bool(oracle.undecided(question.ordinal) and not oracle.ready(question.ordinal))
+            assert session.is_waiting == bool(
+                oracle.undecided(question.ordinal) and not oracle.ready(question.ordinal)
+            )
 
 
 async def check_watch(chat: Conversation, oracle: Oracle, listed: list[tuple[int, str]]) -> None:
@@ -290,18 +310,27 @@ async def check_watch(chat: Conversation, oracle: Oracle, listed: list[tuple[int
             if over:
                 status = "stopped" if over == "stopped" else "finished"
             assert [call.result_id for call in update.turn.waiting_calls] == undecided
-            assert (update.turn.turn_id, update.turn.status) == (oracle.log[oracle.newest - 1].said.id, status)
+            assert (update.turn.turn_id, update.turn.status) == (
+                oracle.log[oracle.newest - 1].said.id,
+                status,
+            )
         break
 
 
 async def check_copies(world: World, copy: Conversation, path: Path) -> None:
     """Check an import of an export, and a fork of it all and one before a question."""
-    oracle, chat, chosen = world.oracle, world.chat, world.dice.choice(world.oracle.questions or [None])
+    oracle, chat, chosen = (
+        world.oracle,
+        world.chat,
+        world.dice.choice(world.oracle.questions or [None]),
+    )
     if not world.is_varied:
         file = BytesIO()
         await export_conversations(chat.store, file.write, scope=chat.scope)
         await asyncio.to_thread(path.write_bytes, file.getvalue())
-        report = await import_conversations(copy.store, read_file(path, codec=host_of(copy.store).codec))
+        report = await import_conversations(
+            copy.store, read_file(path, codec=host_of(copy.store).codec)
+        )
         assert report.is_complete, report.problems
         assert await columns_of(copy) == await columns_of(chat)
         await check(copy, replace(oracle, waiting=set()), is_copy=True)
@@ -310,10 +339,17 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
         return
     thread = f"{chat.scope['thread_id']} fork"
     if oracle.over(oracle.newest):
-        fork = await chat.fork(key="all", new_scope={"user_id": "ada", "thread_id": f"{thread} all"})
+        fork = await chat.fork(
+            key="all", new_scope={"user_id": "ada", "thread_id": f"{thread} all"}
+        )
         await check(fork, oracle)
-    fork = await chat.fork(before=chosen.said.id, key="k", new_scope={"user_id": "ada", "thread_id": thread})
-    await check(fork, replace(oracle, log=oracle.log[: chosen.ordinal - 1], state=oracle.cut(chosen.ordinal)))
+    fork = await chat.fork(
+        before=chosen.said.id, key="k", new_scope={"user_id": "ada", "thread_id": thread}
+    )
+    await check(
+        fork,
+        replace(oracle, log=oracle.log[: chosen.ordinal - 1], state=oracle.cut(chosen.ordinal)),
+    )
 
 
 async def columns_of(chat: Conversation) -> list[tuple[int, int]]:

@@ -26,7 +26,9 @@ def test_the_end_of_the_loop_cancels_a_seal_quietly(caplog: pytest.LogCaptureFix
     async def main() -> None:
         store = ConversationStore(AsyncMongoMockClient()["background"])
         await store.setup()
-        await store.conversation(user_id="ada", thread_id="1").append(rag_turn("What do orcas eat?"))
+        await store.conversation(user_id="ada", thread_id="1").append(
+            rag_turn("What do orcas eat?")
+        )
         services = await host_of(store).services()
         services.sealer.schedule((("user_id", "ada"), ("thread_id", "1")), "an id")
 
@@ -42,7 +44,9 @@ async def test_a_seal_that_fails_is_logged_and_waits(
     seconds, failed = 0.0, list[str]()
     put = Segments.put
 
-    async def fail(self: Segments, conversation: str, segment: StoredSegment, **options: Any) -> bool:
+    async def fail(
+        self: Segments, conversation: str, segment: StoredSegment, **options: Any
+    ) -> bool:
         if segment.characters < 100_000:
             return await put(self, conversation, segment, **options)
         failed.append(conversation)
@@ -79,7 +83,9 @@ async def test_conversations_are_sealed_in_the_order_in_which_they_were_schedule
     async def seal(due: Any, *_: Any) -> bool:
         order.append(due.scope[0][1])
         if len(order) == 3:
-            asyncio.current_task().add_done_callback(lambda _: sealer.schedule((("user_id", "d"),), "d"))
+            asyncio.current_task().add_done_callback(
+                lambda _: sealer.schedule((("user_id", "d"),), "d")
+            )
         return False
 
     monkeypatch.setattr(sealer, "_seal_piece", seal)

@@ -29,10 +29,15 @@ async def store(
 ) -> AsyncIterator[ConversationStore]:
     """A store that may cache six megabytes."""
     monkeypatch.setattr(cache, "_MAXIMUM_BYTES", LIMIT)
-    rule = CompactionRule(max_tokens_before_summary=20_000, max_summary_tokens=9_000, keep_last_turns=1)
+    rule = CompactionRule(
+        max_tokens_before_summary=20_000, max_summary_tokens=9_000, keep_last_turns=1
+    )
     summarizer = HeadTailSummarizer(rule)
     store = ConversationStore(
-        client[database_name], clock=STANDING, policy=HistoryPolicy(max_tokens=None), summarizer=summarizer
+        client[database_name],
+        clock=STANDING,
+        policy=HistoryPolicy(max_tokens=None),
+        summarizer=summarizer,
     )
     await store.setup()
     yield store
@@ -41,7 +46,13 @@ async def store(
 
 async def with_system(chat: Conversation) -> None:
     """A long system message, which each view begins with."""
-    await chat.append([SystemMessage(chat.scope["thread_id"] + "rule " * 58_000), HumanMessage("hi"), AIMessage("ho")])
+    await chat.append(
+        [
+            SystemMessage(chat.scope["thread_id"] + "rule " * 58_000),
+            HumanMessage("hi"),
+            AIMessage("ho"),
+        ]
+    )
     for _ in range(2):
         await chat.append([HumanMessage("hi"), AIMessage("ho")])
         await chat.load_history()
@@ -65,7 +76,12 @@ async def with_turns(chat: Conversation) -> None:
 def short_turn() -> list[BaseMessage]:
     """Return a turn with a tool call and the metadata of a provider."""
     usage = UsageMetadata(input_tokens=9_000, output_tokens=300, total_tokens=9_300)
-    metadata = {"model_name": "large-2026", "finish_reason": "stop", "system_fingerprint": "fp_1", "id": "completion-1"}
+    metadata = {
+        "model_name": "large-2026",
+        "finish_reason": "stop",
+        "system_fingerprint": "fp_1",
+        "id": "completion-1",
+    }
     call = {"name": "lookup", "args": {"query": "orcas"}, "id": uuid.uuid4().hex}
     return [
         HumanMessage("hi"),
@@ -76,9 +92,15 @@ def short_turn() -> list[BaseMessage]:
 
 
 @pytest.mark.parametrize(
-    "fill", [with_system, *(pytest.param(fill, marks=pytest.mark.slow) for fill in (with_turns, with_summary))]
+    "fill",
+    [
+        with_system,
+        *(pytest.param(fill, marks=pytest.mark.slow) for fill in (with_turns, with_summary)),
+    ],
 )
-async def test_everything_cached_counts(store: ConversationStore, commands: Commands, fill: Any) -> None:
+async def test_everything_cached_counts(
+    store: ConversationStore, commands: Commands, fill: Any
+) -> None:
     """Two dozen conversations take no more than the limit and what the interpreter adds; the newest ones stay warm."""
     gc.collect()
     tracemalloc.start()
@@ -103,8 +125,20 @@ async def test_each_text_is_held_once(store: ConversationStore, commands: Comman
     """Conversations whose texts take three quarters of the limit stay warm, all of them."""
     chats = [store.conversation(user_id="once", thread_id=uuid.uuid4().hex) for _ in range(24)]
     for chat in chats:
-        await chat.append([message for _ in range(10) for message in (HumanMessage("why " * 2_400), AIMessage("so"))])
-        await chat.append([message for _ in range(10) for message in (HumanMessage("hm " * 3_000), AIMessage("ho"))])
+        await chat.append(
+            [
+                message
+                for _ in range(10)
+                for message in (HumanMessage("why " * 2_400), AIMessage("so"))
+            ]
+        )
+        await chat.append(
+            [
+                message
+                for _ in range(10)
+                for message in (HumanMessage("hm " * 3_000), AIMessage("ho"))
+            ]
+        )
         await chat.load_history()
     commands.reset()
     with commands.counted():

@@ -87,7 +87,9 @@ async def test_work_that_takes_too_long_is_cut_off_once(monkeypatch: pytest.Monk
     assert [0.15 < number - began < 1 for number in ended] == [True]
 
 
-async def test_a_work_that_fails_after_the_cancellation_is_quiet(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_work_that_fails_after_the_cancellation_is_quiet(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The cancellation is the outcome; asyncio logs nothing."""
 
     async def work() -> None:
@@ -105,7 +107,9 @@ async def test_a_work_that_fails_after_the_cancellation_is_quiet(caplog: pytest.
 
 
 @pytest.mark.slow
-async def test_an_append_survives_a_cancel_scope(chat: Conversation, in_flight: asyncio.Event) -> None:
+async def test_an_append_survives_a_cancel_scope(
+    chat: Conversation, in_flight: asyncio.Event
+) -> None:
     """A scope cancels in each cycle of the loop; the scope ends after the insert, so a retry writes nothing."""
     message = HumanMessage("What about orcas?")
     cancellations = 0
@@ -145,7 +149,9 @@ async def server(chat: Conversation) -> AsyncIterator[tuple[str, asyncio.Event]]
     async def answer(_: Request) -> StreamingResponse:
         return StreamingResponse(stream())
 
-    config = uvicorn.Config(Starlette(routes=[Route("/", answer)]), port=0, log_level="critical", lifespan="off")
+    config = uvicorn.Config(
+        Starlette(routes=[Route("/", answer)]), port=0, log_level="critical", lifespan="off"
+    )
     server = uvicorn.Server(config)
     serving = asyncio.ensure_future(server.serve())
     while not server.started:  # noqa: ASYNC110 - it has no event
@@ -161,7 +167,10 @@ async def test_an_append_survives_a_client_that_goes_away(
 ) -> None:
     """Starlette cancels the response of a client that disconnects; what was being appended is stored."""
     address, ended = server
-    async with httpx.AsyncClient(trust_env=False) as client, client.stream("GET", address) as response:
+    async with (
+        httpx.AsyncClient(trust_env=False) as client,
+        client.stream("GET", address) as response,
+    ):
         received = response.aiter_bytes()  # a stream that nothing refers to is closed at once
         assert await anext(received) == b"begun"
         await in_flight.wait()
@@ -170,7 +179,9 @@ async def test_an_append_survives_a_client_that_goes_away(
     assert await texts(chat) == ["streamed"]
 
 
-async def test_a_compaction_gives_its_lease_back_under_a_cancel_scope(database: Any, scope: dict[str, str]) -> None:
+async def test_a_compaction_gives_its_lease_back_under_a_cancel_scope(
+    database: Any, scope: dict[str, str]
+) -> None:
     """The next worker need not wait a minute for the lease to end."""
     asked = asyncio.Event()
 

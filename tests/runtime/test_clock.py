@@ -28,7 +28,15 @@ def test_the_clock_counts_while_the_machine_sleeps() -> None:
 
 @pytest.mark.parametrize(
     ("boot", "wall", "is_within"),
-    [(0, 0, True), (9, 9, True), (11, 11, False), (11, 0, False), (0, 11, False), (0, -11, False), (9, -1, True)],
+    [
+        (0, 0, True),
+        (9, 9, True),
+        (11, 11, False),
+        (11, 0, False),
+        (0, 11, False),
+        (0, -11, False),
+        (9, -1, True),
+    ],
 )
 def test_either_clock_says_that_an_id_is_old(boot: float, wall: float, is_within: bool) -> None:
     """The wall clock jumps after a sleep that the other did not count; one that jumps back is not trusted."""
@@ -43,7 +51,9 @@ async def test_an_append_after_a_long_sleep_goes_to_the_new_conversation(
     """The machine slept through a deletion and its sweeps; only its wall clock knows."""
     wall = [0.0]
     scope = {"user_id": "asleep", "thread_id": uuid.uuid4().hex}
-    sleeper = ConversationStore(client[database_name], clock=replace(STANDING, wall=lambda: wall[0]))
+    sleeper = ConversationStore(
+        client[database_name], clock=replace(STANDING, wall=lambda: wall[0])
+    )
     await sleeper.setup()
     chat = sleeper.conversation(**scope)
     await chat.append(HumanMessage("old"))
@@ -51,12 +61,19 @@ async def test_an_append_after_a_long_sleep_goes_to_the_new_conversation(
     wall[0] += 2 * 86_400
     await chat.append(HumanMessage("new"))
     assert [
-        message.content async for message in ConversationStore(client[database_name]).conversation(**scope).messages()
+        message.content
+        async for message in ConversationStore(client[database_name])
+        .conversation(**scope)
+        .messages()
     ] == ["new"]
     wall[0] += 11
     with commands.counted():
         await chat.load_history()
-    assert sorted(sent["find"] for _, sent in commands.sent) == ["convstore_migrations", "heads", "log"]
+    assert sorted(sent["find"] for _, sent in commands.sent) == [
+        "convstore_migrations",
+        "heads",
+        "log",
+    ]
 
 
 @pytest.fixture
@@ -83,14 +100,18 @@ async def test_a_process_with_a_wrong_clock_breaks_no_lease_of_a_migration(
     await leases.insert_one({"_id": "lease", "owner": "alive", "until": until})
     with pytest.raises(Exception, match="another process"):
         await ConversationStore(own_database).setup()
-    await leases.update_one({"_id": "lease"}, {"$set": {"until": datetime.now(UTC) - timedelta(seconds=1)}})
+    await leases.update_one(
+        {"_id": "lease"}, {"$set": {"until": datetime.now(UTC) - timedelta(seconds=1)}}
+    )
     await ConversationStore(own_database).setup()
     assert await leases.find_one({"_id": "lease"}) is None
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("wrong_clock")
-async def test_a_process_with_a_wrong_clock_takes_over_no_compaction(database: Any, scope: dict[str, str]) -> None:
+async def test_a_process_with_a_wrong_clock_takes_over_no_compaction(
+    database: Any, scope: dict[str, str]
+) -> None:
     """The lease in the state is dated by the server, and compared there."""
     log, found = database["log"], list[Any]()
 
@@ -99,7 +120,9 @@ async def test_a_process_with_a_wrong_clock_takes_over_no_compaction(database: A
         state = {"conversation": (await other.info()).conversation_id, "lease": {"$exists": True}}
         found.append((await log.find_one(state))["lease"]["until"])
         found.append((await other.compact(force=True)).status)
-        await log.update_one(state, {"$set": {"lease.until": datetime.now(UTC) - timedelta(seconds=1)}})
+        await log.update_one(
+            state, {"$set": {"lease.until": datetime.now(UTC) - timedelta(seconds=1)}}
+        )
         return "short"
 
     store = ConversationStore(database, summarizer=summarize)

@@ -84,7 +84,9 @@ async def test_a_view_of_what_is_held_is_the_view_of_what_is_read(
 
 
 @pytest.mark.slow
-async def test_more_than_a_load_asks_for_was_added(chat: Conversation, client: Client, database_name: str) -> None:
+async def test_more_than_a_load_asks_for_was_added(
+    chat: Conversation, client: Client, database_name: str
+) -> None:
     """Cached entries are not joined to entries that do not follow them."""
     await talk(cold(client, database_name, chat), range(20, 70))
     assert await questions(chat) == [f"q{number}" for number in range(70)]
@@ -97,7 +99,9 @@ async def test_what_is_held_is_bounded_over_all_conversations(
     """In bytes: the conversations that were used least recently are read again, the last ones are not."""
     monkeypatch.setattr(known, "_MAXIMUM_BYTES", 100_000)
     seconds = [100.0]
-    store = ConversationStore(client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0]))
+    store = ConversationStore(
+        client[database_name], clock=replace(STANDING, monotonic=lambda: seconds[0])
+    )
     await store.setup()
     chats = [store.conversation(user_id="held", thread_id=uuid.uuid4().hex) for _ in range(8)]
     for chat in chats:
@@ -106,10 +110,16 @@ async def test_what_is_held_is_bounded_over_all_conversations(
         assert store._known.size <= 100_000
     assert (await chats[-1].load_history()).report.documents == 2
     report = (await chats[0].load_history()).report
-    assert (report.documents, report.round_trips) == (1 + 10, 1)  # its messages were dropped, but not its id
+    assert (report.documents, report.round_trips) == (
+        1 + 10,
+        1,
+    )  # its messages were dropped, but not its id
     seconds[0] += known.ID_LIFETIME + 1
     report = (await chats[1].load_history()).report
-    assert (report.documents, report.round_trips) == (1 + 1 + 10, 1)  # the head too, in parallel: its id is old
+    assert (report.documents, report.round_trips) == (
+        1 + 1 + 10,
+        1,
+    )  # the head too, in parallel: its id is old
     large = store.conversation(user_id="held", thread_id=uuid.uuid4().hex)
     await talk(large, range(40))
     await large.load_history()
@@ -125,7 +135,9 @@ async def test_the_conversation_that_was_used_last_keeps_its_messages(
     """A load counts as a use: of two conversations, the one that was not loaded since makes room for the third."""
     store = ConversationStore(client[database_name], clock=STANDING)
     await store.setup()
-    first, second, third = (store.conversation(user_id="used", thread_id=uuid.uuid4().hex) for _ in range(3))
+    first, second, third = (
+        store.conversation(user_id="used", thread_id=uuid.uuid4().hex) for _ in range(3)
+    )
     for chat in (first, second):
         await talk(chat, range(10))
         await chat.load_history()
@@ -149,14 +161,19 @@ async def test_conversations_without_messages_count_too(
         await talk(chat, range(1))
         assert store._known.size <= 40_000
     assert len(store._known.all()) < len(chats)
-    assert [(await chat.load_history()).report.round_trips for chat in (chats[-1], chats[0])] == [1, 2]
+    assert [(await chat.load_history()).report.round_trips for chat in (chats[-1], chats[0])] == [
+        1,
+        2,
+    ]
     for chat in chats:
         await chat.delete()
     assert store._known.size == 0
 
 
 @pytest.mark.slow
-async def test_entries_before_the_start_of_a_view_are_released(chat: Conversation, store: ConversationStore) -> None:
+async def test_entries_before_the_start_of_a_view_are_released(
+    chat: Conversation, store: ConversationStore
+) -> None:
     """Entries that no policy shows any more leave the cache, however long the log becomes."""
     policy, sizes = HistoryPolicy(max_tokens=1_000), []
     store._known.forget(store._known.all()[0])
@@ -167,7 +184,9 @@ async def test_entries_before_the_start_of_a_view_are_released(chat: Conversatio
     assert max(sizes[20:]) <= 1.05 * max(sizes[:20])  # a few decoded messages more or less
 
 
-async def test_a_load_that_fails_leaves_nothing_behind(chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_load_that_fails_leaves_nothing_behind(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next one reads all anew."""
     loader = (await host_of(chat).services()).loader
 
@@ -235,7 +254,9 @@ async def test_payloads_of_idle_conversations_make_room(
     assert payload_bytes(store) > 575_000
 
 
-async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore, scope: dict[str, str]) -> None:
+async def test_a_turn_that_is_answered_keeps_no_payload(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
     """No load will ask for it in full."""
     chat = store.conversation(**scope)
     *begun, answer = rag_turn("What about fish?")
@@ -247,12 +268,18 @@ async def test_a_turn_that_is_answered_keeps_no_payload(store: ConversationStore
     assert payload_bytes(store) == 0
 
 
-async def test_what_a_caller_does_to_a_view_does_not_reach_the_next_one(store: ConversationStore) -> None:
+async def test_what_a_caller_does_to_a_view_does_not_reach_the_next_one(
+    store: ConversationStore,
+) -> None:
     """Messages of a view share no list or dict with those that the store keeps."""
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     call = {"name": "look", "args": {"deep": {"list": [1]}}, "id": "c"}
-    await chat.append([HumanMessage([{"type": "text", "text": "q"}]), AIMessage("", tool_calls=[call])])
-    await chat.append([ToolMessage("r", tool_call_id="c"), AIMessage("a", response_metadata={"model_name": "m"})])
+    await chat.append(
+        [HumanMessage([{"type": "text", "text": "q"}]), AIMessage("", tool_calls=[call])]
+    )
+    await chat.append(
+        [ToolMessage("r", tool_call_id="c"), AIMessage("a", response_metadata={"model_name": "m"})]
+    )
     before = [message.model_dump_json() for message in (await chat.load_history()).messages]
     human, asked, _, answer = (await chat.load_history()).messages
     human.content[0]["text"] = "changed"

@@ -15,10 +15,17 @@ from convstore.integration import host_of
 
 @pytest.mark.parametrize("learns_by", ["append", "load"])
 async def test_a_late_append_is_logged_and_counted(
-    learns_by: str, database: Any, scope: dict[str, str], seconds: list[float], caplog: pytest.LogCaptureFixture
+    learns_by: str,
+    database: Any,
+    scope: dict[str, str],
+    seconds: list[float],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Once, with the conversation's id and the number of messages appended since this worker saw it last."""
-    late, other = (ConversationStore(database, clock=replace(STANDING, monotonic=lambda: seconds[0])) for _ in range(2))
+    late, other = (
+        ConversationStore(database, clock=replace(STANDING, monotonic=lambda: seconds[0]))
+        for _ in range(2)
+    )
     await late.setup()
     chat, counted = late.conversation(**scope), list[int]()
     (await host_of(late).services()).reader.cache.on_discarded = counted.append

@@ -49,7 +49,9 @@ print(append("parent again"), status, flush=True)
 async def crowd(store: ConversationStore, scope: dict[str, str], name: str) -> None:
     """Append from many tasks at once, so that they wait for each other."""
     chat = store.conversation(**scope)
-    await asyncio.gather(*(chat.append(HumanMessage(f"{name} {number}")) for number in range(CROWD)))
+    await asyncio.gather(
+        *(chat.append(HumanMessage(f"{name} {number}")) for number in range(CROWD))
+    )
 
 
 def test_memory_works_in_one_loop_after_the_other(scope: dict[str, str]) -> None:
@@ -62,7 +64,9 @@ def test_memory_works_in_one_loop_after_the_other(scope: dict[str, str]) -> None
     async def texts() -> list[Any]:
         return [message.content async for message in store.conversation(**scope).messages()]
 
-    assert sorted(asyncio.run(texts())) == sorted(f"{name} {number}" for name in "abc" for number in range(CROWD))
+    assert sorted(asyncio.run(texts())) == sorted(
+        f"{name} {number}" for name in "abc" for number in range(CROWD)
+    )
     asyncio.run(store.close())
 
 

@@ -49,7 +49,11 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         threads.append(threading.get_ident())
         return decode(*arguments, **options)
 
-    for module, name in ((reading, "decode_message"), (render, "decode_plain"), (render, "decode_if_plain")):
+    for module, name in (
+        (reading, "decode_message"),
+        (render, "decode_plain"),
+        (render, "decode_if_plain"),
+    ):
         monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
     return threads
 
@@ -57,7 +61,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def turn(text: str) -> list[BaseMessage]:
     """A turn in progress whose result has this text in content and artifact."""
     call = {"name": "look", "args": {}, "id": "1"}
-    result = ToolMessage(text, id="result", tool_call_id="1", artifact=[(text, {"title": "Whales"})])
+    result = ToolMessage(
+        text, id="result", tool_call_id="1", artifact=[(text, {"title": "Whales"})]
+    )
     return [HumanMessage("?", id="question"), AIMessage("", id="call", tool_calls=[call]), result]
 
 
@@ -71,7 +77,9 @@ READS: dict[str, Callable[[Conversation], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-async def test_a_large_result_is_decoded_in_a_thread(store: ConversationStore, decoded: list[int], name: str) -> None:
+async def test_a_large_result_is_decoded_in_a_thread(
+    store: ConversationStore, decoded: list[int], name: str
+) -> None:
     """Every reader decodes it in a thread, also if the store still has its text."""
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append(turn(LARGE))
@@ -82,7 +90,9 @@ async def test_a_large_result_is_decoded_in_a_thread(store: ConversationStore, d
 
 
 @pytest.mark.parametrize("name", READS)
-async def test_a_small_result_is_decoded_at_once(store: ConversationStore, decoded: list[int], name: str) -> None:
+async def test_a_small_result_is_decoded_at_once(
+    store: ConversationStore, decoded: list[int], name: str
+) -> None:
     """A thread would take longer than the work."""
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append(turn(SMALL))
@@ -116,7 +126,9 @@ async def test_many_messages_are_read_in_a_thread(
         assert threading.get_ident() not in decoded
 
 
-async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_batch_is_composed_in_a_thread(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A large batch is composed in a thread, a small one in the event loop."""
     threads: list[int] = []
 
@@ -134,7 +146,9 @@ async def test_a_large_batch_is_composed_in_a_thread(store: ConversationStore, m
     assert threads == [threading.get_ident()]
 
 
-async def test_appends_at_once_take_turns(store: ConversationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_appends_at_once_take_turns(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other tasks run between any two concurrent appends, so many users block the loop no longer than one."""
     steps: list[str] = []
 
@@ -168,7 +182,9 @@ class _Counting(json.JSONEncoder):
 
 
 def _values_in(value: Any) -> int:
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    children = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
     return 1 + sum(map(_values_in, children))
 
 
@@ -186,8 +202,14 @@ def test_a_long_value_is_written_in_slices(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 _JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=3), inner, max_size=7),
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=3), inner, max_size=7)
+    ),
     max_leaves=30,
 )
 
@@ -213,7 +235,9 @@ def test_long_json_is_read_with_pauses() -> None:
 def test_a_long_text_is_counted_as_the_sum_of_its_pieces() -> None:
     """Characters of wide scripts count the same wherever a piece ends."""
     text = "abc\u4e2d\u0430" * 50_000
-    number, ten = (approximate_tokens([HumanMessage(part)]) for part in (text[: len(text) // 10], text))
+    number, ten = (
+        approximate_tokens([HumanMessage(part)]) for part in (text[: len(text) // 10], text)
+    )
     assert abs(ten - 10 * number) <= 10 * 4
 
 

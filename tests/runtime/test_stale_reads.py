@@ -23,7 +23,12 @@ from pymongo.errors import (
 )
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, StoreError, StoreUnavailableError
+from convstore.exceptions import (
+    ConversationDeletedError,
+    CorruptDocumentError,
+    StoreError,
+    StoreUnavailableError,
+)
 from convstore.log.entry import Entry, Totals
 from convstore.mongo.driver import driver_errors
 from convstore.mongo.log import Log
@@ -38,7 +43,9 @@ async def chat(pymongo_client: Client, database_name: str) -> Conversation:
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     for number in range(3):
-        await chat.append([HumanMessage(f"q{number}", id=f"q{number}"), AIMessage(f"a{number}", id=f"a{number}")])
+        await chat.append(
+            [HumanMessage(f"q{number}", id=f"q{number}"), AIMessage(f"a{number}", id=f"a{number}")]
+        )
     return chat
 
 
@@ -54,7 +61,9 @@ class Behind:
             room = States if name == "read_end" else Log
             monkeypatch.setattr(room, name, self._missing(name, getattr(room, name)))
 
-    def _missing(self, name: str, read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def _missing(
+        self, name: str, read: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
         async def behind(log: Log | States, conversation: str, *values: Any, **options: Any) -> Any:
             found = await read(log, conversation, *values, **options)
             if not self.left[name]:
@@ -78,7 +87,9 @@ class Behind:
 READS: dict[str, Callable[[Conversation], Awaitable[list[str]]]] = {}
 
 
-def read(function: Callable[[Conversation], Awaitable[list[str]]]) -> Callable[[Conversation], Awaitable[list[str]]]:
+def read(
+    function: Callable[[Conversation], Awaitable[list[str]]],
+) -> Callable[[Conversation], Awaitable[list[str]]]:
     """A way to read that gives the ids it finds."""
     READS[function.__name__] = function
     return function
@@ -164,7 +175,11 @@ async def test_a_chunk_that_a_new_primary_lacks_is_read_again(
     sources = [{"content": "A walrus. " * 2_000}]
     result = ToolMessage(str(sources), id="r", tool_call_id="c", artifact=sources)
     await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[call]), result])
-    elsewhere, chunks, read_chunks = ConversationStore(database).conversation(**chat.scope), list[int](), Log._chunks
+    elsewhere, chunks, read_chunks = (
+        ConversationStore(database).conversation(**chat.scope),
+        list[int](),
+        Log._chunks,
+    )
 
     async def lacking(log: Log, conversation: str, *values: Any) -> Any:
         chunks.append(1)
@@ -217,21 +232,34 @@ def _labelled() -> OperationFailure:
 ERRORS: dict[str, tuple[Exception, type[StoreError]]] = {
     "one write": (WriteError("Not primary while writing", 189), StoreUnavailableError),
     "one of many writes": (
-        BulkWriteError({"writeErrors": [{"index": 0, "code": 189, "errmsg": "Not primary while writing"}]}),
+        BulkWriteError(
+            {"writeErrors": [{"index": 0, "code": 189, "errmsg": "Not primary while writing"}]}
+        ),
         StoreUnavailableError,
     ),
     "no majority yet": (OperationFailure("no snapshot", 134), StoreUnavailableError),
     "a command": (NotPrimaryError("not primary"), StoreUnavailableError),
     "another write": (WriteError("document validation failed", 121), StoreError),
-    "a write without a majority": (WriteConcernError("waiting for replication", 64), StoreUnavailableError),
+    "a write without a majority": (
+        WriteConcernError("waiting for replication", 64),
+        StoreUnavailableError,
+    ),
     "writes without a majority": (
-        BulkWriteError({"writeErrors": [], "writeConcernErrors": [{"code": 64, "errmsg": "waiting"}]}),
+        BulkWriteError(
+            {"writeErrors": [], "writeConcernErrors": [{"code": 64, "errmsg": "waiting"}]}
+        ),
         StoreUnavailableError,
     ),
     "a write that took too long": (WTimeoutError("timed out", 64), StoreUnavailableError),
-    "a command that took too long": (ExecutionTimeout("operation exceeded time limit", 50), StoreUnavailableError),
+    "a command that took too long": (
+        ExecutionTimeout("operation exceeded time limit", 50),
+        StoreUnavailableError,
+    ),
     "what the driver would try again": (_labelled(), StoreUnavailableError),
-    "a number that is too large": (OverflowError("MongoDB can only handle up to 8-byte ints"), StoreError),
+    "a number that is too large": (
+        OverflowError("MongoDB can only handle up to 8-byte ints"),
+        StoreError,
+    ),
     "what BSON cannot hold": (InvalidDocument("cannot encode object"), StoreError),
 }
 
@@ -260,7 +288,11 @@ def miss_the_marker(monkeypatch: pytest.MonkeyPatch, *, behind_at: int) -> dict[
     async def old_totals(log: Log, conversation: str, **how: Any) -> Totals:
         calls["last_totals"] += 1
         is_behind = calls["last_totals"] == behind_at
-        return Totals(entries=3, messages=6, active=6) if is_behind else await last_totals(log, conversation, **how)
+        return (
+            Totals(entries=3, messages=6, active=6)
+            if is_behind
+            else await last_totals(log, conversation, **how)
+        )
 
     monkeypatch.setattr(Log, "entry", no_entry)
     monkeypatch.setattr(Log, "last_totals", old_totals)
@@ -277,7 +309,12 @@ async def test_a_marker_that_is_not_shown_yet_is_waited_for(
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
     await other.rewind(before="q2")
     calls = miss_the_marker(monkeypatch, behind_at=2)  # the first read of the tail names the entry
-    assert [message.message.id for message in await chat.list_messages()] == ["q0", "a0", "q1", "a1"]
+    assert [message.message.id for message in await chat.list_messages()] == [
+        "q0",
+        "a0",
+        "q1",
+        "a1",
+    ]
     assert min(calls.values()) >= 2
 
 
@@ -330,7 +367,10 @@ async def test_messages_that_a_store_appended_are_found_by_id(
 ) -> None:
     """A message is looked for again if the log has fewer entries than were acknowledged."""
     Behind(monkeypatch, 1)
-    assert [record.tool_message_id for record in await chat.get_tool_messages(["q2", "a0"])] == ["q2", "a0"]
+    assert [record.tool_message_id for record in await chat.get_tool_messages(["q2", "a0"])] == [
+        "q2",
+        "a0",
+    ]
 
 
 async def test_a_server_that_answers_nothing_is_given_up() -> None:

@@ -59,12 +59,16 @@ async def test_watchers_of_a_store_share_a_change_stream(
         await anext(watch)
     following = [asyncio.ensure_future(anext(each)) for each in watching]
     await wait_for(lambda: changes._is_live)
-    streams = [command for _, command in commands.sent if "$changeStream" in str(command.get("pipeline"))]
+    streams = [
+        command for _, command in commands.sent if "$changeStream" in str(command.get("pipeline"))
+    ]
     assert len(streams) == 1
     await elsewhere.append(HumanMessage("q1"))
     async with asyncio.timeout(_PATIENCE):
         told = await asyncio.gather(*following[:3])
-    assert [[message.message.text for message in update.messages] for update in told] == [["q1"]] * 3
+    assert [[message.message.text for message in update.messages] for update in told] == [
+        ["q1"]
+    ] * 3
     assert not following[3].done()
     following[3].cancel()
     await asyncio.wait(following)
@@ -104,7 +108,11 @@ async def test_a_server_without_change_streams_is_logged_once(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the reason; one that is down is not, as each read reports it."""
-    reasons = [StoreUnavailableError("down"), StoreError("only on replica sets"), StoreError("only on replica sets")]
+    reasons = [
+        StoreUnavailableError("down"),
+        StoreError("only on replica sets"),
+        StoreError("only on replica sets"),
+    ]
 
     async def changes(_self: Driver, *_: str) -> AsyncIterator[str]:
         raise reasons.pop(0)
@@ -115,7 +123,9 @@ async def test_a_server_without_change_streams_is_logged_once(
     for _ in range(3):
         await following._follow()
     lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
-    assert lines == ["conversations are watched by reading them once a second: only on replica sets"]
+    assert lines == [
+        "conversations are watched by reading them once a second: only on replica sets"
+    ]
 
 
 async def test_an_append_costs_a_watcher_five_commands(
@@ -189,7 +199,11 @@ async def test_a_worker_that_leaves_while_a_watcher_reads_has_not_broken_off(
         turn = await elsewhere.turn("r1", regenerate="again")
     await turn.__aenter__()
     watcher = (await chat._services()).watcher
-    readers: dict[str, Any] = {"holder": watcher._leases, "find": watcher._drafts, "snapshot": watcher._reader}
+    readers: dict[str, Any] = {
+        "holder": watcher._leases,
+        "find": watcher._drafts,
+        "snapshot": watcher._reader,
+    }
     reader = readers.get(read) or (watcher._records if read == "listed" else watcher._variants)
     original = getattr(reader, read)
 
@@ -208,7 +222,9 @@ async def test_a_worker_that_leaves_while_a_watcher_reads_has_not_broken_off(
     page, states = list[StoredMessage](), list[str]()
     async with asyncio.timeout(_PATIENCE), aclosing(chat.watch()) as watching:
         async for update in watching:
-            page = [stored for stored in page if stored.ordinal < update.replaces_from] + update.messages
+            page = [
+                stored for stored in page if stored.ordinal < update.replaces_from
+            ] + update.messages
             states.append(update.turn.status if update.turn else "")
             if states[-1] != "running":
                 break
@@ -242,7 +258,9 @@ async def test_a_page_shows_what_is_there_whatever_happened(
     async def follow() -> None:
         async with aclosing(chat.watch(full=True)) as updates:
             async for update in updates:
-                page[:] = [message for message in page if message.ordinal < update.replaces_from] + update.messages
+                page[:] = [
+                    message for message in page if message.ordinal < update.replaces_from
+                ] + update.messages
 
     async def is_done(step: Callable[[Conversation], Awaitable[object]]) -> bool:
         try:
@@ -257,21 +275,29 @@ async def test_a_page_shows_what_is_there_whatever_happened(
 
     async def ask_again(worker: Conversation) -> None:
         if turns := await worker.outline():
-            async with await worker.turn(chance.choice(turns).turn_id, regenerate=uuid.uuid4().hex) as turn:
+            async with await worker.turn(
+                chance.choice(turns).turn_id, regenerate=uuid.uuid4().hex
+            ) as turn:
                 await turn.append(AIMessage("another"))
 
     async def switch(worker: Conversation) -> None:
         if turns := await worker.outline():
-            await worker.activate(chance.choice(await worker.variants(chance.choice(turns).turn_id)))
+            await worker.activate(
+                chance.choice(await worker.variants(chance.choice(turns).turn_id))
+            )
 
     steps: list[Callable[[Conversation], Awaitable[object]]] = [
         lambda worker: worker.append([HumanMessage("q"), AIMessage("a")]),
-        lambda worker: worker.append([HumanMessage(str(number)) for number in range(chance.randrange(1, 30))]),
+        lambda worker: worker.append(
+            [HumanMessage(str(number)) for number in range(chance.randrange(1, 30))]
+        ),
         rewind,
         ask_again,
         switch,
         lambda worker: worker.undo_rewind(),
-        lambda worker: worker.delete() if chance.random() < 0.1 else worker.append(HumanMessage("more")),
+        lambda worker: (
+            worker.delete() if chance.random() < 0.1 else worker.append(HumanMessage("more"))
+        ),
     ]
     await elsewhere.append(HumanMessage("first"))
     following = asyncio.ensure_future(follow())
@@ -281,7 +307,11 @@ async def test_a_page_shows_what_is_there_whatever_happened(
             pass
         if chance.random() < 0.3:
             await asyncio.sleep(0.02)
-    there = await ConversationStore(database).conversation(**chat.scope).list_messages(limit=1_000, full=True)
+    there = (
+        await ConversationStore(database)
+        .conversation(**chat.scope)
+        .list_messages(limit=1_000, full=True)
+    )
     await wait_for(lambda: page == there or following.done())
     following.cancel()
     await asyncio.wait({following})

@@ -111,7 +111,10 @@ async def test_one_stale_conversation_does_not_spoil_the_search_of_a_user(databa
     assert backup
     await restore(database, backup)
     result = await store_on(database).search("orcas", user_id=user)
-    assert (sorted(len(conversation.hits) for conversation in result.conversations), result.incomplete) == ([1, 5], [])
+    assert (
+        sorted(len(conversation.hits) for conversation in result.conversations),
+        result.incomplete,
+    ) == ([1, 5], [])
 
 
 async def test_a_damaged_conversation_is_named_and_the_others_are_found(database: Any) -> None:
@@ -120,7 +123,9 @@ async def test_a_damaged_conversation_is_named_and_the_others_are_found(database
     await store.setup()
     user = new_id()
     for name in ("a", "b"):
-        await said(store.conversation(user_id=user, thread_id=name), "orcas", "more orcas", "most orcas")
+        await said(
+            store.conversation(user_id=user, thread_id=name), "orcas", "more orcas", "most orcas"
+        )
     head = await database["heads"].find_one({"scope.user_id": user, "scope.thread_id": "a"})
     await database["log"].delete_one({"_id": f"{head['conversation']}:{2:012d}"})
     result = await store.search("orcas", user_id=user)
@@ -172,7 +177,9 @@ async def test_a_repair_drops_the_segments_of_lost_entries(database: Any) -> Non
 
 @pytest.mark.slow
 @pytest.mark.costly
-@pytest.mark.parametrize("damage", [{"$unset": {"sections": 1}}, {"$unset": {"sections.types": 1}}, {"$set": FORGED}])
+@pytest.mark.parametrize(
+    "damage", [{"$unset": {"sections": 1}}, {"$unset": {"sections.types": 1}}, {"$set": FORGED}]
+)
 async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) -> None:
     """Searches read the log, and the sealer that they call makes it again; `verify` names it until then."""
     store = store_on(database)
@@ -180,13 +187,17 @@ async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) 
     chat = store.conversation(user_id=new_id(), thread_id="t")
     await said(chat, *(f"orcas {number}" for number in range(40)))
     await seal(chat)
-    [before] = await database["search"].find({"conversation": (await chat.info()).conversation_id}).to_list(None)
+    [before] = (
+        await database["search"]
+        .find({"conversation": (await chat.info()).conversation_id})
+        .to_list(None)
+    )
     await said(chat, *(f"orcas {number}" for number in range(40, 70)))
     await database["search"].update_one({"_id": before["_id"]}, damage)
     assert (await store.verify(user_id=chat.scope["user_id"])).counts == {"segment": 1}
-    assert await found(store_on(database, search_index=False).conversation(**chat.scope), "orcas") == await found(
-        chat, "orcas"
-    )
+    assert await found(
+        store_on(database, search_index=False).conversation(**chat.scope), "orcas"
+    ) == await found(chat, "orcas")
     sealer = (await host_of(store).services()).sealer
     await sealer.wait()
     assert (await store.verify(user_id=chat.scope["user_id"])).ok
@@ -194,7 +205,9 @@ async def test_a_damaged_segment_is_none(database: Any, damage: dict[str, Any]) 
     assert (after["_id"], after["until"]) == (before["_id"], 70)
 
 
-async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_segment_is_not_merged(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sealer that reads contents only to merge them seals from the log what is damaged."""
     monkeypatch.setattr(sealer_module, "_MERGED_AT_ONCE", 2)
     seconds = 0.0
@@ -209,7 +222,9 @@ async def test_a_damaged_segment_is_not_merged(database: Any, monkeypatch: pytes
     await said(chat, "narwhals dive")
     await seal(chat)
     conversation = (await chat.info()).conversation_id
-    await database["search"].update_one({"conversation": conversation}, {"$unset": {"sections.terms": 1}})
+    await database["search"].update_one(
+        {"conversation": conversation}, {"$unset": {"sections.terms": 1}}
+    )
     await said(chat, "belugas sing")
     services = await host_of(store).services()
     seconds += 70
@@ -227,7 +242,9 @@ async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any) -
     user = new_id()
     for name in ("a", "b"):
         chat = store.conversation(user_id=user, thread_id=name)
-        await chat.append([HumanMessage("orcas", id="1"), AIMessage("Yes.", id="2"), HumanMessage("more", id="3")])
+        await chat.append(
+            [HumanMessage("orcas", id="1"), AIMessage("Yes.", id="2"), HumanMessage("more", id="3")]
+        )
         await seal(chat)
         await chat.rewind(before="3")
         await seal(chat)
@@ -249,7 +266,9 @@ async def test_a_repair_does_not_build_segments_from_a_damaged_log(database: Any
     await said(chat, "belugas sing", "orcas hunt")
     await seal(chat)
     conversation, user = (await chat.info()).conversation_id, chat.scope["user_id"]
-    await database["log"].update_one({"_id": f"{conversation}:{2:012d}"}, {"$set": {"totals.tokens": 7}})
+    await database["log"].update_one(
+        {"_id": f"{conversation}:{2:012d}"}, {"$set": {"totals.tokens": 7}}
+    )
     of_it = {"conversation": conversation}
     assert "segment" not in (await store.verify(user_id=user, repair=True)).counts
     assert await database["search"].count_documents(of_it) == 2

@@ -68,7 +68,9 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
         await counted.finish(send(cursor, operation))
 
     monkeypatch.setattr(AsyncCursor, "_send_message", send_later)
-    monkeypatch.setattr(asyncio, "to_thread", lambda *work, **named: counted.finish(to_thread(*work, **named)))
+    monkeypatch.setattr(
+        asyncio, "to_thread", lambda *work, **named: counted.finish(to_thread(*work, **named))
+    )
     return counted
 
 
@@ -85,7 +87,9 @@ def escaped_turn(number: int) -> list[BaseMessage]:
     ]
 
 
-async def sealed_conversation(database: Any, turn: Callable[[int], list[BaseMessage]]) -> Conversation:
+async def sealed_conversation(
+    database: Any, turn: Callable[[int], list[BaseMessage]]
+) -> Conversation:
     """Return a conversation with a segment, and a turn after it."""
     store = ConversationStore(database)
     await store.setup()

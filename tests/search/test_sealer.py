@@ -27,7 +27,9 @@ async def sealer_of(store: ConversationStore) -> sealing.Sealer:
 
 
 @pytest.mark.slow
-async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_text_is_split_once_and_merged_at_most_once(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each message is indexed once and merged at most once, however often its conversation is sealed."""
     monkeypatch.setattr(sealing, "_MERGED_AT_ONCE", 3)
     split, merges = Counter[int](), Counter[int]()
@@ -38,7 +40,11 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
         return adding(self, stored, *rest, **named)
 
     def counted_merge(segments: Any, last: Any) -> Any:
-        merges.update(message.message(index).ordinal for message in (*segments, last) for index in range(message.size))
+        merges.update(
+            message.message(index).ordinal
+            for message in (*segments, last)
+            for index in range(message.size)
+        )
         return merged(segments, last)
 
     monkeypatch.setattr(part.IndexBuilder, "adding", counted)
@@ -47,7 +53,9 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
     await store.setup()
     chat, sealer = store.conversation(user_id=new_id(), thread_id="t"), await sealer_of(store)
     for number in range(20):
-        await chat.append([HumanMessage(f"orcas {number}", id=new_id()), AIMessage("Yes.", id=new_id())])
+        await chat.append(
+            [HumanMessage(f"orcas {number}", id=new_id()), AIMessage("Yes.", id=new_id())]
+        )
         await sealer.seal(tuple(chat.scope.items()))
     assert set(split.values()) == {1}
     assert max(merges.values()) == 1
@@ -59,7 +67,9 @@ async def test_a_text_is_split_once_and_merged_at_most_once(database: Any, monke
 
 
 @pytest.mark.slow
-async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_search_split_is_sealed_as_it_is(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At each of three searches only what is new is read and split, once; the segments are what the log gives."""
     split = Counter[int]()
     adding = part.IndexBuilder.adding
@@ -80,7 +90,11 @@ async def test_what_a_search_split_is_sealed_as_it_is(database: Any, monkeypatch
             await sealer.wait()
     assert set(split.values()) == {1}
     assert len(split) == 9 * 4
-    segments = await database["search"].find({"conversation": (await chat.info()).conversation_id}).to_list(None)
+    segments = (
+        await database["search"]
+        .find({"conversation": (await chat.info()).conversation_id})
+        .to_list(None)
+    )
     assert sorted(segment["until"] for segment in segments) == [3, 6, 9]
     assert (await store.verify(user_id=chat.scope["user_id"])).ok
     await store.close()
@@ -138,7 +152,10 @@ async def cached(store: ConversationStore, scope: dict[str, str]) -> Any:
 
 @pytest.mark.slow
 async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
-    server_uri: str, database_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server_uri: str,
+    database_name: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At whichever pause: the next search seals the rest."""
     errors = list[Any]()
@@ -169,7 +186,9 @@ async def test_a_client_that_is_closed_while_it_is_used_to_seal_logs_nothing(
     assert caplog.records == []
 
 
-async def test_what_waits_to_be_sealed_is_bounded(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_waits_to_be_sealed_is_bounded(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sealer remembers a bounded number of conversations, however many rest or are due."""
     monkeypatch.setattr(sealing, "_MAX_REMEMBERED", 3)
     store = ConversationStore(database, clock=Clock(call_later=lambda *_: None))
@@ -193,7 +212,9 @@ async def test_a_version_that_a_migration_excludes_seals_nothing(
     await chat.append(rag_turn("What about orcas?"))
     conversation = await cached(store, chat.scope)
     await own_database["convstore_migrations"].insert_one({"_id": "9999_later", "level": LEVEL + 1})
-    monkeypatch.setattr(host_of(store).schema, "is_ready", False)  # so that it reads them now, not in 10 seconds
+    monkeypatch.setattr(
+        host_of(store).schema, "is_ready", False
+    )  # so that it reads them now, not in 10 seconds
     sealer.schedule(*conversation)
     await sealer.wait()
     assert await own_database["search"].count_documents({"conversation": conversation[1]}) == 0
@@ -223,12 +244,16 @@ async def test_a_search_across_leaves_the_conversation_cache_alone(
     await store.close()
 
 
-async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_searches_across_run_at_once(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others wait, so that their memory is bounded."""
     store = ConversationStore(database)
     await store.setup()
     user = new_id()
-    await store.conversation(user_id=user, thread_id="t").append([HumanMessage("orcas", id=new_id())])
+    await store.conversation(user_id=user, thread_id="t").append(
+        [HumanMessage("orcas", id=new_id())]
+    )
     across = (await host_of(store).services()).across
     running, most, read = 0, 0, across._read
 
@@ -248,13 +273,19 @@ async def test_few_searches_across_run_at_once(database: Any, monkeypatch: pytes
     await store.close()
 
 
-async def test_the_fingerprint_of_the_analyzer_changes_with_the_stemmer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_fingerprint_of_the_analyzer_changes_with_the_stemmer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The fingerprint of the analyzer changes with the stemmer, not only with the version number in the code."""
     assert words.analyzer.__wrapped__() == words.analyzer()
     words._cached_terms.cache_clear()
     stemmed = words._stemmed
     with monkeypatch.context() as patched:
-        patched.setattr(words, "_stemmed", lambda word, language: {"news": "new"}.get(word, stemmed(word, language)))
+        patched.setattr(
+            words,
+            "_stemmed",
+            lambda word, language: {"news": "new"}.get(word, stemmed(word, language)),
+        )
         assert words.analyzer.__wrapped__() != words.analyzer()
     words._cached_terms.cache_clear()
     assert words.analyzer.__wrapped__() == words.analyzer()

@@ -32,7 +32,9 @@ async def hits(database: Any, user: str, **options: Any) -> list[Any]:
         *(pytest.param((step,) * 3, id=f"three times at {step}") for step in STEPS),
     ],
 )
-async def test_a_kill_at_any_step_of_a_seal(database: Any, server_uri: str, steps: tuple[int, ...]) -> None:
+async def test_a_kill_at_any_step_of_a_seal(
+    database: Any, server_uri: str, steps: tuple[int, ...]
+) -> None:
     """Searches give what a scan gives, and the next seal goes on; segments are whole and cover all."""
     user = uuid.uuid4().hex
     store = ConversationStore(database)
@@ -50,9 +52,17 @@ async def test_a_kill_at_any_step_of_a_seal(database: Any, server_uri: str, step
     await services.sealer.seal(tuple(chat.scope.items()))
     assert await hits(database, user) == await hits(database, user, search_index=False)
     head = await database["heads"].find_one({"scope.user_id": user})
-    segments = await database["search"].find({"conversation": head["conversation"]}).sort("_id", 1).to_list(None)
+    segments = (
+        await database["search"]
+        .find({"conversation": head["conversation"]})
+        .sort("_id", 1)
+        .to_list(None)
+    )
     untils = [segment["until"] for segment in segments]
-    assert [int(segment["_id"].split(":")[1]) for segment in segments] == [1, *(until + 1 for until in untils[:-1])]
+    assert [int(segment["_id"].split(":")[1]) for segment in segments] == [
+        1,
+        *(until + 1 for until in untils[:-1]),
+    ]
     assert untils[-1] == 3 * len(steps) + 1
     assert (await store.verify(user_id=user)).ok
     await store.close()

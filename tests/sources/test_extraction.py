@@ -35,11 +35,15 @@ _TEXTS_UNDER = ("sources", "documents", "docs", "passages", "chunks")
 
 
 def _message(content: Any = "see artifact", artifact: Any = None, **fields: Any) -> ToolMessage:
-    return ToolMessage(content, artifact=artifact, **({"id": "m", "tool_call_id": "c", "name": "search"} | fields))
+    return ToolMessage(
+        content, artifact=artifact, **({"id": "m", "tool_call_id": "c", "name": "search"} | fields)
+    )
 
 
 def _find(message: ToolMessage) -> FoundSources:
-    return find_sources(message, parse_json(message.content) if isinstance(message.content, str) else None)
+    return find_sources(
+        message, parse_json(message.content) if isinstance(message.content, str) else None
+    )
 
 
 def _found(content: Any = "see artifact", artifact: Any = None) -> tuple[FoundSource, ...]:
@@ -79,9 +83,21 @@ def forms(long: str = "") -> dict[str, Form]:
     song = f"Whales sing.{long}"
     said = _text(f"{song} Seals bark.")
     a = "https://sea.example/a"
-    searched = {"type": "search_result", "source": a, "title": "Songs", "content": [_text(song)], "citations": _ON}
+    searched = {
+        "type": "search_result",
+        "source": a,
+        "title": "Songs",
+        "content": [_text(song)],
+        "citations": _ON,
+    }
     span = {"start_index": 0, "end_index": len(song)}
-    web = {"type": "web_search_result", "url": a, "title": "Songs", "encrypted_content": "Eo8B", "page_age": "1 day"}
+    web = {
+        "type": "web_search_result",
+        "url": a,
+        "title": "Songs",
+        "encrypted_content": "Eo8B",
+        "page_age": "1 day",
+    }
     file = {"file_id": "f-1", "filename": "songs.md", "score": 0.5, "attributes": {"year": 1970}}
     in_file = {"file_id": "f-1", "score": 0.5, "attributes": {"year": 1970}}
     document = {"type": "document", "title": "Songs", "context": "a book", "citations": _ON}
@@ -95,7 +111,11 @@ def forms(long: str = "") -> dict[str, Form]:
 
     return {
         "search_result": Form(
-            [_text("1 hit"), searched], song, "Songs", a, {"type": "search_result", "citations": _ON}
+            [_text("1 hit"), searched],
+            song,
+            "Songs",
+            a,
+            {"type": "search_result", "citations": _ON},
         ),
         "document of text": Form(
             [document | {"source": {"type": "text", "media_type": "text/plain", "data": song}}],
@@ -105,7 +125,10 @@ def forms(long: str = "") -> dict[str, Form]:
             of_document | {"source": {"type": "text", "media_type": "text/plain"}},
         ),
         "document of blocks": Form(
-            [document | {"source": {"type": "content", "content": [_text(song), _text("Or hum.")]}}],
+            [
+                document
+                | {"source": {"type": "content", "content": [_text(song), _text("Or hum.")]}}
+            ],
             f"{song}\nOr hum.",
             "Songs",
             "",
@@ -119,20 +142,39 @@ def forms(long: str = "") -> dict[str, Form]:
             of_document | {"source": {"type": "url"}},
         ),
         "document of bytes": Form(
-            [document | {"source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0=" + long}}],
+            [
+                document
+                | {
+                    "source": {
+                        "type": "base64",
+                        "media_type": "application/pdf",
+                        "data": "JVBERi0=" + long,
+                    }
+                }
+            ],
             "",
             "Songs",
             "",
             of_document | {"source": {"type": "base64", "media_type": "application/pdf"}},
         ),
         "text-plain": Form(
-            [{"type": "text-plain", "mime_type": "text/plain", "text": song, "title": "Songs", "context": "a book"}],
+            [
+                {
+                    "type": "text-plain",
+                    "mime_type": "text/plain",
+                    "text": song,
+                    "title": "Songs",
+                    "context": "a book",
+                }
+            ],
             song,
             "Songs",
             "",
             {"type": "text-plain", "mime_type": "text/plain", "context": "a book"},
         ),
-        "web_search_result": Form([web], "", "Songs", a, {"type": "web_search_result", "page_age": "1 day"}),
+        "web_search_result": Form(
+            [web], "", "Songs", a, {"type": "web_search_result", "page_age": "1 day"}
+        ),
         "web_search_tool_result": Form(
             [{"type": "web_search_tool_result", "tool_use_id": "s", "content": [web]}],
             "",
@@ -141,7 +183,15 @@ def forms(long: str = "") -> dict[str, Form]:
             {"type": "web_search_result", "page_age": "1 day"},
         ),
         "web_search_result that is cited": Form(
-            [web, said | {"citations": [{"type": "web_search_result_location", "url": a, "cited_text": song}]}],
+            [
+                web,
+                said
+                | {
+                    "citations": [
+                        {"type": "web_search_result_location", "url": a, "cited_text": song}
+                    ]
+                },
+            ],
             song,
             "Songs",
             a,
@@ -152,7 +202,13 @@ def forms(long: str = "") -> dict[str, Form]:
                 {
                     "type": "web_fetch_tool_result",
                     "content": fetched
-                    | {"content": {"type": "document", "title": "Songs", "source": {"type": "text", "data": song}}},
+                    | {
+                        "content": {
+                            "type": "document",
+                            "title": "Songs",
+                            "source": {"type": "text", "data": song},
+                        }
+                    },
                 }
             ],
             song,
@@ -175,28 +231,53 @@ def forms(long: str = "") -> dict[str, Form]:
             in_file,
         ),
         "file_search_call": Form(
-            [{"type": "file_search_call", "id": "fs", "queries": ["q"], "results": [file | {"text": song}]}],
+            [
+                {
+                    "type": "file_search_call",
+                    "id": "fs",
+                    "queries": ["q"],
+                    "results": [file | {"text": song}],
+                }
+            ],
             song,
             "songs.md",
             "",
             in_file,
         ),
         "web_search_call": Form(
-            [{"type": "web_search_call", "action": {"type": "search", "sources": [{"type": "url", "url": a}]}}],
+            [
+                {
+                    "type": "web_search_call",
+                    "action": {"type": "search", "sources": [{"type": "url", "url": a}]},
+                }
+            ],
             "",
             "",
             a,
             {"type": "url"},
         ),
         "vector store search": Form(
-            [_text(json.dumps({"object": "page", "data": [file | {"content": [_text(song), _text("Or hum.")]}]}))],
+            [
+                _text(
+                    json.dumps(
+                        {
+                            "object": "page",
+                            "data": [file | {"content": [_text(song), _text("Or hum.")]}],
+                        }
+                    )
+                )
+            ],
             f"{song}\nOr hum.",
             "songs.md",
             "",
             in_file,
         ),
         "url_citation": Form(
-            cite(type="url_citation", url=a, title="Songs", **span), song, "Songs", a, {"type": "url_citation"} | span
+            cite(type="url_citation", url=a, title="Songs", **span),
+            song,
+            "Songs",
+            a,
+            {"type": "url_citation"} | span,
         ),
         "nested url_citation": Form(
             cite(type="url_citation", url_citation={"url": a, "title": "Songs", **span}),
@@ -211,7 +292,11 @@ def forms(long: str = "") -> dict[str, Form]:
                 {
                     "type": "message",
                     "content": [
-                        said | {"type": "output_text", "annotations": [{"type": "url_citation", "url": a, **span}]}
+                        said
+                        | {
+                            "type": "output_text",
+                            "annotations": [{"type": "url_citation", "url": a, **span}],
+                        }
                     ],
                 },
             ],
@@ -242,7 +327,14 @@ def forms(long: str = "") -> dict[str, Form]:
             {"type": "citation", "extras": {"n": 1}} | span,
         ),
         "char_location": Form(
-            [said | {"citations": [{"type": "char_location", "document_title": "Songs", "cited_text": song}]}],
+            [
+                said
+                | {
+                    "citations": [
+                        {"type": "char_location", "document_title": "Songs", "cited_text": song}
+                    ]
+                }
+            ],
             song,
             "Songs",
             "",
@@ -258,8 +350,12 @@ def forms(long: str = "") -> dict[str, Form]:
             a,
             {"type": "search_result_location"},
         ),
-        "text that is JSON": Form([_text(json.dumps({"results": [hit]}))], song, "Songs", a, {"rank": 1}),
-        "text that is a document in JSON": Form([_text(json.dumps(hit))], song, "Songs", a, {"rank": 1}),
+        "text that is JSON": Form(
+            [_text(json.dumps({"results": [hit]}))], song, "Songs", a, {"rank": 1}
+        ),
+        "text that is a document in JSON": Form(
+            [_text(json.dumps(hit))], song, "Songs", a, {"rank": 1}
+        ),
         "resource": Form(
             [{"type": "resource", "resource": inner, "annotations": {"audience": ["user"]}}],
             song,
@@ -268,7 +364,15 @@ def forms(long: str = "") -> dict[str, Form]:
             {"type": "resource", "mimeType": "text/plain", "annotations": {"audience": ["user"]}},
         ),
         "resource_link": Form(
-            [{"type": "resource_link", "uri": "sea://a", "name": "a.md", "title": "Songs", "size": 7}],
+            [
+                {
+                    "type": "resource_link",
+                    "uri": "sea://a",
+                    "name": "a.md",
+                    "title": "Songs",
+                    "size": 7,
+                }
+            ],
             "",
             "Songs",
             "sea://a",
@@ -297,7 +401,9 @@ def test_every_form_is_found_anywhere_in_a_result(name: Any, known: Any) -> None
     form = known[name]
     for message in (
         _message(form.blocks),
-        _message([*form.blocks, _text("That is all."), {"type": "image", "base64": "iVBORw0KGgo="}]),
+        _message(
+            [*form.blocks, _text("That is all."), {"type": "image", "base64": "iVBORw0KGgo="}]
+        ),
         _message(json.dumps(form.blocks)),
         _message(json.dumps({"content": form.blocks, "isError": False})),
         _message(artifact=form.blocks),
@@ -316,7 +422,10 @@ async def test_every_form_is_read_back_by_its_number(name: Any) -> None:
     async with store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id=name)
-        sent = [_message(known[name].blocks, id=id_, tool_call_id=id_) for id_, known in (("s", FORMS), ("l", LONG))]
+        sent = [
+            _message(known[name].blocks, id=id_, tool_call_id=id_)
+            for id_, known in (("s", FORMS), ("l", LONG))
+        ]
         await chat.append(sent)
         page = await chat.get_sources(source_ids=[1, 2, 3], page_tokens=16_000)
         assert page.not_found == [3]
@@ -331,8 +440,17 @@ async def test_every_form_is_read_back_by_its_number(name: Any) -> None:
 def test_the_samples_are_of_every_known_form() -> None:
     """A new form comes with a sample."""
     shown = json.dumps([form.blocks for form in FORMS.values()])
-    rare = {"content_block_location", "page_location", "input_text", "tool_result", "mcp_tool_result", "non_standard"}
-    assert {kind for kind in BLOCKS.keys() | HOLDERS.keys() | CITED if f'"{kind}"' not in shown} == rare
+    rare = {
+        "content_block_location",
+        "page_location",
+        "input_text",
+        "tool_result",
+        "mcp_tool_result",
+        "non_standard",
+    }
+    assert {
+        kind for kind in BLOCKS.keys() | HOLDERS.keys() | CITED if f'"{kind}"' not in shown
+    } == rare
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -353,7 +471,10 @@ def test_the_samples_are_of_every_known_form() -> None:
         {"structured_content": _HITS},
         [("first", {"title": "A", "url": "https://a"}), ("second", {"title": "B", "uri": "b"})],
         [["first", {"name": "A", "link": "https://a"}], ("second", {"title": "B", "url": "b"})],
-        [Document("first", metadata={"title": "A", "url": "https://a"}), Document("second", metadata=_HITS[1])],
+        [
+            Document("first", metadata={"title": "A", "url": "https://a"}),
+            Document("second", metadata=_HITS[1]),
+        ],
         [Document("first", metadata={"filename": "A", "source": "https://a"}), _HITS[1]],
         [{"metadata": {"title": "A", "url": "https://a"}, "page_content": "first"}, _HITS[1]],
         [{"type": "video", **_HITS[0]}, {"type": "document", **_HITS[1]}],
@@ -399,7 +520,9 @@ def test_sources_in_json_content_are_found(content: Any) -> None:
     assert _facts(_found([_text(text)])) == _FACTS
 
 
-@each_case("wrap", [list, tuple, *(lambda texts, key=key: {key: texts, "n": 2} for key in _TEXTS_UNDER)])
+@each_case(
+    "wrap", [list, tuple, *(lambda texts, key=key: {key: texts, "n": 2} for key in _TEXTS_UNDER)]
+)
 def test_texts_in_an_artifact_are_sources(wrap: Any) -> None:
     """A list of them, or one under a key that says so; as content, or with other items, it is data."""
     artifact = wrap(["first", "second"])
@@ -420,8 +543,16 @@ def test_texts_in_an_artifact_are_sources(wrap: Any) -> None:
     "match",
     [
         {"id": "v1", "score": 0.9, "metadata": {"text": "first", "title": "A", "url": "https://a"}},
-        {"_id": "v1", "_score": 0.9, "_source": {"body": "first", "title": "A", "url": "https://a"}},
-        {"id": "v1", "score": 0.9, "payload": {"content": "first", "title": "A", "url": "https://a"}},
+        {
+            "_id": "v1",
+            "_score": 0.9,
+            "_source": {"body": "first", "title": "A", "url": "https://a"},
+        },
+        {
+            "id": "v1",
+            "score": 0.9,
+            "payload": {"content": "first", "title": "A", "url": "https://a"},
+        },
     ],
 )
 async def test_the_text_of_a_match_may_stand_among_its_details(match: dict[str, Any]) -> None:
@@ -446,7 +577,12 @@ async def test_bare_texts_are_read_back_by_their_numbers() -> None:
             await chat.append([_message(artifact=texts, id=id_, tool_call_id=id_)])
             assert (await chat.get_tool_messages([id_]))[0].artifact == texts
         page = await chat.get_sources([1, 2, 3, 4], page_tokens=16_000)
-        assert [source.content for source in page.sources] == ["one", "two", "three " * 900, "four " * 900]
+        assert [source.content for source in page.sources] == [
+            "one",
+            "two",
+            "three " * 900,
+            "four " * 900,
+        ]
         assert await store.verify()
 
 
@@ -498,11 +634,19 @@ def test_a_single_document_keeps_its_place() -> None:
         {"title": "A", "text": "first"},
         {"structured_content": {"rows": _HITS}, "x": [{"sources": _HITS}]},
         [_text("first"), _text("second", annotations=[], citations=None)],
-        [{"type": "image", "url": "https://a"}, {"type": "file", "base64": "eA==", "filename": "a.pdf"}],
+        [
+            {"type": "image", "url": "https://a"},
+            {"type": "file", "base64": "eA==", "filename": "a.pdf"},
+        ],
         [{"type": "file", "url": "data:text/plain,x"}],
         [{"type": "document", "source": {"type": "base64", "data": "eA=="}}],
         [{"type": "web_search_tool_result", "content": {"type": "web_search_tool_result_error"}}],
-        [_text("x", annotations=[{"type": "file_path", "file_id": "f"}, {"type": "citation"}, None, 7])],
+        [
+            _text(
+                "x",
+                annotations=[{"type": "file_path", "file_id": "f"}, {"type": "citation"}, None, 7],
+            )
+        ],
     ],
     ids=range(34),
 )
@@ -516,11 +660,22 @@ def test_anything_else_is_no_source(value: Any) -> None:
 
 
 @each_case(
-    "item", [{"text": ""}, {"title": ""}, {"uri": "u"}, {"file_id": "f"}, {"source_id": 3}, {"source": "https://a"}]
+    "item",
+    [
+        {"text": ""},
+        {"title": ""},
+        {"uri": "u"},
+        {"file_id": "f"},
+        {"source_id": 3},
+        {"source": "https://a"},
+    ],
 )
 def test_one_sign_of_a_source_is_enough(item: dict[str, Any]) -> None:
     """A text, a title, an address, a file or a number, also where its value is in ``metadata``."""
-    assert len(_found(artifact={"results": [item, {"score": 1, "metadata": item | {"title": "T"}}]})) == 2
+    assert (
+        len(_found(artifact={"results": [item, {"score": 1, "metadata": item | {"title": "T"}}]}))
+        == 2
+    )
     assert _found(artifact={"results": [item, {"score": 1}]}) == ()
 
 
@@ -529,7 +684,10 @@ def test_a_thousand_items_are_sources_one_more_are_not() -> None:
     for block in ({"text": "x"}, {"type": "search_result", "source": "s", "content": [_text("x")]}):
         assert len(_found(artifact=[block] * MAX_SOURCES)) == MAX_SOURCES == 1_000
         assert _found(artifact=[block] * (MAX_SOURCES + 1)) == ()
-    cited = [_text("x", annotations=[{"type": "url_citation", "url": f"u{n}"}]) for n in range(MAX_SOURCES + 1)]
+    cited = [
+        _text("x", annotations=[{"type": "url_citation", "url": f"u{n}"}])
+        for n in range(MAX_SOURCES + 1)
+    ]
     assert len(_found(cited[1:])) == MAX_SOURCES
     assert _found(cited) == ()
     assert len(_found(cited[:1] * MAX_MENTIONS)) == 1
@@ -538,7 +696,20 @@ def test_a_thousand_items_are_sources_one_more_are_not() -> None:
 
 
 @each_case(
-    "text", ["", "{", "[1", "text", "NaN", '"[]"', "[" * 100_000, "[" + "9" * 5_000 + "]", "\ufeff[]", "\ud800", "nul"]
+    "text",
+    [
+        "",
+        "{",
+        "[1",
+        "text",
+        "NaN",
+        '"[]"',
+        "[" * 100_000,
+        "[" + "9" * 5_000 + "]",
+        "\ufeff[]",
+        "\ud800",
+        "nul",
+    ],
 )
 def test_what_is_no_json_list_or_object_is_not_parsed(text: Any) -> None:
     """Any other text, hostile ones too, is simply not JSON."""
@@ -562,8 +733,20 @@ def test_a_thing_that_is_cited_again_is_one_source() -> None:
         _text(
             "Whales sing. Seals bark.",
             annotations=[
-                {"type": "url_citation", "url": "a", "title": "A", "start_index": 0, "end_index": 12},
-                {"type": "url_citation", "url": "b", "title": "A", "start_index": 0, "end_index": 12},
+                {
+                    "type": "url_citation",
+                    "url": "a",
+                    "title": "A",
+                    "start_index": 0,
+                    "end_index": 12,
+                },
+                {
+                    "type": "url_citation",
+                    "url": "b",
+                    "title": "A",
+                    "start_index": 0,
+                    "end_index": 12,
+                },
                 {"type": "url_citation", "url": "a", "start_index": 13, "end_index": 24},
             ],
         ),
@@ -589,15 +772,28 @@ def test_a_source_is_not_cited_twice() -> None:
         {"file_id": "1", "filename": "f", "text": "more", "score": 0.4},
     ]
     cited = [{"type": "file_citation", "file_id": "1", "filename": "f", "quote": "other"}]
-    found = _found([{"type": "file_search_call", "results": results}, _text("x", annotations=cited)])
+    found = _found(
+        [{"type": "file_search_call", "results": results}, _text("x", annotations=cited)]
+    )
     assert [source.text for source in found] == ["own", "more"]
 
 
 @each_case(
     ("start", "end", "text"),
-    [(0, 3, "abc"), (1, 99, "bc"), (3, 9, ""), (2, 2, ""), (-1, 2, ""), (True, 2, ""), (0, 2.0, ""), ("0", None, "")],
+    [
+        (0, 3, "abc"),
+        (1, 99, "bc"),
+        (3, 9, ""),
+        (2, 2, ""),
+        (-1, 2, ""),
+        (True, 2, ""),
+        (0, 2.0, ""),
+        ("0", None, ""),
+    ],
 )
-def test_a_place_in_a_text_is_read_with_care(start: Any, end: float | int | None, text: str) -> None:
+def test_a_place_in_a_text_is_read_with_care(
+    start: Any, end: float | int | None, text: str
+) -> None:
     """Places that make no sense give no text; the cited thing is a source all the same."""
     cited = {"type": "url_citation", "url": "a", "start_index": start, "end_index": end}
     assert _facts(_found([_text("abc", annotations=[cited])])) == [("", "a", text)]
@@ -608,14 +804,56 @@ def test_a_place_in_a_text_is_read_with_care(start: Any, end: float | int | None
 
 _words = st.sampled_from(
     sorted(
-        {*BLOCKS, *HOLDERS, *CITED, *finding._BY_KEY, "image", "reasoning", "https://a", "data:x", "\ud800", "[{}]", ""}
+        {
+            *BLOCKS,
+            *HOLDERS,
+            *CITED,
+            *finding._BY_KEY,
+            "image",
+            "reasoning",
+            "https://a",
+            "data:x",
+            "\ud800",
+            "[{}]",
+            "",
+        }
     )
 )
 _keys = st.sampled_from(
     sorted(
-        {*finding._BY_KEY, *HOLDERS.values(), *CITED, "structured_content", "structuredContent", "result", "resource"}
-        | {"type", "text", "title", "url", "uri", "source", "content", "annotations", "citations", "extras", "metadata"}
-        | {"source_id", "file_id", "filename", "cited_text", "quote", "start_index", "end_index", "base64", ""}
+        {
+            *finding._BY_KEY,
+            *HOLDERS.values(),
+            *CITED,
+            "structured_content",
+            "structuredContent",
+            "result",
+            "resource",
+        }
+        | {
+            "type",
+            "text",
+            "title",
+            "url",
+            "uri",
+            "source",
+            "content",
+            "annotations",
+            "citations",
+            "extras",
+            "metadata",
+        }
+        | {
+            "source_id",
+            "file_id",
+            "filename",
+            "cited_text",
+            "quote",
+            "start_index",
+            "end_index",
+            "base64",
+            "",
+        }
     )
 )
 _atoms = st.none() | st.booleans() | st.integers(-2, 12) | st.floats() | _words | any_text
@@ -666,7 +904,10 @@ def _as_content(value: Any) -> Any:
 
 
 def _said(found: FoundSources) -> list[Any]:
-    return [(source.title, source.url, source.text, source.kept_id, source.metadata) for source in found.items]
+    return [
+        (source.title, source.url, source.text, source.kept_id, source.metadata)
+        for source in found.items
+    ]
 
 
 @example([{"type": [], "text": "1 hit"}], None)
@@ -682,7 +923,9 @@ def test_anything_is_read_and_read_again(content: Any, artifact: Any) -> None:
         source.digest(codec)
         assert all(type(said) is str for said in (source.title, source.url, source.text))
     encoded = encode_message(codec, fields_of(message))
-    restored = decode_message(codec, encoded.body, fetch=lambda start, end: encoded.payload[start:end])
+    restored = decode_message(
+        codec, encoded.body, fetch=lambda start, end: encoded.payload[start:end]
+    )
     assert same(restored, message)
     assert same(_said(_find(restored)), _said(found))
     PureLog().append([message])
@@ -700,7 +943,9 @@ def _nested(key: str, depth: int, last: Any) -> Any:
 def test_deep_nesting_is_data(key: str) -> None:
     """No form is more than a few values deep; the rest is not looked at."""
     hit = {"type": "search_result", "source": "a", "title": "A"}
-    assert _facts(_found(artifact=_nested(key, 1, hit) if key == "content" else {"results": [hit]})) == [("A", "a", "")]
+    assert _facts(
+        _found(artifact=_nested(key, 1, hit) if key == "content" else {"results": [hit]})
+    ) == [("A", "a", "")]
     assert _found(artifact=_nested(key, 50_000, hit)) == ()
 
 
@@ -708,10 +953,21 @@ def test_deep_nesting_is_data(key: str) -> None:
 def test_a_great_many_of_anything_are_looked_at_once() -> None:
     """Texts, numbers, annotations and results in such numbers give no sources, and take no time to speak of."""
     many = 100_000 // STRIDE
-    for value in (_text("x"), _text("{}"), _HITS[0], {"type": "search_result", "source": "a"}, 7, "[]", None, {}):
+    for value in (
+        _text("x"),
+        _text("{}"),
+        _HITS[0],
+        {"type": "search_result", "source": "a"},
+        7,
+        "[]",
+        None,
+        {},
+    ):
         assert _found(artifact=[value] * many) == ()
         assert _found(json.dumps({"content": [value] * many})) == ()
     cited = {"type": "url_citation", "url": "u", "start_index": 0, "end_index": many}
     assert _found([_text("x" * many, annotations=[cited] * many)]) == ()
-    [found] = _found([_text("x" * many, annotations=[cited | {"start_index": n} for n in range(100)])])
+    [found] = _found(
+        [_text("x" * many, annotations=[cited | {"start_index": n} for n in range(100)])]
+    )
     assert len(found.text) < 1_002_000

@@ -42,7 +42,11 @@ def chat(store: ConversationStore) -> Conversation:
 def documents(topic: str, count: int = 2) -> list[Document]:
     """Return documents numbered from 1, as retrievers do."""
     return [
-        Document(page_content=f"{topic} {n}", id=f"d{n}", metadata={"title": f"T{n}", "source_id": n, "rank": n})
+        Document(
+            page_content=f"{topic} {n}",
+            id=f"d{n}",
+            metadata={"title": f"T{n}", "source_id": n, "rank": n},
+        )
         for n in range(1, count + 1)
     ]
 
@@ -53,7 +57,9 @@ async def search(topic: str) -> tuple[str, list[Document]]:
     return "", documents(topic)
 
 
-async def ask(wrapped: BaseTool, config: RunnableConfig | None = None, **arguments: Any) -> ToolMessage:
+async def ask(
+    wrapped: BaseTool, config: RunnableConfig | None = None, **arguments: Any
+) -> ToolMessage:
     """Return the message that an agent gets."""
     call = {"type": "tool_call", "id": "call-1", "name": wrapped.name, "args": arguments}
     answer = await wrapped.ainvoke(call, config)
@@ -61,7 +67,9 @@ async def ask(wrapped: BaseTool, config: RunnableConfig | None = None, **argumen
     return answer
 
 
-async def test_content_and_artifact_carry_the_numbers_that_the_log_then_has(chat: Conversation) -> None:
+async def test_content_and_artifact_carry_the_numbers_that_the_log_then_has(
+    chat: Conversation,
+) -> None:
     """Two searches that both count from 1 get 1-2 and 3-4, and appending them clashes with nothing."""
     wrapped = number_sources(search, chat)
     answers = [await ask(wrapped, topic=topic) for topic in ("seals", "orcas")]
@@ -110,11 +118,16 @@ async def test_json_keeps_its_form(chat: Conversation) -> None:
     @tool
     def lookup(topic: str) -> str:
         """Look it up."""
-        return json.dumps({"total": 1, "results": [{"title": "é", "content": topic, "source_id": 1}]})
+        return json.dumps(
+            {"total": 1, "results": [{"title": "é", "content": topic, "source_id": 1}]}
+        )
 
     await chat.reserve_source_ids(6)
     answer = await ask(number_sources(lookup, chat), topic="x")
-    assert answer.content == '{"total": 1, "results": [{"title": "é", "content": "x", "source_id": 7}]}'
+    assert (
+        answer.content
+        == '{"total": 1, "results": [{"title": "é", "content": "x", "source_id": 7}]}'
+    )
     assert answer.artifact is None
     receipt = await chat.append(answer)
     assert receipt.source_ids == (7, 7)
@@ -155,7 +168,9 @@ async def test_an_extractor_finds_the_sources_and_the_artifact_keeps_them(
     chat: Conversation, store: ConversationStore
 ) -> None:
     """Numbered sources are appended with their numbers, though the extractor would not find them again."""
-    store.register_source_extractor("grep", lambda message: [(line, {}) for line in message.text.splitlines()])
+    store.register_source_extractor(
+        "grep", lambda message: [(line, {}) for line in message.text.splitlines()]
+    )
 
     @tool
     def grep(pattern: str) -> str:
@@ -165,7 +180,10 @@ async def test_an_extractor_finds_the_sources_and_the_artifact_keeps_them(
     answer = await ask(number_sources(grep, chat), pattern="x")
     assert answer.content == "[1]\nx one\n\n[2]\nx two"
     await chat.append(answer)
-    assert [source.content for source in (await chat.get_sources([1, 2])).sources] == ["x one", "x two"]
+    assert [source.content for source in (await chat.get_sources([1, 2])).sources] == [
+        "x one",
+        "x two",
+    ]
 
 
 async def test_what_has_no_sources_goes_through(chat: Conversation) -> None:
@@ -214,7 +232,9 @@ async def test_with_a_store_the_run_says_which_conversation(store: ConversationS
     """With a store, the configuration of a run chooses the conversation, so that one tool serves many."""
     wrapped = number_sources(search, store)
     for user, first in (("ada", 1), ("ada", 3), ("eve", 1)):
-        answer = await ask(wrapped, {"configurable": {"user_id": user, "thread_id": "t"}}, topic="x")
+        answer = await ask(
+            wrapped, {"configurable": {"user_id": user, "thread_id": "t"}}, topic="x"
+        )
         assert answer.artifact[0].metadata["source_id"] == first
 
 
@@ -229,11 +249,21 @@ async def test_what_else_a_tool_wrote_is_kept(chat: Conversation) -> None:
     @tool
     def browse(topic: str) -> list[dict[str, Any]]:
         """Browse."""
-        cited = [{"type": "url_citation", "url": "https://a", "title": "A", "start_index": 0, "end_index": 8}]
+        cited = [
+            {
+                "type": "url_citation",
+                "url": "https://a",
+                "title": "A",
+                "start_index": 0,
+                "end_index": 8,
+            }
+        ]
         text = {"type": "text", "text": "The moon is far away.", "annotations": cited}
         return [text, {"type": "image", "url": "https://b"}]
 
-    assert (await ask(number_sources(search_old, chat), topic="x")).content == "The index is a week old.\n\n[1] T1\nx 1"
+    assert (
+        await ask(number_sources(search_old, chat), topic="x")
+    ).content == "The index is a week old.\n\n[1] T1\nx 1"
     answer = await ask(number_sources(browse, chat), topic="x")
     assert answer.content[0]["text"] == "The moon is far away."
     assert [block["type"] for block in answer.content] == ["text", "image", "text"]
@@ -253,7 +283,9 @@ async def test_every_way_to_call_it_numbers(chat: Conversation) -> None:
 
 
 @pytest.mark.parametrize("value", [5, "text", {"flight": "X1"}, [1, 2], None])
-async def test_an_answer_without_sources_is_what_the_tool_alone_gives(chat: Conversation, value: Any) -> None:
+async def test_an_answer_without_sources_is_what_the_tool_alone_gives(
+    chat: Conversation, value: Any
+) -> None:
     """A wrapped tool gives the same answer as the tool alone if the answer has no sources, of any type."""
 
     @tool
@@ -298,7 +330,9 @@ async def test_the_numbers_shown_are_those_of_the_log(chat: Conversation) -> Non
     @tool(response_format="content_and_artifact")
     def both(topic: str) -> tuple[str, list[dict[str, str]]]:
         """Find."""
-        return json.dumps({"results": [{"title": "J", "content": "json"}]}), [{"title": "A", "content": topic}]
+        return json.dumps({"results": [{"title": "J", "content": "json"}]}), [
+            {"title": "A", "content": topic}
+        ]
 
     answer = await ask(number_sources(both, chat), topic="artifact")
     assert answer.artifact == [{"title": "A", "content": "artifact", "source_id": 1}]
@@ -321,13 +355,19 @@ def test_sync_callers_are_served_by_a_connected_store() -> None:
 
     chat = asyncio.run(make()).conversation(user_id="ada", thread_id="t")
     assert number_sources(find, chat).invoke({"topic": "x"}) == "[1] T1\nx 1\n\n[2] T2\nx 2"
-    other = ConversationStore(AsyncMongoMockClient()["x"]).conversation(user_id="ada", thread_id="t")
+    other = ConversationStore(AsyncMongoMockClient()["x"]).conversation(
+        user_id="ada", thread_id="t"
+    )
     with pytest.raises(SyncUnsupportedError):
         number_sources(find, other).invoke({"topic": "x"})
 
 
-@pytest.mark.parametrize(("wrong", "chat_too"), [(7, False), ("search", False), (str, False), (search, True)])
-def test_what_is_no_tool_or_no_conversation_is_refused(chat: Conversation, wrong: Any, chat_too: bool) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "chat_too"), [(7, False), ("search", False), (str, False), (search, True)]
+)
+def test_what_is_no_tool_or_no_conversation_is_refused(
+    chat: Conversation, wrong: Any, chat_too: bool
+) -> None:
     """Typed, when the wrapper is made."""
     with pytest.raises(InvalidInputError):
         number_sources(wrong, {"user_id": "ada"} if chat_too else chat)
@@ -355,9 +395,13 @@ async def test_what_a_tool_says_of_itself_stays(chat: Conversation) -> None:
     assert {name: getattr(wrapped, name) for name in said} == said
 
 
-async def test_an_artifact_without_sources_is_kept_with_them(chat: Conversation, store: ConversationStore) -> None:
+async def test_an_artifact_without_sources_is_kept_with_them(
+    chat: Conversation, store: ConversationStore
+) -> None:
     """An extractor found the sources in the text; what the tool gave besides is not lost."""
-    store.register_source_extractor("grep", lambda message: [(line, {}) for line in message.text.splitlines()])
+    store.register_source_extractor(
+        "grep", lambda message: [(line, {}) for line in message.text.splitlines()]
+    )
 
     @tool(response_format="content_and_artifact")
     def grep(pattern: str) -> tuple[str, dict[str, int]]:

@@ -27,7 +27,9 @@ _HITS = [
 
 
 def _message(content: Any = "see artifact", artifact: Any = None, **fields: Any) -> ToolMessage:
-    return ToolMessage(content, artifact=artifact, **({"id": "m", "tool_call_id": "c", "name": "search"} | fields))
+    return ToolMessage(
+        content, artifact=artifact, **({"id": "m", "tool_call_id": "c", "name": "search"} | fields)
+    )
 
 
 def _numbered(log: PureLog, message: ToolMessage) -> list[EntrySource]:
@@ -43,22 +45,34 @@ def test_what_was_read_back_gets_no_numbers() -> None:
     page = SourcePage(sources=[Source(source_id=3, content="x")])
     log = PureLog()
     assert _numbered(log, _message(json.dumps(_HITS), page, id="m1")) == []
-    assert _numbered(log, _message(json.dumps(_HITS), _HITS, id="m2", name="retrieve_previous_sources")) == []
+    assert (
+        _numbered(
+            log, _message(json.dumps(_HITS), _HITS, id="m2", name="retrieve_previous_sources")
+        )
+        == []
+    )
     assert log.totals.sources_through == 0
 
 
 @given(
     st.builds(
-        Document, any_text, id=st.none() | any_text, metadata=st.dictionaries(keys | st.integers(), values, max_size=3)
+        Document,
+        any_text,
+        id=st.none() | any_text,
+        metadata=st.dictionaries(keys | st.integers(), values, max_size=3),
     )
     | st.tuples(any_text, st.dictionaries(keys | st.none(), values, max_size=3))
-    | st.dictionaries(st.sampled_from(["text", "title", "url", "metadata", "source_id"]) | st.integers(), values)
+    | st.dictionaries(
+        st.sampled_from(["text", "title", "url", "metadata", "source_id"]) | st.integers(), values
+    )
 )
 def test_any_source_can_be_shown(item: Any) -> None:
     """An item with any keys and values gives texts and a valid `Source`."""
     found = source_in(item)
     assert found is not None
-    source = Source(source_id=1, title=found.title, url=found.url, content=found.text, metadata=found.metadata)
+    source = Source(
+        source_id=1, title=found.title, url=found.url, content=found.text, metadata=found.metadata
+    )
     assert source.metadata.keys() <= found.fields.keys()
     Codec().encode(found.with_text("text"))
 
@@ -75,7 +89,13 @@ def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
         "": 0,
         "metadata": {"a": 1},
     }
-    assert source_in(item).metadata == {"name": "N", "link": "l", "": 0, "metadata": {"a": 1}, "a": 1}
+    assert source_in(item).metadata == {
+        "name": "N",
+        "link": "l",
+        "": 0,
+        "metadata": {"a": 1},
+        "a": 1,
+    }
     assert source_in({"source_id": "doc-7", "": 0}).metadata == {"source_id": "doc-7", "": 0}
 
 
@@ -91,12 +111,18 @@ def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
         ({"source": "see https://a"}, "", "", None),
     ],
 )
-def test_other_labels_are_known(fields: dict[str, Any], title: str, url: str, rest: dict[str, Any] | None) -> None:
+def test_other_labels_are_known(
+    fields: dict[str, Any], title: str, url: str, rest: dict[str, Any] | None
+) -> None:
     """A file's name is a title if there is no other; what a source is called is its address if it looks like one."""
     for hit in (("x", fields), Document("x", metadata=fields), {"text": "x", **fields}):
         found = source_in(hit)
         assert found is not None
-        assert (found.title, found.url, found.metadata) == (title, url, fields if rest is None else rest)
+        assert (found.title, found.url, found.metadata) == (
+            title,
+            url,
+            fields if rest is None else rest,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -127,14 +153,20 @@ def test_only_a_positive_int_is_a_number(given_: Any, kept: Any) -> None:
 def test_numbers_are_assigned_in_order_after_all_others() -> None:
     """Free numbers follow the highest one in use or kept, in the order of the batch, and are never given again."""
     log = PureLog()
-    first = log.append([_message(artifact=_HITS, id="m1"), _message(artifact=[{"text": "x"}] * 3, id="m2")])
+    first = log.append(
+        [_message(artifact=_HITS, id="m1"), _message(artifact=[{"text": "x"}] * 3, id="m2")]
+    )
     assert [(source.id, source.message_id) for source in first.sources] == [
         (1, "m1"),
         (2, "m1"),
         *((n, "m2") for n in (3, 4, 5)),
     ]
     mixed = [{"text": "a"}, {"text": "b", "source_id": 40}, {"text": "c"}]
-    assert [source.id for source in _numbered(log, _message(artifact=mixed, id="m3"))] == [41, 40, 42]
+    assert [source.id for source in _numbered(log, _message(artifact=mixed, id="m3"))] == [
+        41,
+        40,
+        42,
+    ]
     assert [source.id for source in _numbered(log, _message(artifact=_HITS, id="m4"))] == [43, 44]
     assert log.totals.sources_through == 44
 
@@ -144,11 +176,17 @@ def test_numbers_are_assigned_in_order_after_all_others() -> None:
 def test_one_number_for_two_sources_is_refused(others: int) -> None:
     """A batch with the same number twice, in one result or in two, is refused with the number, at any size."""
     rest = [
-        _message(artifact=[{"text": "x", "source_id": 100 + start + index} for index in range(1_000)], id=f"r{start}")
+        _message(
+            artifact=[{"text": "x", "source_id": 100 + start + index} for index in range(1_000)],
+            id=f"r{start}",
+        )
         for start in range(0, others, 1_000)
     ]
     twice = [{"text": "x", "source_id": 7}]
-    for batch in ([_message(artifact=twice * 2)], [_message(artifact=twice), _message(artifact=twice, id="n")]):
+    for batch in (
+        [_message(artifact=twice * 2)],
+        [_message(artifact=twice), _message(artifact=twice, id="n")],
+    ):
         with pytest.raises(SourceIdClashError) as clash:
             PureLog().append([*rest, *batch])
         assert clash.value.source_id == 7
@@ -156,7 +194,9 @@ def test_one_number_for_two_sources_is_refused(others: int) -> None:
 
 def test_labels_are_kept_with_the_number() -> None:
     """Title and address stand with the number, cut to a useful length."""
-    sources = _numbered(PureLog(), _message(artifact=[{"text": "x" * 400, "title": "T" * 300, "url": "u" * 600}]))
+    sources = _numbered(
+        PureLog(), _message(artifact=[{"text": "x" * 400, "title": "T" * 300, "url": "u" * 600}])
+    )
     assert [(len(source.title), len(source.url)) for source in sources] == [(200, 500)]
 
 
@@ -169,7 +209,11 @@ def test_written_ids_can_be_read_back(ids: Any) -> None:
         assert [number for run in runs for number in range(run[0], run[-1] + 1)] == sorted(ids)
     assert all(after[0] > run[-1] + 1 for run, after in pairwise(runs))
     assert all(len(run) == 1 or run[0] < run[1] for run in runs)
-    if len(ids) <= MAX_SOURCES and all(run[-1] - run[0] < MAX_SOURCES for run in runs) and max(ids, default=0) < 10**15:
+    if (
+        len(ids) <= MAX_SOURCES
+        and all(run[-1] - run[0] < MAX_SOURCES for run in runs)
+        and max(ids, default=0) < 10**15
+    ):
         assert read_ids(text) == sorted(ids)
 
 
@@ -198,7 +242,9 @@ def test_ranges_that_repeat_ids_are_bounded() -> None:
     assert len(read_ids(",".join(map(str, range(1, 3_000))))) == MAX_SOURCES + 1
 
 
-@each_case("text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"])
+@each_case(
+    "text", ["x", "1-x", "-3", "1.5", "1--3", "\u00b2", "\u0661", "9" * 16, "1 2", "[", "m1"]
+)
 def test_what_is_no_list_of_ids_is_a_value_error(text: str) -> None:
     """Anything else is a ValueError that the tool can answer with."""
     with pytest.raises(ValueError, match="not a source id"):

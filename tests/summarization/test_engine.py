@@ -47,8 +47,12 @@ def test_called_and_awaited_models_give_the_same(in_threads: bool) -> None:
 
 
 @pytest.mark.parametrize("in_threads", [False, True])
-@pytest.mark.parametrize("error", [TimeoutError("slow"), ValueError("no"), SummaryError("empty")], ids=str)
-def test_an_error_of_the_model_is_raised_in_the_strategy(error: Exception, in_threads: bool) -> None:
+@pytest.mark.parametrize(
+    "error", [TimeoutError("slow"), ValueError("no"), SummaryError("empty")], ids=str
+)
+def test_an_error_of_the_model_is_raised_in_the_strategy(
+    error: Exception, in_threads: bool
+) -> None:
     """An error of the model is raised in the strategy as the same object, even out of a thread.
 
     The strategy can catch it and continue.
@@ -94,7 +98,9 @@ def test_no_more_calls_run_at_once_than_allowed(in_threads: bool) -> None:
         running -= 1
         return echo(messages)
 
-    assert asyncio.run(drive_async(nested(2), call, in_threads=in_threads, concurrency=4)) == 3 * (1 + 3 + 9)
+    assert asyncio.run(drive_async(nested(2), call, in_threads=in_threads, concurrency=4)) == 3 * (
+        1 + 3 + 9
+    )
     assert highest == 4
 
 
@@ -169,7 +175,11 @@ def test_a_reply_without_text_is_an_error(reply: Any, driver: Callable[..., Any]
         return reply
 
     def run() -> str:
-        return drive(asked(), lambda _messages: reply) if driver is drive else asyncio.run(drive_async(asked(), call))
+        return (
+            drive(asked(), lambda _messages: reply)
+            if driver is drive
+            else asyncio.run(drive_async(asked(), call))
+        )
 
     with pytest.raises(SummaryError):
         run()

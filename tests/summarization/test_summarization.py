@@ -71,7 +71,9 @@ def talk(*kinds: str) -> list[BaseMessage]:
 
 def _message(message_id: str, kind: str, *call_ids: str) -> BaseMessage:
     if kind == "t":
-        return ToolMessage(f"result {message_id}", id=message_id, name="search", tool_call_id=call_ids[0])
+        return ToolMessage(
+            f"result {message_id}", id=message_id, name="search", tool_call_id=call_ids[0]
+        )
     calls = [{"name": "search", "args": {}, "id": call_id} for call_id in call_ids]
     if kind == "a":
         return AIMessage(f"text {message_id}", id=message_id, tool_calls=calls)
@@ -114,10 +116,15 @@ def test_parameters_and_defaults_are_those_of_langmem() -> None:
     """Names, order and defaults as in its reference, with `overflow` added at the end."""
     parameters = inspect.signature(summarize_messages).parameters
     default_of = {
-        name: each.default for name, each in parameters.items() if each.default is not inspect.Parameter.empty
+        name: each.default
+        for name, each in parameters.items()
+        if each.default is not inspect.Parameter.empty
     }
     assert list(parameters)[:4] == ["messages", "running_summary", "model", "max_tokens"]
-    assert {name: default_of[name] for name in ("max_tokens_before_summary", "max_summary_tokens", "overflow")} == {
+    assert {
+        name: default_of[name]
+        for name in ("max_tokens_before_summary", "max_summary_tokens", "overflow")
+    } == {
         "max_tokens_before_summary": None,
         "max_summary_tokens": 256,
         "overflow": "fold",
@@ -126,16 +133,23 @@ def test_parameters_and_defaults_are_those_of_langmem() -> None:
     assert default_of["initial_summary_prompt"] is DEFAULT_INITIAL_SUMMARY_PROMPT
     assert default_of["existing_summary_prompt"] is DEFAULT_EXISTING_SUMMARY_PROMPT
     assert default_of["final_prompt"] is DEFAULT_FINAL_SUMMARY_PROMPT
-    assert all(each.kind is each.KEYWORD_ONLY for name, each in parameters.items() if name != "messages")
+    assert all(
+        each.kind is each.KEYWORD_ONLY for name, each in parameters.items() if name != "messages"
+    )
 
 
 def test_sync_async_and_node_take_the_same() -> None:
     """The three ways in cannot drift apart."""
     sync, waiting, node = (
-        inspect.signature(each).parameters for each in (summarize_messages, asummarize_messages, SummarizationNode)
+        inspect.signature(each).parameters
+        for each in (summarize_messages, asummarize_messages, SummarizationNode)
     )
     assert sync == waiting
-    own = {"input_messages_key": "messages", "output_messages_key": "summarized_messages", "name": "summarization"}
+    own = {
+        "input_messages_key": "messages",
+        "output_messages_key": "summarized_messages",
+        "name": "summarization",
+    }
     assert {name: each.default for name, each in node.items() if name not in sync} == own
     assert {name: node[name] for name in node if name in sync} == {
         name: each for name, each in sync.items() if name not in ("messages", "running_summary")
@@ -145,10 +159,13 @@ def test_sync_async_and_node_take_the_same() -> None:
 def test_a_running_summary_is_made_like_that_of_langmem() -> None:
     """By position and by name, and equal if its three fields are; the third may be left out."""
     running = RunningSummary("text", {"1"}, "1")
-    two = RunningSummary(summary="text", summarized_message_ids={"1"}, last_summarized_message_id="1")
+    two = RunningSummary(
+        summary="text", summarized_message_ids={"1"}, last_summarized_message_id="1"
+    )
     assert running == two
     assert (
-        repr(running) == "RunningSummary(summary='text', summarized_message_ids={'1'}, last_summarized_message_id='1')"
+        repr(running)
+        == "RunningSummary(summary='text', summarized_message_ids={'1'}, last_summarized_message_id='1')"
     )
     assert RunningSummary("text", {"1"}) == RunningSummary("text", {"1"}, None)
     assert SummarizationResult([]).running_summary is None
@@ -156,9 +173,17 @@ def test_a_running_summary_is_made_like_that_of_langmem() -> None:
 
 def test_the_default_prompts_have_the_known_variables() -> None:
     """The default prompts have the variables of langmem's prompts, so that either can replace the other."""
-    prompts = (DEFAULT_INITIAL_SUMMARY_PROMPT, DEFAULT_EXISTING_SUMMARY_PROMPT, DEFAULT_FINAL_SUMMARY_PROMPT)
+    prompts = (
+        DEFAULT_INITIAL_SUMMARY_PROMPT,
+        DEFAULT_EXISTING_SUMMARY_PROMPT,
+        DEFAULT_FINAL_SUMMARY_PROMPT,
+    )
     variables = [{*prompt.input_variables, *prompt.optional_variables} for prompt in prompts]
-    assert variables == [{"messages"}, {"messages", "existing_summary"}, {"system_message", "summary", "messages"}]
+    assert variables == [
+        {"messages"},
+        {"messages", "existing_summary"},
+        {"system_message", "summary", "messages"},
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -166,7 +191,9 @@ def test_the_default_prompts_have_the_known_variables() -> None:
 
 
 @pytest.mark.parametrize("kinds", [[], ["s"]], ids=["nothing", "a system message"])
-@pytest.mark.parametrize("running", [None, RunningSummary("old", {"x"}, "x")], ids=["first", "later"])
+@pytest.mark.parametrize(
+    "running", [None, RunningSummary("old", {"x"}, "x")], ids=["first", "later"]
+)
 def test_empty_input_comes_back(summarize: Summarize, kinds: Any, running: Any) -> None:
     """Without a message to summarise the list and the running summary are as they were."""
     model = ScriptedModel()
@@ -247,7 +274,9 @@ def test_the_cut_is_the_first_place_that_will_do(
     for message in messages:
         message.id = str(message.id)[-1]
     model = ScriptedModel()
-    result = summarize(messages, model=model, max_tokens=maximum, max_tokens_before_summary=before, overflow="trim")
+    result = summarize(
+        messages, model=model, max_tokens=maximum, max_tokens_before_summary=before, overflow="trim"
+    )
     summary = result.running_summary
     assert (summary.summarized_message_ids if summary else set()) == set(folded)
     kept = "1234567890"[len(folded) :]
@@ -274,8 +303,12 @@ def test_the_cut_is_the_first_place_that_will_do(
         pytest.param("h,a,a x y,t y", 4, 2, id="and nothing else follows"),
         pytest.param("h,a,a x,a y,t y,t x,a", 4, 6, id="two in flight, folded with both results"),
         pytest.param("h,a,a x,a y,t x,t y,a", 3, 6, id="results that overlap"),
-        pytest.param("h,a,a x,a y,t y", 5, 2, id="nothing is cut behind a call whose result may come"),
-        pytest.param("h,a,a x,h,t x,a", 3, 2, id="a human message between call and result is not swallowed"),
+        pytest.param(
+            "h,a,a x,a y,t y", 5, 2, id="nothing is cut behind a call whose result may come"
+        ),
+        pytest.param(
+            "h,a,a x,h,t x,a", 3, 2, id="a human message between call and result is not swallowed"
+        ),
         pytest.param("h,a,a x,h,t x,a", 4, 2, id="nor is it at the cut"),
         pytest.param("h,a,a x,h,t x,a", 5, 5, id="but folded where it lies before the cut"),
         pytest.param("h,a x,t x,h,a x,t x,a", 5, 6, id="a call id that comes again"),
@@ -296,7 +329,11 @@ def test_where_the_cut_goes(summarize: Summarize, kinds: str, cut: int, folded: 
 @pytest.mark.parametrize(
     "call",
     [
-        AIMessage("", id="3", invalid_tool_calls=[{"name": "search", "args": "{", "id": "x", "error": None}]),
+        AIMessage(
+            "",
+            id="3",
+            invalid_tool_calls=[{"name": "search", "args": "{", "id": "x", "error": None}],
+        ),
         AIMessage([{"type": "tool_use", "id": "x", "name": "search", "input": {}}], id="3"),
     ],
     ids=["invalid call", "call in the content"],
@@ -314,7 +351,9 @@ def test_a_late_result_is_shown_as_text(summarize: Summarize) -> None:
     messages = talk("h", "a x", "h", "a", "h", "a y", "t x", "t y", "a")
     first = summarize(messages[:5], model=ScriptedModel(), max_tokens=4)
     assert first.running_summary.last_summarized_message_id == "4"
-    later = summarize(messages, model=ScriptedModel(), max_tokens=100, running_summary=first.running_summary)
+    later = summarize(
+        messages, model=ScriptedModel(), max_tokens=100, running_summary=first.running_summary
+    )
     assert ids(later.messages[1:]) == ["5", "6", "8", "7", "9"]
     assert check_pairing(later.messages) == []
     late = later.messages[4]
@@ -353,13 +392,20 @@ def test_a_later_summary_extends_the_earlier(summarize: Summarize) -> None:
     model, messages = ScriptedModel("first", "second"), talk(*"hahahah")
     result = summarize(messages[:5], model=model, max_tokens=4)
     two = summarize(
-        messages, model=model, max_tokens=4, max_tokens_before_summary=2, running_summary=result.running_summary
+        messages,
+        model=model,
+        max_tokens=4,
+        max_tokens_before_summary=2,
+        running_summary=result.running_summary,
     )
     assert model.shown == [list("1234"), list("56")]
     assert "first" not in model.prompts[0][-1].text
     assert "first" in model.prompts[1][-1].text
     assert two.running_summary == RunningSummary("second", set("123456"), "6")
-    assert [message.text for message in two.messages] == ["Summary of the conversation so far: second", "text 7"]
+    assert [message.text for message in two.messages] == [
+        "Summary of the conversation so far: second",
+        "text 7",
+    ]
 
 
 def test_the_old_summary_is_still_put_first(summarize: Summarize) -> None:
@@ -367,7 +413,10 @@ def test_the_old_summary_is_still_put_first(summarize: Summarize) -> None:
     model, messages = ScriptedModel("first"), talk("s", *"hahah")
     result = summarize(messages, model=model, max_tokens=5, max_tokens_before_summary=4)
     two = summarize(
-        [*messages, *talk(*"hahahah")[6:]], model=model, max_tokens=9, running_summary=result.running_summary
+        [*messages, *talk(*"hahahah")[6:]],
+        model=model,
+        max_tokens=9,
+        running_summary=result.running_summary,
     )
     assert [message.text for message in two.messages] == [
         "text 1",
@@ -386,11 +435,17 @@ def test_a_summary_fed_back_in_is_replaced(summarize: Summarize, system: Any) ->
     result = summarize(log[: len(system) + 5], model=model, max_tokens=4)
     grown = [*result.messages, *log[len(system) + 5 :]]
     two = summarize(grown, model=model, max_tokens=5, running_summary=result.running_summary)
-    assert [message.type for message in two.messages] == [*(["system"] if system else []), "system", "human"]
+    assert [message.type for message in two.messages] == [
+        *(["system"] if system else []),
+        "system",
+        "human",
+    ]
     assert [message.text for message in two.messages if message.additional_kwargs == MARK] == [
         "Summary of the conversation so far: second"
     ]
-    assert "Summary of the conversation" not in "".join(message.text for message in model.prompts[1])
+    assert "Summary of the conversation" not in "".join(
+        message.text for message in model.prompts[1]
+    )
     rest = summarize(two.messages, model=model, max_tokens=5, running_summary=two.running_summary)
     assert rest.messages == two.messages
 
@@ -399,11 +454,16 @@ def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize: Summarize) -> N
     """A state that langmem's node wrote has no mark; it is recognised by its text."""
     old = SystemMessage("Summary of the conversation so far: old", id="made up")
     running = RunningSummary("old", {"0"}, "0")
-    result = summarize([old, *talk("h", "a")], model=ScriptedModel(), max_tokens=9, running_summary=running)
+    result = summarize(
+        [old, *talk("h", "a")], model=ScriptedModel(), max_tokens=9, running_summary=running
+    )
     assert [message.text for message in result.messages] == [old.text, "text 1", "text 2"]
     assert result.messages[0].additional_kwargs == MARK
     below = summarize(
-        [*talk("s"), old, *talk("s", "h")[1:]], model=ScriptedModel(), max_tokens=9, running_summary=running
+        [*talk("s"), old, *talk("s", "h")[1:]],
+        model=ScriptedModel(),
+        max_tokens=9,
+        running_summary=running,
     )
     assert [message.text for message in below.messages] == ["text 1", old.text, "text 2"]
 
@@ -411,7 +471,12 @@ def test_a_summary_of_langmem_fed_back_in_is_replaced(summarize: Summarize) -> N
 def test_a_system_message_that_holds_the_summary_is_kept(summarize: Summarize) -> None:
     """The summary's words in it do not make the user's own system message a summary."""
     messages = [SystemMessage("Be kind to Ada.", id="s"), *talk("h", "a")]
-    result = summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=RunningSummary("Ada", {"0"}, "0"))
+    result = summarize(
+        messages,
+        model=ScriptedModel(),
+        max_tokens=9,
+        running_summary=RunningSummary("Ada", {"0"}, "0"),
+    )
     assert result.messages[0] is messages[0]
 
 
@@ -419,7 +484,12 @@ def test_a_system_message_with_another_mark_is_one(summarize: Summarize) -> None
     """Only the kind "summary" makes a summary."""
     for mark in ({"kind": "other"}, "text", {}):
         system = SystemMessage("Be kind.", id="s", additional_kwargs={"convstore": mark})
-        result = summarize([system, *talk(*"hahah")], model=ScriptedModel(), max_tokens=5, max_tokens_before_summary=4)
+        result = summarize(
+            [system, *talk(*"hahah")],
+            model=ScriptedModel(),
+            max_tokens=5,
+            max_tokens_before_summary=4,
+        )
         assert result.messages[0] is system
         assert len(result.messages) == 3
 
@@ -439,7 +509,9 @@ def test_a_summary_of_another_kind_is_a_message(summarize: Summarize) -> None:
     """A summary of another kind, such as that of a stored conversation, is kept and later summarised as a message."""
     stored = HumanMessage("[Record of earlier talk]", id="stored", additional_kwargs=MARK)
     running = RunningSummary("old", {"0"}, "0")
-    kept = summarize([stored, *talk("h")], model=ScriptedModel(), max_tokens=9, running_summary=running)
+    kept = summarize(
+        [stored, *talk("h")], model=ScriptedModel(), max_tokens=9, running_summary=running
+    )
     assert ids(kept.messages[1:]) == ["stored", "1"]
     model = ScriptedModel()
     summarize([stored, *talk("h", "a")], model=model, max_tokens=3, running_summary=running)
@@ -474,7 +546,11 @@ def test_a_long_question_is_folded_with_its_answer(summarize: Summarize) -> None
         AIMessage("Fine.", id="4"),
     ]
     result = summarize(
-        messages, model=model, max_tokens=100, max_summary_tokens=20, token_counter=count_tokens_approximately
+        messages,
+        model=model,
+        max_tokens=100,
+        max_summary_tokens=20,
+        token_counter=count_tokens_approximately,
     )
     assert model.prompts
     assert count_tokens_approximately(result.messages) <= 100
@@ -483,13 +559,23 @@ def test_a_long_question_is_folded_with_its_answer(summarize: Summarize) -> None
 
 def test_a_paste_does_not_keep_all_that_follows_it(summarize: Summarize) -> None:
     """After a long paste each result keeps to the limit, and the model is not called in every turn."""
-    messages: list[BaseMessage] = [HumanMessage("word " * 4_800, id="paste"), AIMessage("I see.", id="a")]
+    messages: list[BaseMessage] = [
+        HumanMessage("word " * 4_800, id="paste"),
+        AIMessage("I see.", id="a"),
+    ]
     options = {"max_tokens": 8_000, "max_tokens_before_summary": 4_000, "max_summary_tokens": 256}
     model, running = ScriptedModel(), None
     for number in range(60):
-        messages += [HumanMessage("why " * 60, id=f"q{number}"), AIMessage("so " * 60, id=f"a{number}")]
+        messages += [
+            HumanMessage("why " * 60, id=f"q{number}"),
+            AIMessage("so " * 60, id=f"a{number}"),
+        ]
         result = summarize(
-            messages, model=model, running_summary=running, token_counter=count_tokens_approximately, **options
+            messages,
+            model=model,
+            running_summary=running,
+            token_counter=count_tokens_approximately,
+            **options,
         )
         assert count_tokens_approximately(result.messages) <= 8_000
         assert not result.over_budget
@@ -500,11 +586,15 @@ def test_a_paste_does_not_keep_all_that_follows_it(summarize: Summarize) -> None
 @pytest.mark.parametrize(
     ("kinds", "folded"),
     [
-        pytest.param("h,a x y,t x:90,h:15", 3, id="a call that was given up, before the open question"),
+        pytest.param(
+            "h,a x y,t x:90,h:15", 3, id="a call that was given up, before the open question"
+        ),
         pytest.param("h,a x y,t x:95,h,a:15", 3, id="before a question that is answered"),
         pytest.param("h:90,a:15", 2, id="a question with its answer"),
         pytest.param("h,a:50,h:50,a:10", 2, id="the sum is reached at a question, which may stay"),
-        pytest.param("h,a:5,h:95,a:10", 4, id="the sum is reached at a question, which may not stay"),
+        pytest.param(
+            "h,a:5,h:95,a:10", 4, id="the sum is reached at a question, which may not stay"
+        ),
         pytest.param("h:50,a:50,h:10", 2, id="the open question stays"),
         pytest.param("h,a,a x,h,t x:95,a:20", 5, id="a question between a call and its result"),
         pytest.param("h,a:30,h:120", 2, id="the open question alone is larger: the rest is folded"),
@@ -528,14 +618,20 @@ def test_the_limit_decides_what_is_folded(summarize: Summarize, kinds: str, fold
     assert all(message is two for message, two in zip(rest, messages[folded:], strict=True))
     assert bool(model.prompts) == bool(folded)
     assert result.over_budget == (by_words(result.messages) > 100)
-    assert result.over_budget == (max(by_words([message]) for message in rest) > 100 if rest else False)
+    assert result.over_budget == (
+        max(by_words([message]) for message in rest) > 100 if rest else False
+    )
 
 
 def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize: Summarize) -> None:
     """All else is folded, and the result says that it is larger."""
     messages = [SystemMessage("word " * 97), *sized("h", "a", "h", "a", "h")]
     result = summarize(
-        messages, model=ScriptedModel("Old."), max_tokens=100, max_summary_tokens=10, token_counter=by_words
+        messages,
+        model=ScriptedModel("Old."),
+        max_tokens=100,
+        max_summary_tokens=10,
+        token_counter=by_words,
     )
     assert ids(result.messages[2:]) == ["5"]
     assert result.over_budget
@@ -544,7 +640,12 @@ def test_a_system_message_that_takes_it_all_leaves_the_last_question(summarize: 
 def test_an_overlong_summary_does_not_cost_a_call_in_each_turn(summarize: Summarize) -> None:
     """A summary above the limit is no reason to make another: that would hardly be shorter."""
     model, messages = ScriptedModel("old " * 300), sized("h", "a:99", "h")
-    options = {"model": model, "max_tokens": 100, "max_summary_tokens": 10, "token_counter": by_words}
+    options = {
+        "model": model,
+        "max_tokens": 100,
+        "max_summary_tokens": 10,
+        "token_counter": by_words,
+    }
     result = summarize(messages, **options)
     assert result.over_budget
     grown = [*messages, *talk("h", "h", "h", "a", "h")[3:]]
@@ -557,10 +658,20 @@ def test_an_overlong_summary_does_not_cost_a_call_in_each_turn(summarize: Summar
 def test_a_lower_limit_is_kept_without_a_new_message(summarize: Summarize) -> None:
     """The same list again asks nothing, unless less is allowed to stay."""
     model, messages = ScriptedModel("one", "two"), sized("h", "a:90", "h", "a:50", "h", "a:3")
-    options = {"model": model, "max_summary_tokens": 10, "token_counter": by_words, "max_tokens_before_summary": 90}
+    options = {
+        "model": model,
+        "max_summary_tokens": 10,
+        "token_counter": by_words,
+        "max_tokens_before_summary": 90,
+    }
     result = summarize(messages, max_tokens=100, **options)
     assert ids(result.messages[1:]) == ["3", "4", "5", "6"]
-    two = summarize(messages, max_tokens=50, running_summary=result.running_summary, **options | {"overflow": "fold"})
+    two = summarize(
+        messages,
+        max_tokens=50,
+        running_summary=result.running_summary,
+        **options | {"overflow": "fold"},
+    )
     assert len(model.prompts) > 1
     assert by_words(two.messages) <= 50
 
@@ -617,7 +728,12 @@ def test_messages_need_ids(summarize: Summarize, maximum: int) -> None:
 def test_messages_before_the_last_summarised_one_need_no_ids(summarize: Summarize) -> None:
     """Messages before the last summarised one need no ids."""
     messages = [HumanMessage("no id"), *talk("h", "a", "h")]
-    result = summarize(messages, model=ScriptedModel(), max_tokens=9, running_summary=RunningSummary("old", {"2"}, "2"))
+    result = summarize(
+        messages,
+        model=ScriptedModel(),
+        max_tokens=9,
+        running_summary=RunningSummary("old", {"2"}, "2"),
+    )
     assert ids(result.messages[1:]) == ["3"]
 
 
@@ -625,7 +741,12 @@ def test_a_message_summarised_twice_is_refused(summarize: Summarize) -> None:
     """An id that the running summary covers cannot come after the last one."""
     model = ScriptedModel()
     with pytest.raises(ValueError, match="Message with ID 1 has already been summarized"):
-        summarize(talk(*"hah"), model=model, max_tokens=9, running_summary=RunningSummary("old", {"1", "x"}, "x"))
+        summarize(
+            talk(*"hah"),
+            model=model,
+            max_tokens=9,
+            running_summary=RunningSummary("old", {"1", "x"}, "x"),
+        )
     with pytest.raises(ValueError, match="Message with ID 1 has already been summarized"):
         summarize(
             [*talk("h", "a"), *talk("h")],
@@ -655,22 +776,34 @@ def words(messages: Sequence[BaseMessage]) -> int:
 
 def long_talk() -> list[BaseMessage]:
     """A name in the first message, and six turns of 20 words."""
-    log: list[BaseMessage] = [HumanMessage("I am Ada " + "word " * 7, id="1"), AIMessage("word " * 10, id="2")]
+    log: list[BaseMessage] = [
+        HumanMessage("I am Ada " + "word " * 7, id="1"),
+        AIMessage("word " * 10, id="2"),
+    ]
     for number in range(3, 13, 2):
-        log += [HumanMessage("word " * 10, id=str(number)), AIMessage("word " * 10, id=str(number + 1))]
+        log += [
+            HumanMessage("word " * 10, id=str(number)),
+            AIMessage("word " * 10, id=str(number + 1)),
+        ]
     return log
 
 
 def test_what_does_not_fit_is_folded_in_steps(summarize: Summarize) -> None:
     """Each message is shown once, each step fits the budget and extends the summary of the step before."""
     model = ScriptedModel("one two", "three four five", "six seven")
-    result = summarize(long_talk(), model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words)
+    result = summarize(
+        long_talk(), model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words
+    )
     assert [len(shown) for shown in model.shown] == [4, 4, 2]
-    assert [each for shown in model.shown for each in shown] == [str(number) for number in range(1, 11)]
+    assert [each for shown in model.shown for each in shown] == [
+        str(number) for number in range(1, 11)
+    ]
     assert "Ada" in model.prompts[0][0].text
     assert "one two" in model.prompts[1][-1].text
     assert "three four five" in model.prompts[2][-1].text
-    assert result.running_summary == RunningSummary("six seven", {str(n) for n in range(1, 11)}, "10")
+    assert result.running_summary == RunningSummary(
+        "six seven", {str(n) for n in range(1, 11)}, "10"
+    )
     for prompt, before in zip(model.prompts, [0, 2, 3], strict=True):
         assert words(prompt[:-1]) <= 50 - before
         assert prompt[0].type == "human"
@@ -712,7 +845,12 @@ def test_trim_makes_one_call_without_the_oldest(summarize: Summarize) -> None:
     """With `trim`, one call is made without the oldest messages, which count as summarised, as in langmem."""
     model = ScriptedModel()
     result = summarize(
-        long_talk(), model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words, overflow="trim"
+        long_talk(),
+        model=model,
+        max_tokens=50,
+        max_tokens_before_summary=100,
+        token_counter=words,
+        overflow="trim",
     )
     assert model.shown == [["7", "8", "9", "10"]]
     assert model.prompts[0][0].type == "human"
@@ -724,7 +862,9 @@ def test_trim_leaves_what_fits(summarize: Summarize) -> None:
     shown = []
     for overflow in ("fold", "trim"):
         model = ScriptedModel()
-        summarize(long_talk()[1:], model=model, max_tokens=90, token_counter=words, overflow=overflow)
+        summarize(
+            long_talk()[1:], model=model, max_tokens=90, token_counter=words, overflow=overflow
+        )
         shown.append(model.shown)
     assert shown[0] == shown[1] == [[str(number) for number in range(2, 11)]]
 
@@ -776,12 +916,18 @@ def test_an_overlong_summary_does_not_cost_a_call_for_each_message(summarize: Su
 def test_prompts_are_parameters(summarize: Summarize) -> None:
     """Prompts of the caller's own, with the variables of langmem's."""
     prompts = {
-        "initial_summary_prompt": ChatPromptTemplate([("placeholder", "{messages}"), ("human", "FIRST")]),
+        "initial_summary_prompt": ChatPromptTemplate(
+            [("placeholder", "{messages}"), ("human", "FIRST")]
+        ),
         "existing_summary_prompt": ChatPromptTemplate(
             [("system", "HAD {existing_summary}"), ("placeholder", "{messages}")]
         ),
         "final_prompt": ChatPromptTemplate(
-            [("placeholder", "{system_message}"), ("human", "Record: {summary}"), ("placeholder", "{messages}")]
+            [
+                ("placeholder", "{system_message}"),
+                ("human", "Record: {summary}"),
+                ("placeholder", "{messages}"),
+            ]
         ),
     }
     model, messages = ScriptedModel("one", "two"), talk("s", *"hahaha")
@@ -831,19 +977,27 @@ def test_the_summary_message_has_a_stable_id(summarize: Summarize) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        AIMessage([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "They "}, "met."]),
-        AIMessage([{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": "They met."}]),
+        AIMessage(
+            [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "They "}, "met."]
+        ),
+        AIMessage(
+            [{"type": "reasoning", "reasoning": "Hm."}, {"type": "text", "text": "They met."}]
+        ),
         AIMessage("They met."),
     ],
     ids=["thinking", "reasoning", "text"],
 )
 def test_the_text_of_an_answer_is_taken(summarize: Summarize, reply: Any) -> None:
     """Blocks of text joined, reasoning left out; a plain str, so that any checkpointer can store it."""
-    summary = summarize(talk("h", "a"), model=ScriptedModel(reply), max_tokens=2).running_summary.summary
+    summary = summarize(
+        talk("h", "a"), model=ScriptedModel(reply), max_tokens=2
+    ).running_summary.summary
     assert (summary, type(summary)) == ("They met.", str)
 
 
-@pytest.mark.parametrize("reply", ["", " \n", AIMessage([{"type": "reasoning", "reasoning": "Hm."}]), AIMessage([])])
+@pytest.mark.parametrize(
+    "reply", ["", " \n", AIMessage([{"type": "reasoning", "reasoning": "Hm."}]), AIMessage([])]
+)
 @pytest.mark.parametrize("step", [0, 1])
 def test_an_empty_answer_is_an_error(summarize: Summarize, reply: Any, step: int) -> None:
     """A summary of nothing would lose messages; whatever step it comes at, the caller has what he had."""
@@ -851,7 +1005,9 @@ def test_an_empty_answer_is_an_error(summarize: Summarize, reply: Any, step: int
     messages = long_talk()
     before = copy.deepcopy(messages)
     with pytest.raises(SummaryError, match="without text") as caught:
-        summarize(messages, model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words)
+        summarize(
+            messages, model=model, max_tokens=50, max_tokens_before_summary=100, token_counter=words
+        )
     assert isinstance(caught.value, ValueError)
     assert messages == before
 
@@ -868,7 +1024,10 @@ def test_models_of_langchain_do(summarize: Summarize) -> None:
     """A chat model, one with bound parameters, and a chain that gives a str."""
     model = FakeListChatModel(responses=["They met."])
     for each in (model, model.bind(stop=["x"]), model | StrOutputParser()):
-        assert summarize(talk("h", "a"), model=each, max_tokens=2).running_summary.summary == "They met."
+        assert (
+            summarize(talk("h", "a"), model=each, max_tokens=2).running_summary.summary
+            == "They met."
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -894,7 +1053,9 @@ class LangmemSummary:
 )
 def test_a_running_summary_of_langmem_is_taken_up(summarize: Summarize, stored: Any) -> None:
     """A conversation goes on where langmem left it; JSON may have made a dict and a list of it."""
-    result = summarize(talk(*"haha"), model=ScriptedModel("new"), max_tokens=3, running_summary=stored)
+    result = summarize(
+        talk(*"haha"), model=ScriptedModel("new"), max_tokens=3, running_summary=stored
+    )
     assert result.running_summary == RunningSummary("old", {"1", "2"}, "2")
     assert ids(result.messages[1:]) == ["3", "4"]
 
@@ -912,7 +1073,9 @@ def test_two_fields_are_a_running_summary(summarize: Summarize, as_dict: bool) -
     assert [message.text for message in below.messages][1:] == ["text 3", "text 4", "text 5"]
     assert below.messages[0].text == "Summary of the conversation so far: They met."
     assert below.running_summary == RunningSummary("They met.", {"1", "2"})
-    fed_back = summarize(below.messages, model=model, max_tokens=9, running_summary=below.running_summary)
+    fed_back = summarize(
+        below.messages, model=model, max_tokens=9, running_summary=below.running_summary
+    )
     assert ids(fed_back.messages) == ids(below.messages)
     assert model.prompts == []
     above = summarize(talk(*"hahah"), model=model, max_tokens=3, running_summary=running)
@@ -920,15 +1083,22 @@ def test_two_fields_are_a_running_summary(summarize: Summarize, as_dict: bool) -
     assert model.shown == [["3", "4"]]
     assert "They met." in model.prompts[0][-1].text
     grown = [*below.messages, *talk(*"hahahah")[5:]]
-    state = summarize(grown, model=ScriptedModel("All."), max_tokens=5, running_summary=below.running_summary)
+    state = summarize(
+        grown, model=ScriptedModel("All."), max_tokens=5, running_summary=below.running_summary
+    )
     assert [message.text for message in state.messages if message.additional_kwargs == MARK] == [
         "Summary of the conversation so far: All."
     ]
     other = RunningSummary("They met.", {"1", "3"})
-    assert summarize(talk("h"), model=model, max_tokens=9, running_summary=other).messages[0].id != below.messages[0].id
+    assert (
+        summarize(talk("h"), model=model, max_tokens=9, running_summary=other).messages[0].id
+        != below.messages[0].id
+    )
 
 
-@pytest.mark.parametrize("wrong", ["text", 7, {}, {"summary": "old"}, {"summary": 1, "summarized_message_ids": []}])
+@pytest.mark.parametrize(
+    "wrong", ["text", 7, {}, {"summary": "old"}, {"summary": 1, "summarized_message_ids": []}]
+)
 def test_anything_else_is_no_running_summary(summarize: Summarize, wrong: Any) -> None:
     """Any other value as running summary raises a ValueError that says which types are valid."""
     with pytest.raises(ValueError, match="running_summary must be a RunningSummary or None"):
@@ -937,10 +1107,12 @@ def test_anything_else_is_no_running_summary(summarize: Summarize, wrong: Any) -
 
 def test_a_summarizer_takes_the_name_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """LangChain makes the model; without the package the error names the extra."""
-    monkeypatch.setattr(chat_models, "init_chat_model", lambda name: FakeListChatModel(responses=[name]))
-    assert asyncio.run(RunningSummarizer("openai:gpt-5-mini").summarize([HumanMessage("x")], summary=None)) == (
-        "openai:gpt-5-mini"
+    monkeypatch.setattr(
+        chat_models, "init_chat_model", lambda name: FakeListChatModel(responses=[name])
     )
+    assert asyncio.run(
+        RunningSummarizer("openai:gpt-5-mini").summarize([HumanMessage("x")], summary=None)
+    ) == ("openai:gpt-5-mini")
     monkeypatch.setitem(sys.modules, "langchain.chat_models", None)
     with pytest.raises(MissingExtraError, match=r"convstore\[langchain\]"):
         RunningSummarizer("openai:gpt-5-mini")
@@ -972,7 +1144,9 @@ def test_a_long_message_is_shown_whole_in_pieces(text: Any) -> None:
     assert len(shown) > 5
     assert all(count_tokens_approximately([HumanMessage(each)]) <= 4_000 for each in shown)
     pieces = [
-        piece for each in shown for piece in re.findall(r"<message from='human'>\n(.*?)\n</message>", each, re.DOTALL)
+        piece
+        for each in shown
+        for piece in re.findall(r"<message from='human'>\n(.*?)\n</message>", each, re.DOTALL)
     ]
     assert html.unescape("".join(pieces)) == text
     if " " in text:

@@ -28,7 +28,13 @@ class State(BaseModel):
 def node_with(model: Any, **options: Any) -> SummarizationNode:
     """A node for which a message is a token."""
     return SummarizationNode(
-        **{"model": model, "max_tokens": 4, "max_summary_tokens": 1, "token_counter": len, **options}
+        **{
+            "model": model,
+            "max_tokens": 4,
+            "max_summary_tokens": 1,
+            "token_counter": len,
+            **options,
+        }
     )
 
 
@@ -60,21 +66,29 @@ def test_messages_come_out_under_their_own_key(run: Any, state_of: Any) -> None:
     update = run(node_with(ScriptedModel()), state_of(messages=messages, context={"user": "ada"}))
     assert update.keys() == {"summarized_messages", "context"}
     assert ids(update["summarized_messages"]) == ["4:summary-0", "5"]
-    assert update["context"] == {"user": "ada", "running_summary": RunningSummary("summary 1", set("1234"), "4")}
+    assert update["context"] == {
+        "user": "ada",
+        "running_summary": RunningSummary("summary 1", set("1234"), "4"),
+    }
 
 
 def test_the_running_summary_is_read_from_the_context(run: Any, state_of: Any) -> None:
     """A later run sees only what is new."""
     model = ScriptedModel()
     running = RunningSummary("old", {"1", "2"}, "2")
-    update = run(node_with(model), state_of(messages=talk(*"hahaha"), context={"running_summary": running, "n": 1}))
+    update = run(
+        node_with(model),
+        state_of(messages=talk(*"hahaha"), context={"running_summary": running, "n": 1}),
+    )
     assert model.shown == [["3", "4"], ["5", "6"]]
     assert update["context"]["n"] == 1
     assert update["context"]["running_summary"].summarized_message_ids == set("123456")
 
 
 @pytest.mark.parametrize("context", [None, {}, {"user": "ada"}])
-def test_without_a_summary_the_context_is_not_touched(run: Any, state_of: Any, context: dict[str, Any] | None) -> None:
+def test_without_a_summary_the_context_is_not_touched(
+    run: Any, state_of: Any, context: dict[str, Any] | None
+) -> None:
     """An update names only what it changes."""
     messages = talk("h", "a")
     update = run(node_with(ScriptedModel()), state_of(messages=messages, context=context))
@@ -103,7 +117,9 @@ def test_the_same_key_takes_the_place_of_the_messages(run: Any, state_of: Any, k
 
 def test_keys_are_parameters(run: Any) -> None:
     """Messages are read and written where the caller says."""
-    node = node_with(ScriptedModel(), input_messages_key="log", output_messages_key="view", name="shorten")
+    node = node_with(
+        ScriptedModel(), input_messages_key="log", output_messages_key="view", name="shorten"
+    )
     assert run(node, {"log": talk("h"), "messages": 7}) == {"view": talk("h")}
     assert node.get_name() == "shorten"
 
@@ -117,9 +133,15 @@ def test_keys_are_parameters(run: Any) -> None:
         ({"messages": None}, "Missing required field `messages`"),
         (State(), "Missing required field `messages`"),
         ({"messages": "hi"}, "`messages` of the input must be a list of messages"),
-        ({"messages": [{"role": "user", "content": "hi"}]}, "`messages` of the input must be a list of messages"),
+        (
+            {"messages": [{"role": "user", "content": "hi"}]},
+            "`messages` of the input must be a list of messages",
+        ),
         ({"messages": [], "context": 7}, "`context` of the input must be a dict"),
-        ({"messages": [], "context": {"running_summary": 7}}, "running_summary must be a RunningSummary or None"),
+        (
+            {"messages": [], "context": {"running_summary": 7}},
+            "running_summary must be a RunningSummary or None",
+        ),
     ],
 )
 def test_a_wrong_state_is_refused(run: Any, state: Any, problem: str) -> None:
@@ -131,7 +153,10 @@ def test_a_wrong_state_is_refused(run: Any, state: Any, problem: str) -> None:
 def test_all_options_reach_the_summarization(run: Any) -> None:
     """All options reach the summarization, such as the threshold and the overflow."""
     model = ScriptedModel()
-    run(node_with(model, max_tokens_before_summary=6, overflow="trim"), {"messages": talk(*"hahaha")})
+    run(
+        node_with(model, max_tokens_before_summary=6, overflow="trim"),
+        {"messages": talk(*"hahaha")},
+    )
     assert model.shown == [["3", "4", "5", "6"]]
     with pytest.raises(ValueError, match="max_summary_tokens"):
         run(node_with(model, max_summary_tokens=4), {"messages": []})
@@ -143,7 +168,9 @@ def test_it_is_a_runnable(run: Any) -> None:
     chain = node | (lambda update: len(update["summarized_messages"]))
     assert run(chain, {"messages": talk(*"hahah")}) == 2
     assert node.get_name() == "summarization"
-    assert len(run(node.bind(max_tokens=9), {"messages": talk(*"hahah")})["summarized_messages"]) == 5
+    assert (
+        len(run(node.bind(max_tokens=9), {"messages": talk(*"hahah")})["summarized_messages"]) == 5
+    )
     assert len(node.batch([{"messages": talk("h")}, {"messages": talk("h", "a")}])) == 2
 
 
@@ -151,7 +178,9 @@ def test_what_is_configured_holds_for_the_model(run: Any) -> None:
     """Callbacks, tags and metadata: with the tag "nostream" a graph does not stream the summary to the user."""
 
     class Noting(BaseCallbackHandler):
-        def on_chat_model_start(self, *_: Any, tags: Any = None, metadata: Any = None, **__: Any) -> None:
+        def on_chat_model_start(
+            self, *_: Any, tags: Any = None, metadata: Any = None, **__: Any
+        ) -> None:
             noted.append((tags, metadata["user"]))
 
     noted: list[Any] = []

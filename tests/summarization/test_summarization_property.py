@@ -16,7 +16,12 @@ from properties import examples
 from test_summarization import ScriptedModel, ids, talk
 
 from convstore.messages.tool_calls import calls_of, check_pairing, pair, without_orphans
-from convstore.summarization import RunningSummary, SummarizationResult, asummarize_messages, summarize_messages
+from convstore.summarization import (
+    RunningSummary,
+    SummarizationResult,
+    asummarize_messages,
+    summarize_messages,
+)
 
 many = examples(300)
 
@@ -33,9 +38,13 @@ _blocks = st.one_of(
             ["a x", "t x", "t x"],
         ]
     ),
-    st.sampled_from(["h", "a", "s", "a x", "a y", "a x y", "t x", "t y", "t z"]).map(lambda kind: [kind]),
+    st.sampled_from(["h", "a", "s", "a x", "a y", "a x y", "t x", "t y", "t z"]).map(
+        lambda kind: [kind]
+    ),
 )
-conversations = st.lists(_blocks, max_size=14).map(lambda blocks: [kind for block in blocks for kind in block])
+conversations = st.lists(_blocks, max_size=14).map(
+    lambda blocks: [kind for block in blocks for kind in block]
+)
 budgets = st.tuples(st.integers(2, 14), st.integers(1, 30)).flatmap(
     lambda both: st.tuples(st.just(both[0]), st.just(both[1]), st.integers(1, both[0] - 1))
 )
@@ -68,7 +77,11 @@ def _cases(draw: st.DrawFn) -> Case:
         log = log[1:]
     maximum, before, summary = draw(budgets)
     stops = sorted(draw(st.sets(st.integers(0, len(log)), max_size=4)) | {len(log)})
-    options = {"max_tokens": maximum, "max_tokens_before_summary": before, "max_summary_tokens": summary}
+    options = {
+        "max_tokens": maximum,
+        "max_tokens_before_summary": before,
+        "max_summary_tokens": summary,
+    }
     system: list[BaseMessage] = [SystemMessage("Be kind.")] if draw(st.booleans()) else []
     return Case(system, log, stops, options, draw(st.booleans()))
 
@@ -83,7 +96,9 @@ def folded(result: SummarizationResult) -> set[str]:
 
 def rest_of(case: Case, result: SummarizationResult) -> list[BaseMessage]:
     """The messages that came out, system message and summary apart."""
-    return result.messages[len(case.system) + bool(result.running_summary and result.messages != case.system) :]
+    return result.messages[
+        len(case.system) + bool(result.running_summary and result.messages != case.system) :
+    ]
 
 
 def shown_by(model: ScriptedModel, log: Sequence[BaseMessage]) -> Counter[str]:
@@ -113,7 +128,9 @@ def test_the_model_is_shown_what_providers_accept(case: Any) -> None:
     for prompt in model.prompts:
         assert check_pairing(prompt) == []
     tools = {message.id for message in case.log if isinstance(message, ToolMessage)}
-    plain = [int(each) for shown in model.shown for each in shown if each not in tools and each.isdigit()]
+    plain = [
+        int(each) for shown in model.shown for each in shown if each not in tools and each.isdigit()
+    ]
     assert plain == sorted(plain)
 
 
@@ -127,7 +144,10 @@ def test_the_bookkeeping_is_exact(case: Any) -> None:
         result = case.summarize([*case.system, *log], running, ScriptedModel())
         cut = len(folded(result))
         assert folded(result) == set(ids(log[:cut]))
-        assert result.running_summary is None or result.running_summary.last_summarized_message_id == log[cut - 1].id
+        assert (
+            result.running_summary is None
+            or result.running_summary.last_summarized_message_id == log[cut - 1].id
+        )
         rest = rest_of(case, result)
         assert sorted(ids(rest), key=str) == sorted(ids(log[cut:]), key=str)
         same = [message for message in log[cut:] if not isinstance(message, ToolMessage)]
@@ -167,7 +187,9 @@ def test_what_waits_for_an_answer_stays_out(case: Any) -> None:
         if cut > len(running.summarized_message_ids if running else ()):
             assert not isinstance(log[cut - 1], HumanMessage)
             new = log[len(running.summarized_message_ids if running else ()) :]
-            unanswered = {message.id.partition(":")[0] for message in pair(new).messages if ":" in message.id}
+            unanswered = {
+                message.id.partition(":")[0] for message in pair(new).messages if ":" in message.id
+            }
             for position, message in enumerate(log[:cut]):
                 if message.id in unanswered and calls_of(message):
                     assert any(isinstance(later, HumanMessage) for later in log[position:])
@@ -226,7 +248,9 @@ def test_a_list_that_is_overwritten_loses_nothing(case: Any) -> None:
         kept = Counter(message.id for message in state if message.id in set(ids(case.log)))
         assert shown + kept == Counter(ids(case.log[:stop]))
         assert set(shown) == folded(result)
-        summaries = [m for m in state if m.additional_kwargs.get("convstore") == {"kind": "summary"}]
+        summaries = [
+            m for m in state if m.additional_kwargs.get("convstore") == {"kind": "summary"}
+        ]
         assert len(summaries) == (1 if running else 0)
         assert running is None or pair(state).orphans == ()
 
@@ -248,11 +272,15 @@ def _may_be_cut(log: Sequence[BaseMessage], position: int) -> bool:
     """Return True if all messages before an index may be folded: no call loses its result, no question is open."""
     pairing = pair(log)
     answered = [index for index in pairing.indexes if index is not None]
-    results = {index: message for index, message in enumerate(log) if isinstance(message, ToolMessage)}
+    results = {
+        index: message for index, message in enumerate(log) if isinstance(message, ToolMessage)
+    }
     owner = -1
     for index in pairing.indexes:
         if index is None:  # a call without a result is given up once a human message follows
-            if owner < position and not any(isinstance(later, HumanMessage) for later in log[owner:]):
+            if owner < position and not any(
+                isinstance(later, HumanMessage) for later in log[owner:]
+            ):
                 return False
         elif index in results:
             if owner < position <= index:
@@ -276,7 +304,9 @@ def _sizes(messages: Sequence[BaseMessage]) -> int:
 def test_the_limit_is_kept_wherever_a_cut_keeps_it(case: Any, weights: Any, system: Any) -> None:
     """Compared with all cuts there are: over the limit only if none is within it, and then nothing is left to fold."""
     log = [
-        message.model_copy(update={"content": f"{message.text} {'y' * 10 * weights[at % len(weights)]}"})
+        message.model_copy(
+            update={"content": f"{message.text} {'y' * 10 * weights[at % len(weights)]}"}
+        )
         for at, message in enumerate(case.log)
     ]
     case.options |= {
@@ -294,7 +324,9 @@ def test_the_limit_is_kept_wherever_a_cut_keeps_it(case: Any, weights: Any, syst
         shown = without_orphans(new)
         fixed = _sizes(first)
         summary = max(case.options["max_summary_tokens"], 0)
-        sizes = [fixed + summary + _sizes(without_orphans(new[at:])) for at in range(1, len(new) + 1)]
+        sizes = [
+            fixed + summary + _sizes(without_orphans(new[at:])) for at in range(1, len(new) + 1)
+        ]
         cuts = [size for at, size in enumerate(sizes, start=1) if _may_be_cut(new, at)]
         whole = fixed + _sizes(shown) + (_sizes([result.messages[len(first)]]) if running else 0)
         if new and (min(cuts, default=maximum + 1) <= maximum or whole <= maximum):

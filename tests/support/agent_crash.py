@@ -95,7 +95,8 @@ class FileSaver(InMemorySaver):
 
     def _save(self) -> None:
         storage = {
-            thread: {space: dict(held) for space, held in spaces.items()} for thread, spaces in self.storage.items()
+            thread: {space: dict(held) for space, held in spaces.items()}
+            for thread, spaces in self.storage.items()
         }
         part = self.path.with_suffix(".part")
         part.write_bytes(pickle.dumps((storage, dict(self.writes), dict(self.blobs))))
@@ -120,7 +121,9 @@ def make_agent(store: ConversationStore, events: Events, saver: FileSaver | None
         return AIMessage(ANSWER)
 
     model = ScriptedModel(replies=[reply] * 9)
-    return create_agent(model, [search], middleware=[ConversationMiddleware(store)], checkpointer=saver)
+    return create_agent(
+        model, [search], middleware=[ConversationMiddleware(store)], checkpointer=saver
+    )
 
 
 def question(text: str = QUESTION, id_: str = "q1") -> dict[str, Any]:

@@ -34,12 +34,18 @@ def is_sendable(request: Any) -> Iterator[str]:
 
 def extra(where: str, given: Mapping[str, Any], required: str, allowed: str = "") -> Iterator[str]:
     """Fields that are missing or not known."""
-    yield from (f"Missing required parameter: '{where}.{name}'." for name in required.split() if name not in given)
+    yield from (
+        f"Missing required parameter: '{where}.{name}'."
+        for name in required.split()
+        if name not in given
+    )
     known = {*required.split(), *allowed.split()}
     yield from (f"Unknown parameter: '{where}.{name}'." for name in given if name not in known)
 
 
-def text(where: str, value: Any, *, longest: int, pattern: str = "", shortest: int = 1) -> Iterator[str]:
+def text(
+    where: str, value: Any, *, longest: int, pattern: str = "", shortest: int = 1
+) -> Iterator[str]:
     """A string of a length, and of a pattern."""
     if not isinstance(value, str):
         yield f"Invalid type for '{where}': expected a string, but got {type(value).__name__} instead."
@@ -115,7 +121,9 @@ def chat_message(where: str, message: Mapping[str, Any]) -> Iterator[str]:
         yield f"Invalid value: '{role}'. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'."  # noqa: E501
         return
     more = {"assistant": "name tool_calls", "tool": "tool_call_id"}.get(role, "name")
-    yield from extra(where, message, "role content" + (" tool_call_id" if role == "tool" else ""), more)
+    yield from extra(
+        where, message, "role content" + (" tool_call_id" if role == "tool" else ""), more
+    )
     if "name" in message:
         yield from text(f"{where}.name", message["name"], longest=64, pattern=SAID_BY)
     if "tool_calls" in message:
@@ -125,11 +133,17 @@ def chat_message(where: str, message: Mapping[str, Any]) -> Iterator[str]:
         if not message.get("tool_calls"):
             yield "Invalid value for 'content': expected a string, got null."
     elif isinstance(content, list):
-        yield from ([] if content else [f"Invalid '{where}.content': empty array. Expected minimum length 1."])
+        yield from (
+            []
+            if content
+            else [f"Invalid '{where}.content': empty array. Expected minimum length 1."]
+        )
         for at, part in enumerate(content):
             yield from chat_part(f"{where}.content[{at}]", part, role)
     else:
-        yield from text(f"{where}.content", content, longest=10_485_760, shortest=0 if role == "tool" else 1)
+        yield from text(
+            f"{where}.content", content, longest=10_485_760, shortest=0 if role == "tool" else 1
+        )
 
 
 def chat_calls(where: str, calls: Any) -> Iterator[str]:
@@ -147,7 +161,9 @@ def chat_calls(where: str, calls: Any) -> Iterator[str]:
         yield from text(f"{place}.{kind}.name", call[kind].get("name"), longest=64, pattern=NAME)
         given = call[kind].get("arguments" if kind == "function" else "input")
         yield from text(f"{place}.{kind}.arguments", given, longest=1_048_576, shortest=0)
-        yield from extra(f"{place}.{kind}", call[kind], "name arguments" if kind == "function" else "name input")
+        yield from extra(
+            f"{place}.{kind}", call[kind], "name arguments" if kind == "function" else "name input"
+        )
         if kind == "function" and not is_object(given):
             yield f"{place}.function.arguments: Input should be a valid JSON object (gateways)"
 
@@ -169,7 +185,9 @@ def chat_part(where: str, part: Any, role: str) -> Iterator[str]:
     elif role != "user":
         yield f"Image URLs are only allowed for messages with role 'user', but this message with role '{role}' contains {kind}."  # noqa: E501
     elif kind == "image_url":
-        yield from data_url(f"{where}.image_url.url", part["image_url"]["url"], IMAGE_TYPES, plain=True)
+        yield from data_url(
+            f"{where}.image_url.url", part["image_url"]["url"], IMAGE_TYPES, plain=True
+        )
     elif kind == "input_audio":
         yield from base64_of(where, part["input_audio"]["data"])
         if part["input_audio"]["format"] not in ("wav", "mp3"):
@@ -177,7 +195,10 @@ def chat_part(where: str, part: Any, role: str) -> Iterator[str]:
     elif kind == "file":
         if "file_id" not in part["file"]:
             yield from data_url(
-                f"{where}.file.file_data", part["file"].get("file_data"), ["application/pdf"], plain=False
+                f"{where}.file.file_data",
+                part["file"].get("file_data"),
+                ["application/pdf"],
+                plain=False,
             )
             yield from extra(f"{where}.file", part["file"], "file_data filename")
     else:
@@ -203,17 +224,29 @@ def responses_errors(items: Sequence[Any]) -> list[str]:
         elif kind in ("function_call_output", "custom_tool_call_output"):
             outputs.append(item["call_id"])
             if calls.get(item["call_id"], "") + "_output" != kind:
-                found.append(f"No tool call found for function call output with call_id {item['call_id']}.")
+                found.append(
+                    f"No tool call found for function call output with call_id {item['call_id']}."
+                )
         elif kind == "reasoning" and not follows(items[at + 1 :]):
-            found.append(f"Item '{item['id']}' of type 'reasoning' was provided without its required following item.")
-    found += [f"No tool output found for function call {id_}." for id_ in calls if outputs.count(id_) != 1]
-    found += [f"Duplicate item found with id {id_}. Remove duplicate items." for id_ in set(ids) if ids.count(id_) > 1]
+            found.append(
+                f"Item '{item['id']}' of type 'reasoning' was provided without its required following item."
+            )
+    found += [
+        f"No tool output found for function call {id_}." for id_ in calls if outputs.count(id_) != 1
+    ]
+    found += [
+        f"Duplicate item found with id {id_}. Remove duplicate items."
+        for id_ in set(ids)
+        if ids.count(id_) > 1
+    ]
     return found
 
 
 def follows(rest: Sequence[Any]) -> bool:
     """Return True if the next item but reasoning is one that a model writes after it."""
-    following: Mapping[str, Any] = next((item for item in rest if item.get("type") != "reasoning"), {})
+    following: Mapping[str, Any] = next(
+        (item for item in rest if item.get("type") != "reasoning"), {}
+    )
     is_said = following.get("type") == "message" and following.get("role") == "assistant"
     return is_said or following.get("type") in ("function_call", "custom_tool_call")
 
@@ -221,7 +254,12 @@ def follows(rest: Sequence[Any]) -> bool:
 def responses_item(where: str, item: Mapping[str, Any]) -> Iterator[str]:
     """Fields of one item."""
     kind = item.get("type")
-    prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}.get(str(kind), "")
+    prefix = {
+        "message": "msg",
+        "function_call": "fc",
+        "reasoning": "rs",
+        "custom_tool_call": "ctc",
+    }.get(str(kind), "")
     if "id" in item and not str(item["id"]).startswith(prefix + "_"):
         yield f"Invalid '{where}.id': '{item['id']}'. Expected an ID that begins with '{prefix}'."
     if kind == "message":
@@ -272,12 +310,16 @@ def input_part(where: str, part: Mapping[str, Any], role: str) -> Iterator[str]:
         yield f"Invalid value: '{kind}'. Supported values are: 'input_text'."
     elif kind == "input_image":
         if "file_id" not in part:
-            yield from data_url(f"{where}.image_url", part.get("image_url"), IMAGE_TYPES, plain=True)
+            yield from data_url(
+                f"{where}.image_url", part.get("image_url"), IMAGE_TYPES, plain=True
+            )
         yield from extra(where, part, "type detail", "image_url file_id")
     elif kind == "input_file":
         yield from extra(where, part, "type", "file_data filename file_url file_id")
         if "file_data" in part:
-            yield from data_url(f"{where}.file_data", part["file_data"], ["application/pdf"], plain=False)
+            yield from data_url(
+                f"{where}.file_data", part["file_data"], ["application/pdf"], plain=False
+            )
         if sum(key in part for key in ("file_data", "file_url", "file_id")) != 1:
             yield f"Mutually exclusive parameters: '{where}'. Ensure you are only providing one."
     else:
@@ -321,7 +363,11 @@ def anthropic_errors(request: Mapping[str, Any]) -> list[str]:
             found.append(f"messages.{at}: `tool_result` blocks must come first")
     found += ["messages: `tool_use` ids must be unique"] if len(set(calls)) < len(calls) else []
     marks = json.dumps(request, default=str).count('"cache_control": {"type": "ephemeral"')
-    return found + ([f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."] if marks > 4 else [])
+    return found + (
+        [f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."]
+        if marks > 4
+        else []
+    )
 
 
 def tool_use_error(at: int, id_: str) -> str:
@@ -354,7 +400,11 @@ def anthropic_message(where: str, message: Mapping[str, Any], *, is_last: bool) 
         yield from hosted_errors(where, blocks)
         if blocks[-1]["type"] in ("thinking", "redacted_thinking"):
             yield f"{where}: The final block in an assistant message cannot be `thinking`."
-        if is_last and blocks[-1]["type"] == "text" and blocks[-1]["text"] != blocks[-1]["text"].rstrip():
+        if (
+            is_last
+            and blocks[-1]["type"] == "text"
+            and blocks[-1]["text"] != blocks[-1]["text"].rstrip()
+        ):
             yield "messages: final assistant content cannot end with trailing whitespace"
 
 
@@ -380,7 +430,8 @@ def anthropic_block(where: str, block: Mapping[str, Any], role: str) -> Iterator
     kind = block.get("type")
     allowed = {
         "user": {"text", "image", "document", "tool_result"},
-        "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use"} | HOSTED,
+        "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use"}
+        | HOSTED,
     }[role]
     if kind not in allowed:
         yield f"{where}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
@@ -393,17 +444,26 @@ def anthropic_block(where: str, block: Mapping[str, Any], role: str) -> Iterator
         yield from text(f"{where}.tool_use.id", block.get("id"), longest=256, pattern=NAME)
         yield from text(f"{where}.tool_use.name", block.get("name"), longest=128, pattern=NAME)
         yield from (
-            [] if isinstance(block.get("input"), dict) else [f"{where}.tool_use.input: Input should be an object"]
+            []
+            if isinstance(block.get("input"), dict)
+            else [f"{where}.tool_use.input: Input should be an object"]
         )
     elif kind == "tool_result":
         yield from anthropic_result(where, block)
     elif kind == "thinking":
         yield from extra(where, block, "type thinking signature")
-        yield from [] if block.get("signature") else [f"{where}: Invalid `signature` in `thinking` block"]
+        yield from (
+            [] if block.get("signature") else [f"{where}: Invalid `signature` in `thinking` block"]
+        )
     elif kind == "redacted_thinking":
         yield from extra(where, block, "type data")
     elif kind == "server_tool_use":
-        yield from text(f"{where}.server_tool_use.id", block["id"], longest=256, pattern="^srvtoolu_[a-zA-Z0-9_]+$")
+        yield from text(
+            f"{where}.server_tool_use.id",
+            block["id"],
+            longest=256,
+            pattern="^srvtoolu_[a-zA-Z0-9_]+$",
+        )
 
 
 def anthropic_result(where: str, block: Mapping[str, Any]) -> Iterator[str]:

@@ -24,11 +24,15 @@ COUNTERS: Sequence[Any]
 
 def count_characters(messages: Sequence[BaseMessage]) -> int:
     """A dense counter: a token for each character of what a provider gets."""
-    return sum(len(json.dumps(_sent(message), ensure_ascii=False, default=str)) for message in messages)
+    return sum(
+        len(json.dumps(_sent(message), ensure_ascii=False, default=str)) for message in messages
+    )
 
 
 def _sent(message: BaseMessage) -> list[Any]:
-    calls = [*message.tool_calls, *message.invalid_tool_calls] if isinstance(message, AIMessage) else []
+    calls = (
+        [*message.tool_calls, *message.invalid_tool_calls] if isinstance(message, AIMessage) else []
+    )
     return [message.type, message.content, calls, getattr(message, "tool_call_id", "")]
 
 
@@ -61,7 +65,10 @@ class Talk:
         """Yield batches to append, without end, and True if a model is called after it."""
         pick = self.random
         if pick.random() < 0.4:
-            yield self._add(SystemMessage(self.text(self.size(0.001, pick.choice([0.05, 0.9]))))), False
+            yield (
+                self._add(SystemMessage(self.text(self.size(0.001, pick.choice([0.05, 0.9]))))),
+                False,
+            )
         if pick.random() < 0.1:
             yield self._add(AIMessage(self.text(10))), False
         while True:
@@ -101,12 +108,23 @@ class Talk:
         content: Any = self.content(shape.argument) if pick.random() < 0.3 else ""
         is_block, invalid = pick.random() < 0.2, list[Any]()
         if is_block:
-            content = content if isinstance(content, list) else [{"type": "text", "text": content or "So:"}]
-            blocks = [{"type": "tool_use", "id": call["id"], "name": name, "input": call["args"]} for call in calls]
+            content = (
+                content
+                if isinstance(content, list)
+                else [{"type": "text", "text": content or "So:"}]
+            )
+            blocks = [
+                {"type": "tool_use", "id": call["id"], "name": name, "input": call["args"]}
+                for call in calls
+            ]
             content = [*content, *blocks]
             calls = [] if pick.random() < 0.1 else calls
         if pick.random() < 0.06:
-            bad = {"name": name, "args": "{" + self.text(self.size(*shape.argument)), "id": self._name("bad")}
+            bad = {
+                "name": name,
+                "args": "{" + self.text(self.size(*shape.argument)),
+                "id": self._name("bad"),
+            }
             invalid = [bad | {"error": "no JSON", "type": "invalid_tool_call"}]
         message = AIMessage(content, tool_calls=calls, invalid_tool_calls=invalid)
         asked = [call["id"] for call in calls] + [call["id"] for call in invalid]
@@ -137,9 +155,13 @@ class Talk:
         content: Any = self.text(self.size(*share))
         if pick.random() < 0.15:
             content = [{"type": "text", "text": content}, self._image()]
-        found = [(self.text(3), {"title": f"Part {at}"}) for at in range(pick.choice([0, 0, 0, 3, 10]))]
+        found = [
+            (self.text(3), {"title": f"Part {at}"}) for at in range(pick.choice([0, 0, 0, 3, 10]))
+        ]
         status = "error" if pick.random() < 0.05 else "success"
-        return ToolMessage(content, tool_call_id=call, name=name, artifact=found or None, status=status)
+        return ToolMessage(
+            content, tool_call_id=call, name=name, artifact=found or None, status=status
+        )
 
     def _call(self, name: str, shape: Shape, *, small: bool) -> dict[str, Any]:
         tokens = 4 if small or self.random.random() < 0.5 else self.size(*shape.argument)
@@ -157,7 +179,10 @@ class Talk:
             lambda: [self.text(share) for _ in range(many)],
             lambda: [{"path": f"{at}.py", "text": self.text(share)} for at in range(many)],
             lambda: [*range(1_000, 1_000 + max(1, tokens // 2))],
-            lambda: {self.text(max(1, share // 2)) + str(at): self.text(max(1, share // 2)) for at in range(many)},
+            lambda: {
+                self.text(max(1, share // 2)) + str(at): self.text(max(1, share // 2))
+                for at in range(many)
+            },
             lambda: self._nested(pick.choice([3, 12]), self.text(tokens)),
         ]
         return {"query": pick.choice(shapes)()}
@@ -173,8 +198,12 @@ class Talk:
             return self.text(tokens)
         number = pick.choice([1, 2, 5, 40])
         kinds = [self._plain, self._plain, self._string, self._image_of]
-        kinds += [self._document] if asked else [self._reasoning, self._reasoning, self._server_tool]
-        return [block for _ in range(number) for block in pick.choice(kinds)(max(1, tokens // number))]
+        kinds += (
+            [self._document] if asked else [self._reasoning, self._reasoning, self._server_tool]
+        )
+        return [
+            block for _ in range(number) for block in pick.choice(kinds)(max(1, tokens // number))
+        ]
 
     def _plain(self, tokens: int) -> list[Any]:
         return [{"type": "text", "text": self.text(tokens)}]
@@ -189,13 +218,22 @@ class Talk:
     def _reasoning(self, tokens: int) -> list[Any]:
         if self.random.random() < 0.5:
             return [{"type": "thinking", "thinking": self.text(tokens), "signature": "s" * 20}]
-        return [{"type": "reasoning", "summary": [{"type": "summary_text", "text": self.text(tokens)}]}]
+        return [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": self.text(tokens)}]}
+        ]
 
     def _server_tool(self, tokens: int) -> list[Any]:
         id_ = self._name("srv")
-        found = [{"type": "web_search_result", "title": "x", "encrypted_content": self.text(tokens)}]
+        found = [
+            {"type": "web_search_result", "title": "x", "encrypted_content": self.text(tokens)}
+        ]
         return [
-            {"type": "server_tool_use", "id": id_, "name": "web_search", "input": {"query": self.text(3)}},
+            {
+                "type": "server_tool_use",
+                "id": id_,
+                "name": "web_search",
+                "input": {"query": self.text(3)},
+            },
             {"type": "web_search_tool_result", "tool_use_id": id_, "content": found},
         ]
 
@@ -241,7 +279,13 @@ _SHAPES: Sequence[Shape] = [
     Shape(answer=(0.05, 1.1), steps=(0, 1)),
     Shape(result=(0.01, 0.4), steps=(3, 12)),
     Shape(argument=(0.05, 0.8), steps=(2, 6)),
-    Shape(question=(0.003, 1.2), answer=(0.003, 1.2), argument=(0.003, 1), result=(0.003, 1.5), steps=(0, 4)),
+    Shape(
+        question=(0.003, 1.2),
+        answer=(0.003, 1.2),
+        argument=(0.003, 1),
+        result=(0.003, 1.5),
+        steps=(0, 4),
+    ),
     Shape(question=(0.01, 0.4), answer=(0.01, 0.4), steps=(0, 1)),
 ]
 

@@ -56,7 +56,9 @@ def sign_up(uri: str) -> str:
     with MongoClient[dict[str, Any]](uri) as client:
         # The fewest that a server takes; tests make hundreds of clients, and each computes them.
         client.admin.command("setParameter", 1, scramSHA256IterationCount=5000)
-        client.admin.command("createUser", USER, pwd=PASSWORD, roles=["root"], mechanisms=["SCRAM-SHA-256"])
+        client.admin.command(
+            "createUser", USER, pwd=PASSWORD, roles=["root"], mechanisms=["SCRAM-SHA-256"]
+        )
     return Address(with_login(uri))
 
 
@@ -122,7 +124,9 @@ class Canary:
         append = writer.append
 
         @wraps(append)
-        async def noted(self: Any, scope: Any, messages: Sequence[BaseMessage], **options: Any) -> Any:
+        async def noted(
+            self: Any, scope: Any, messages: Sequence[BaseMessage], **options: Any
+        ) -> Any:
             _note(messages)
             return await append(self, scope, messages, **options)
 
@@ -139,7 +143,11 @@ class Canary:
         shown = report.longreprtext if report.longrepr else ""
         sections = [(name, text) for name, text in report.sections if name.endswith(report.when)]
         leaks = [name for name, text in sections if self.is_in(text)]
-        leaks += [name for name, text in (("traceback", shown), ("name", report.nodeid)) if self.is_in(text)]
+        leaks += [
+            name
+            for name, text in (("traceback", shown), ("name", report.nodeid))
+            if self.is_in(text)
+        ]
         leaks += [name for name, text in sections if "log" in name and has_contents(text)]
         leaks += [f"message of {name}" for name in self.raised]
         self.raised.clear()
@@ -148,7 +156,9 @@ class Canary:
         report.sections = [(name, self.redacted(text)) for name, text in report.sections]
         if leaks:
             report.outcome = "failed"
-            report.longrepr = f"{self.redacted(shown)}\npassword or contents found: {', '.join(leaks)}".strip()
+            report.longrepr = (
+                f"{self.redacted(shown)}\npassword or contents found: {', '.join(leaks)}".strip()
+            )
         return report
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:

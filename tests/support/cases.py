@@ -11,7 +11,9 @@ import pytest
 _WITH_MARKS = type(pytest.param())
 
 
-def each_case(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def each_case(
+    names: str | Sequence[str], cases: Iterable[Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Run a test without fixtures for each case, as `pytest.mark.parametrize` does; an error names its case."""
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     cases = list(cases)

@@ -16,7 +16,16 @@ from pymongo import MongoClient
 
 from convstore.cli.commands import app
 
-COLLECTIONS = {"annotations", "convstore_migrations", "deletions", "drafts", "heads", "log", "search", "summaries"}
+COLLECTIONS = {
+    "annotations",
+    "convstore_migrations",
+    "deletions",
+    "drafts",
+    "heads",
+    "log",
+    "search",
+    "summaries",
+}
 
 LONG = "The tide comes in twice a day, and what it brings it takes again. "
 
@@ -26,7 +35,9 @@ typer.testing._get_command = functools.cache(typer.main.get_command)  # type: ig
 
 def convstore(*arguments: str | Path, width: int = 80, **environment: str) -> typer.testing.Result:
     """Run the command line; it must not end in an exception of Python, nor show a password."""
-    runner = typer.testing.CliRunner(env={"COLUMNS": str(width), "FORCE_COLOR": None, **environment})
+    runner = typer.testing.CliRunner(
+        env={"COLUMNS": str(width), "FORCE_COLOR": None, **environment}
+    )
     result = runner.invoke(app, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
@@ -41,22 +52,35 @@ def recording(name: str, *, turns: int = 3) -> dict[str, Any]:
 
 def turn(number: int) -> list[dict[str, Any]]:
     """Return a question, a call, its result with two sources, and the answer."""
-    call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": '{"q": "tide"}'}}
+    call = {
+        "id": f"c{number}",
+        "type": "function",
+        "function": {"name": "search", "arguments": '{"q": "tide"}'},
+    }
     sources: list[dict[str, Any]] = [
-        {"title": f"T{number}.{index}", "text": f"{number}.{index} {LONG * 30}", "score": 0.5} for index in (1, 2)
+        {"title": f"T{number}.{index}", "text": f"{number}.{index} {LONG * 30}", "score": 0.5}
+        for index in (1, 2)
     ]
     shown = "\n".join(source["text"] for source in sources)
     return [
         {"role": "user", "content": f"What of the tide, {number}?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": f"c{number}", "name": "search", "content": shown, "sources": sources},
+        {
+            "role": "tool",
+            "tool_call_id": f"c{number}",
+            "name": "search",
+            "content": shown,
+            "sources": sources,
+        },
         {"role": "assistant", "content": "It comes and goes [1].", "timestamp": 1_724_708_469.5},
     ]
 
 
 def lines(*records: Any) -> str:
     """Return the text of a file with one record in each line; a string is a line as it is."""
-    return "".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records)
+    return "".join(
+        f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records
+    )
 
 
 @contextlib.contextmanager

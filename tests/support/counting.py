@@ -14,7 +14,9 @@ from pymongo import monitoring
 from convstore import Conversation, ConversationStore
 from convstore.runtime.clock import Clock
 
-STANDING = Clock(monotonic=lambda: 100.0, wall=lambda: 0.0, call_later=lambda _seconds, _callback: None)
+STANDING = Clock(
+    monotonic=lambda: 100.0, wall=lambda: 0.0, call_later=lambda _seconds, _callback: None
+)
 """A clock that stands still: however slow the machine is, no head is read again, nothing is swept, no timer rings."""
 
 _COUNTING = ContextVar("counting", default=False)

@@ -96,7 +96,9 @@ async def _decide(chat: Conversation, _: Ids) -> None:
 # In this order: some need what others wrote.
 CALLS: dict[str, Call] = {
     "append": lambda chat, _: chat.append(rag_turn("What of bears?")),
-    "append_turn": lambda chat, _: chat.append_turn("asked", human="Why?", messages=[AIMessage("So.")]),
+    "append_turn": lambda chat, _: chat.append_turn(
+        "asked", human="Why?", messages=[AIMessage("So.")]
+    ),
     "turn": _turn,
     "turn, again": _regenerate,
     "variants": lambda chat, _: chat.variants("turn"),

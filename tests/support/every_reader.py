@@ -62,7 +62,9 @@ async def read_everything(store: ConversationStore, chat: Conversation) -> None:
         assert not [problem.reason for problem in problems if "Error" in problem.reason]
     report = await store.verify(**scope)
     assert not report.findings, report
-    fork = await chat.fork(key="fork", new_scope={**chat.scope, "thread_id": f"fork of {chat.scope['thread_id']}"})
+    fork = await chat.fork(
+        key="fork", new_scope={**chat.scope, "thread_id": f"fork of {chat.scope['thread_id']}"}
+    )
     await fork.rewind(before=ids[-1])
 
 

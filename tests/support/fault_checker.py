@@ -97,7 +97,11 @@ class Stored:
     def live_at(self, number: int) -> list[str]:
         """Ids that views show after an entry."""
         gone = self.rewound[number]
-        return [id_ for ordinal, id_ in enumerate(self.ids[: self.entries[number - 1].last], 1) if ordinal not in gone]
+        return [
+            id_
+            for ordinal, id_ in enumerate(self.ids[: self.entries[number - 1].last], 1)
+            if ordinal not in gone
+        ]
 
     @cached_property
     def rewound(self) -> list[set[int]]:
@@ -105,7 +109,13 @@ class Stored:
         rewinds, found = NO_REWINDS, [set[int]()]
         for entry in self.entries:
             rewinds = rewinds.after(entry) if entry.is_rewind else rewinds
-            found.append({ordinal for range_ in rewinds.ranges for ordinal in range(range_.first, range_.last + 1)})
+            found.append(
+                {
+                    ordinal
+                    for range_ in rewinds.ranges
+                    for ordinal in range(range_.first, range_.last + 1)
+                }
+            )
         return found
 
 
@@ -118,7 +128,9 @@ def read_notes(journals: Iterable[Path]) -> list[Mapping[str, Any]]:
     return notes
 
 
-async def check_round(database: Any, threads: Sequence[str], notes: Notes, *, since: float) -> Findings:
+async def check_round(
+    database: Any, threads: Sequence[str], notes: Notes, *, since: float
+) -> Findings:
     """Compare the conversations of a round with the notes of its clients, which have settled."""
     findings = Findings()
     own = [note for note in notes if note.get("thread") in threads]
@@ -136,7 +148,9 @@ async def check_round(database: Any, threads: Sequence[str], notes: Notes, *, si
         is_kept = not thread.startswith("deleted")
         findings.older += _count_older(in_thread) if is_kept else 0
         try:
-            await (_check_conversation if is_kept else _check_deleted)(database, thread, in_thread, findings)
+            await (_check_conversation if is_kept else _check_deleted)(
+                database, thread, in_thread, findings
+            )
         except ConvstoreError as error:
             findings.wrong("unreadable", f"{thread}: {error}")
     return findings
@@ -192,7 +206,9 @@ async def _check_ended(database: Any, findings: Findings) -> None:
     if strays := await _conversations(database) - await _named(database):
         findings.wrong("left behind", f"without a head and a tombstone: {strays}")
     # An end that broke off has a head still.
-    ended = await _named(database, sweep_at={"$exists": True}) - await _named(database, scope={"$exists": True})
+    ended = await _named(database, sweep_at={"$exists": True}) - await _named(
+        database, scope={"$exists": True}
+    )
     for hours in (1, 48):
         later = Clock(now=lambda: datetime.now(UTC) + timedelta(hours=hours))  # noqa: B023
         await ConversationStore(database, clock=later).prune(older_than=timedelta(days=9_000))
@@ -204,7 +220,11 @@ async def _check_ended(database: Any, findings: Findings) -> None:
 
 async def _conversations(database: Any) -> set[str]:
     """Return the ids of all conversations with stored documents."""
-    return {id_ for name in OF_CONVERSATIONS for id_ in await _collection(database, name).distinct("conversation")}
+    return {
+        id_
+        for name in OF_CONVERSATIONS
+        for id_ in await _collection(database, name).distinct("conversation")
+    }
 
 
 async def _named(database: Any, **query: Any) -> set[str]:
@@ -213,12 +233,16 @@ async def _named(database: Any, **query: Any) -> set[str]:
 
 
 def _collection(database: Any, name: str) -> Any:
-    return database.get_collection(name, read_concern=ReadConcern("majority"), read_preference=ReadPreference.PRIMARY)
+    return database.get_collection(
+        name, read_concern=ReadConcern("majority"), read_preference=ReadPreference.PRIMARY
+    )
 
 
 async def _read(database: Any, chat: Conversation) -> Stored:
     heads, log = (_collection(database, name) for name in ("heads", "log"))
-    conversation = (await heads.find_one({"scope.thread_id": chat.scope["thread_id"]}))["conversation"]
+    conversation = (await heads.find_one({"scope.thread_id": chat.scope["thread_id"]}))[
+        "conversation"
+    ]
     low, high = entry_range(conversation)
     documents = await log.find({"_id": {"$gte": low, "$lt": high}}).sort("_id", 1).to_list(None)
     low, high = log_ranges(conversation)[1]
@@ -243,12 +267,16 @@ def _check_log(stored: Stored, notes: Notes, findings: Findings) -> None:
     ordinals = [message.ordinal for entry in stored.entries for message in entry.messages]
     if numbers != [*range(1, len(numbers) + 1)] or ordinals != [*range(1, len(ids) + 1)]:
         findings.wrong("hole", f"entries {numbers} with messages {ordinals}")
-    for turn, group in itertools.groupby(stored.messages, key=lambda message: str(message.id).rpartition("|")[0]):
+    for turn, group in itertools.groupby(
+        stored.messages, key=lambda message: str(message.id).rpartition("|")[0]
+    ):
         found = list(group)
         if turn not in tried:
             findings.wrong("foreign", f"nobody appended {turn}")
         elif not same_messages(found, _made(turn)):
-            findings.wrong("changed", f"{turn} is not what was appended: {[message.id for message in found]}")
+            findings.wrong(
+                "changed", f"{turn} is not what was appended: {[message.id for message in found]}"
+            )
 
 
 @cache
@@ -269,7 +297,11 @@ def _check_reported(stored: Stored, notes: Notes, findings: Findings) -> None:
                 findings.wrong("moved", f"{note['turn']} is not at {note['ordinals']}")
     gone = stored.rewound[-1]
     for note in notes:
-        if note["what"] == "rewound" and note["id"] in there and ids.index(note["id"]) + 1 not in gone:
+        if (
+            note["what"] == "rewound"
+            and note["id"] in there
+            and ids.index(note["id"]) + 1 not in gone
+        ):
             findings.wrong("unrewound", f"{note['id']} was rewound and is shown")
 
 
@@ -278,7 +310,10 @@ def _check_seen(stored: Stored, notes: Notes, findings: Findings) -> None:
     checks = {"saw log": _log_marks(stored), "saw view": _view_marks(stored)}
     pages = _Pages(stored)
     for note in notes:
-        if note["what"] in checks and (note.get("summary") or "", note["mark"]) not in checks[note["what"]]:
+        if (
+            note["what"] in checks
+            and (note.get("summary") or "", note["mark"]) not in checks[note["what"]]
+        ):
             findings.wrong("hole", str(note))
         if note["what"] == "saw page" and not pages.could_be(note["ordinals"], note["mark"]):
             findings.wrong("hole", str(note))
@@ -300,7 +335,12 @@ def _check_hits(stored: Stored, notes: Notes, findings: Findings) -> None:
             findings.wrong("foreign", str(note))
         question = f"{note['turn']}|0"
         found = [id_ for _, id_ in note["hits"]]
-        if note["turn"] and question not in found and question in ids and ids.index(question) + 1 not in gone:
+        if (
+            note["turn"]
+            and question not in found
+            and question in ids
+            and ids.index(question) + 1 not in gone
+        ):
             findings.wrong("lost", str(note))
         for other in notes:
             is_earlier = other["at"] < note["begun"] and other["client"] == note["client"]
@@ -321,14 +361,21 @@ def _check_hits_after_deletions(notes: Notes, findings: Findings) -> None:
             ids = [id_ for _, id_ in note["hits"]]
             if len(set(ids)) < len(ids):
                 findings.wrong("doubled", str(note))
-            if any(deleted.get((client, id_.rpartition("|")[0]), note["at"]) < note["begun"] for id_ in ids):
+            if any(
+                deleted.get((client, id_.rpartition("|")[0]), note["at"]) < note["begun"]
+                for id_ in ids
+            ):
                 findings.wrong("foreign", str(note))
 
 
 async def _check_search(database: Any, stored: Stored, findings: Findings) -> None:
     """Segments give the hits of a scan, whoever was killed while sealing."""
     scanning = ConversationStore(database, search_index=False).conversation(**stored.chat.scope)
-    for query in ("reef tide", "what is it", *(str(message.text)[:40] for message in stored.messages[-1:])):
+    for query in (
+        "reef tide",
+        "what is it",
+        *(str(message.text)[:40] for message in stored.messages[-1:]),
+    ):
         if await stored.chat.search(query, limit=50) != await scanning.search(query, limit=50):
             findings.wrong("search", f"{stored.chat.scope}: segments and scan differ for {query!r}")
 
@@ -343,11 +390,15 @@ def _view_marks(stored: Stored) -> set[tuple[str, str]]:
     """Marks of all views without a summary, and of those after the message that a summary names as its last."""
     found = _log_marks(stored)
     if any(entry.totals.rewind_entry for entry in stored.entries):
-        found = {("", str(Marks()))} | {("", str(Marks(stored.live_at(entry.number)))) for entry in stored.entries}
+        found = {("", str(Marks()))} | {
+            ("", str(Marks(stored.live_at(entry.number)))) for entry in stored.entries
+        }
     for summary in stored.summaries:
         marks = Marks()
         each = [str(marks), *map(marks.add, stored.ids[summary.last :])]
-        found |= {(summary.text, each[end - summary.last]) for end in stored.ends if end >= summary.last}
+        found |= {
+            (summary.text, each[end - summary.last]) for end in stored.ends if end >= summary.last
+        }
     return found
 
 
@@ -356,7 +407,9 @@ class _Pages:
 
     def __init__(self, stored: Stored) -> None:
         self._ids, self._ends = stored.ids, set(stored.ends)
-        self._gone = [set(ordinals) for ordinals in {frozenset(ordinals) for ordinals in stored.rewound}]
+        self._gone = [
+            set(ordinals) for ordinals in {frozenset(ordinals) for ordinals in stored.rewound}
+        ]
 
     def could_be(self, ordinals: Sequence[Sequence[int]], mark: str) -> bool:
         """Return True if these ordinals, with ids of this mark, are such a page."""
@@ -379,7 +432,12 @@ class _Pages:
 def _check_sources(stored: Stored, notes: Notes, findings: Findings) -> None:
     """No number names two sources, no reserved one is used, and clients got the right ones."""
     sources = [source for entry in stored.entries for source in entry.sources]
-    reserved = [number for note in notes if note["what"] == "reserved" for number in (note["first"], note["last"])]
+    reserved = [
+        number
+        for note in notes
+        if note["what"] == "reserved"
+        for number in (note["first"], note["last"])
+    ]
     reserved += [first + 1 for first in reserved[::2]]
     for number, times in Counter([*(source.id for source in sources), *reserved]).items():
         if times > 1:
@@ -391,17 +449,24 @@ def _check_sources(stored: Stored, notes: Notes, findings: Findings) -> None:
         if note["what"] == "acknowledged" and note["sources"]:
             numbers = by_turn.get(note["turn"], [0])
             if note["sources"] != [min(numbers), max(numbers)]:
-                findings.wrong("source number", f"{note['turn']} has {numbers}, not {note['sources']}")
+                findings.wrong(
+                    "source number", f"{note['turn']} has {numbers}, not {note['sources']}"
+                )
 
 
 async def _check_payloads(stored: Stored, findings: Findings) -> None:
     """Every stub leads to its result, equal to what was appended; counts the chunks that nothing leads to."""
-    results = {str(message.id): message for message in stored.messages if isinstance(message, ToolMessage)}
+    results = {
+        str(message.id): message for message in stored.messages if isinstance(message, ToolMessage)
+    }
     ids = list(results)
     for begin in range(0, len(ids), _IDS_AT_ONCE):
         for record in await stored.chat.get_tool_messages(ids[begin : begin + _IDS_AT_ONCE]):
             result = results.pop(record.tool_message_id)
-            if (record.content, record.artifact) != (result.content, result.artifact) or not record.sources:
+            if (record.content, record.artifact) != (
+                result.content,
+                result.artifact,
+            ) or not record.sources:
                 findings.wrong("payload", f"{record.tool_message_id} is not what was appended")
     for id_ in results:
         findings.wrong("payload", f"{id_} leads nowhere")
@@ -445,16 +510,26 @@ async def _check_summaries(stored: Stored, notes: Notes, findings: Findings) -> 
         is_next = (summary.first, summary.last > last) == (1, True)
         named = stored.ids[summary.last - 1]
         if not is_next or not summary.text.startswith(f"through {named} "):
-            findings.wrong("summary", f"{summary.version} covers {summary.first}-{summary.last}: {summary.text}")
+            findings.wrong(
+                "summary",
+                f"{summary.version} covers {summary.first}-{summary.last}: {summary.text}",
+            )
         last = summary.last
     made = {(summary.version, summary.last, summary.text) for summary in stored.summaries}
     for note in notes:
-        if note["what"] == "compacted" and (note["version"], note["last"], note["text"]) not in made:
-            findings.wrong("lost", f"{note['client']} got an acknowledgement of summary {note['version']}")
+        if (
+            note["what"] == "compacted"
+            and (note["version"], note["last"], note["text"]) not in made
+        ):
+            findings.wrong(
+                "lost", f"{note['client']} got an acknowledgement of summary {note['version']}"
+            )
     if stored.summaries:
         expanded = await stored.chat.expand_summary(stored.summaries[-1].version)
         if [message.id for message in expanded] != stored.ids[:last]:
-            findings.wrong("summary", f"{stored.summaries[-1].version} does not lead to its messages")
+            findings.wrong(
+                "summary", f"{stored.summaries[-1].version} does not lead to its messages"
+            )
 
 
 async def _check_annotations(stored: Stored, notes: Notes, findings: Findings) -> None:

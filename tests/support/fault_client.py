@@ -58,10 +58,20 @@ def make_turn(name: str) -> list[BaseMessage]:
     for index in range(dice.choice((0, 1, 1, 2))):
         call = f"call {index}"  # the same in all turns, as some models count
         size = 6_000 if dice.random() < 0.1 else 160
-        texts = [" ".join(dice.choices(("reef", "tide", "gull", "kelp", name), k=size)) for _ in range(2)]
-        turn.append(AIMessage("", id=f"{name}|c{index}", tool_calls=[{"name": "look", "args": {}, "id": call}]))
+        texts = [
+            " ".join(dice.choices(("reef", "tide", "gull", "kelp", name), k=size)) for _ in range(2)
+        ]
+        turn.append(
+            AIMessage(
+                "", id=f"{name}|c{index}", tool_calls=[{"name": "look", "args": {}, "id": call}]
+            )
+        )
         artifact = [(text, {"title": f"{name} {number}"}) for number, text in enumerate(texts)]
-        turn.append(ToolMessage("\n".join(texts), id=f"{name}|r{index}", tool_call_id=call, artifact=artifact))
+        turn.append(
+            ToolMessage(
+                "\n".join(texts), id=f"{name}|r{index}", tool_call_id=call, artifact=artifact
+            )
+        )
     return [*turn, AIMessage(f"It is {name}.", id=f"{name}|a")]
 
 
@@ -162,7 +172,9 @@ class Client:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
         if error := task.exception():
-            self.journal.write("wrong", problem="".join(traceback.format_exception(error))[-_MOST_PROBLEM:])
+            self.journal.write(
+                "wrong", problem="".join(traceback.format_exception(error))[-_MOST_PROBLEM:]
+            )
 
     async def settle(self) -> None:
         """Let every call come to its end."""
@@ -226,8 +238,17 @@ class Client:
             await self._append_cancelled(chat, messages)
         try:
             receipt, refused = await self._until_acknowledged(lambda: chat.append(messages))
-        except MessageRewoundError:  # it was written, and another client rewound it before it was acknowledged
-            self.journal.write("acknowledged", chat, turn=turn, ordinals=[], sources=None, seconds=time.time() - begun)
+        except (
+            MessageRewoundError
+        ):  # it was written, and another client rewound it before it was acknowledged
+            self.journal.write(
+                "acknowledged",
+                chat,
+                turn=turn,
+                ordinals=[],
+                sources=None,
+                seconds=time.time() - begun,
+            )
         else:
             self.journal.write(
                 "acknowledged",
@@ -257,7 +278,9 @@ class Client:
         done, _ = await self._until_acknowledged(chat.compact)
         made = done.summary
         if made:
-            self.journal.write("compacted", chat, version=made.version, last=made.last, text=made.text)
+            self.journal.write(
+                "compacted", chat, version=made.version, last=made.last, text=made.text
+            )
 
     async def _read(self, chat: Conversation) -> None:
         """Read all the time, as different readers do, and write down what was seen."""
@@ -286,13 +309,22 @@ class Client:
     async def _see_page(self, chat: Conversation) -> None:
         page = await chat.list_messages(limit=1_000)
         ids = [str(message.message.id) for message in page]
-        self.journal.write("saw page", chat, ordinals=runs([message.ordinal for message in page]), mark=str(Marks(ids)))
+        self.journal.write(
+            "saw page",
+            chat,
+            ordinals=runs([message.ordinal for message in page]),
+            mark=str(Marks(ids)),
+        )
 
     async def _see_view(self, chat: Conversation) -> None:
         history = await chat.load_history(_WHOLE)
-        shown = [message for message in history.messages if "convstore" not in message.additional_kwargs]
+        shown = [
+            message for message in history.messages if "convstore" not in message.additional_kwargs
+        ]
         ids, wrong = [str(message.id) for message in shown], check_pairing(history.messages)
-        self.journal.write("saw view", chat, mark=str(Marks(ids)), summary=history.summary, wrong=len(wrong))
+        self.journal.write(
+            "saw view", chat, mark=str(Marks(ids)), summary=history.summary, wrong=len(wrong)
+        )
         if history.report.stubbed:
             await self._see_payload(chat, random.choice(history.report.stubbed))
 
@@ -310,7 +342,9 @@ class Client:
 
     async def _see_payload(self, chat: Conversation, id_: str) -> None:
         """Read the payload of a stub in a view."""
-        expected = next(message for message in make_turn(id_.rpartition("|")[0]) if message.id == id_)
+        expected = next(
+            message for message in make_turn(id_.rpartition("|")[0]) if message.id == id_
+        )
         [record] = await chat.get_tool_messages([id_])
         found = expected.model_copy(update={"content": record.content, "artifact": record.artifact})
         self.journal.write("saw payload", chat, id=id_, equal=same_messages([found], [expected]))
@@ -336,7 +370,9 @@ async def main(name: str, uri: str, database: str, journal: str, patience: str) 
     compactor._LEASE, compactor._RENEW_SECONDS = timedelta(seconds=3), 0.5
     compactor._FIRST_WAIT = timedelta(seconds=0.05)
     lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+    )
     options: dict[str, Any] = IMPATIENT if patience == "impatient" else {}
     async with AsyncMongoClient[dict[str, Any]](uri, **options) as remote:
         store = ConversationStore(remote[database], summarizer=Summarizer())

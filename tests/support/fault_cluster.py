@@ -90,7 +90,9 @@ class Link:
             self._ends.add(far_end)
             names = set[bytes]()
             try:
-                await asyncio.gather(self._pump(near, far_end, names, is_near=True), self._pump(far, near_end, names))
+                await asyncio.gather(
+                    self._pump(near, far_end, names, is_near=True), self._pump(far, near_end, names)
+                )
             finally:
                 self._ends.discard(far_end)
                 far_end.transport.abort()
@@ -101,7 +103,12 @@ class Link:
             near_end.transport.abort()
 
     async def _pump(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, names: set[bytes], *, is_near: bool = False
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        names: set[bytes],
+        *,
+        is_near: bool = False,
     ) -> None:
         while piece := await source.read(_BYTES):
             if is_near:
@@ -149,7 +156,10 @@ class Cluster:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
 
@@ -168,7 +178,9 @@ class Cluster:
         """Leave a node alone with the clients of an application; all others are on the other side."""
         alone = {application.encode(), f"{_HOST}:{self._links[node].port}".encode()}
         for other, link in self._links.items():
-            link.hold(alone.isdisjoint if other is node else lambda names: not alone.isdisjoint(names))
+            link.hold(
+                alone.isdisjoint if other is node else lambda names: not alone.isdisjoint(names)
+            )
 
     def join(self) -> None:
         """Let everybody talk to everybody again."""
@@ -180,7 +192,9 @@ class Cluster:
         nodes: list[DevNode] = []
 
         async def is_found() -> bool:
-            nodes.extend(node for node, _ in sorted(await self._primaries(), key=lambda pair: pair[1])[-1:])
+            nodes.extend(
+                node for node, _ in sorted(await self._primaries(), key=lambda pair: pair[1])[-1:]
+            )
             return bool(nodes)
 
         await self._wait(is_found)
@@ -200,7 +214,9 @@ class Cluster:
                     found.append((node, said["electionId"]))
         return found
 
-    async def _ask(self, node: DevNode, command: str, value: Any = 1, **options: Any) -> dict[str, Any]:
+    async def _ask(
+        self, node: DevNode, command: str, value: Any = 1, **options: Any
+    ) -> dict[str, Any]:
         if node in self._down:
             raise DevServerError("the node is down or stopped")
         return await asyncio.to_thread(node.command, command, value, **options)

@@ -104,7 +104,9 @@ class Field:
         async with AsyncExitStack() as stack:
             stack.callback(self._folder.cleanup)
             await stack.enter_async_context(self.cluster)
-            remote = await stack.enter_async_context(AsyncMongoClient[dict[str, Any]](self.cluster.uri))
+            remote = await stack.enter_async_context(
+                AsyncMongoClient[dict[str, Any]](self.cluster.uri)
+            )
             self._database = remote[self._name]
             await ConversationStore(self._database).setup()
             for patience, number in (("patient", PATIENT), ("impatient", IMPATIENT)):
@@ -120,7 +122,10 @@ class Field:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
 
@@ -278,11 +283,15 @@ def table(rounds: Mapping[str, list[Findings]]) -> str:
     whole = {**rounds, "all": [findings for found in rounds.values() for findings in found]}
     for fault, found in whole.items():
         broken = [sum(findings.count(what) for findings in found) for what in _BROKEN.values()]
-        other = sum(len(texts) for findings in found for texts in findings.problems.values()) - sum(broken)
+        other = sum(len(texts) for findings in found for texts in findings.problems.values()) - sum(
+            broken
+        )
         done = [sum(getattr(findings, what) for findings in found) for what in _COUNTED]
         figures = [len(found), *done, *broken, other, sum(findings.orphans for findings in found)]
         stall = max((findings.stall for findings in found), default=0.0)
-        lines.append(f"{fault:18}" + "".join(f"{figure:>10,}" for figure in figures) + f"{stall:>10.1f}")
+        lines.append(
+            f"{fault:18}" + "".join(f"{figure:>10,}" for figure in figures) + f"{stall:>10.1f}"
+        )
     return "\n".join(lines)
 
 
@@ -306,7 +315,10 @@ async def main(minutes: float, only: list[str], seed: int | None) -> bool:
 
 def _tell(name: str, findings: Findings) -> None:
     lines = [f"{name}: {findings.acknowledged} acknowledged, stall {findings.stall:.1f} s"]
-    lines += [f"{what}, {len(found)} times, first: {found[0]}" for what, found in findings.problems.items()]
+    lines += [
+        f"{what}, {len(found)} times, first: {found[0]}"
+        for what, found in findings.problems.items()
+    ]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 

@@ -63,7 +63,10 @@ def call(number: int, tool: str, **args: Any) -> AIMessage:
 def found(number: int) -> list[tuple[str, dict[str, Any]]]:
     """Return the results of a search: pairs of text and metadata."""
     return [
-        (f"Bees dance, part {index}. " + "A round, a run, a turn. " * 20, {"title": f"Dance {number}.{index}"})
+        (
+            f"Bees dance, part {index}. " + "A round, a run, a turn. " * 20,
+            {"title": f"Dance {number}.{index}"},
+        )
         for index in (1, 2, 3)
     ]
 
@@ -101,14 +104,24 @@ def batches() -> list[list[BaseMessage]]:
         usage_metadata=usage,
         response_metadata={"model_name": "small-1"},
     )
-    broken: Any = [{"name": "look", "args": "{", "id": "call-x", "error": "not JSON", "type": "invalid_tool_call"}]
+    broken: Any = [
+        {
+            "name": "look",
+            "args": "{",
+            "id": "call-x",
+            "error": "not JSON",
+            "type": "invalid_tool_call",
+        }
+    ]
     picture = {"type": "image", "base64": "aGl2ZQ==" * 3_000, "mime_type": "image/png"}
     return [
         [SystemMessage("You know bees.", id="system")],
         [HumanMessage("How do bees tell the way?", id="h-1")],
         [
             call(1, "search", query="bees"),
-            ToolMessage("see artifact", id="t-1", name="search", tool_call_id="call-1", artifact=found(1)),
+            ToolMessage(
+                "see artifact", id="t-1", name="search", tool_call_id="call-1", artifact=found(1)
+            ),
             answer,
         ],
         [HumanMessage([{"type": "text", "text": "And this?"}, picture], id="h-2", name="ada")],
@@ -117,16 +130,23 @@ def batches() -> list[list[BaseMessage]]:
             ToolMessage("12 kg", id="t-2", tool_call_id="call-2", artifact=odd_values()),
             call(3, "read", page=1),
             ToolMessage("Wax. " * 600, id="t-3", tool_call_id="call-3", status="error"),
-            AIMessage("Heavy.", id="ai-3b", invalid_tool_calls=broken, additional_kwargs={"x": [1]}),
+            AIMessage(
+                "Heavy.", id="ai-3b", invalid_tool_calls=broken, additional_kwargs={"x": [1]}
+            ),
         ],
-        [HumanMessage("A long one: " + "hum " * 5_000, id="h-3"), AIMessage("Yes. " * 60, id="ai-yes")],
+        [
+            HumanMessage("A long one: " + "hum " * 5_000, id="h-3"),
+            AIMessage("Yes. " * 60, id="ai-yes"),
+        ],
         [HumanMessage("Not this one.", id="h-4"), AIMessage("No.", id="ai-5")],
         [
             HumanMessage("This one.", id="h-5"),
             ChatMessage(content="noted", role="critic", id="c-1"),
             FunctionMessage(content="done", name="old", id="f-1"),
             call(4, "search", query="wax"),
-            ToolMessage("see artifact", id="t-4", name="search", tool_call_id="call-4", artifact=found(4)),
+            ToolMessage(
+                "see artifact", id="t-4", name="search", tool_call_id="call-4", artifact=found(4)
+            ),
         ],
     ]
 
@@ -134,9 +154,12 @@ def batches() -> list[list[BaseMessage]]:
 def edges() -> list[list[BaseMessage]]:
     """Return batches with sizes on both sides of every constant of the format, new objects at every call."""
     batches: list[list[BaseMessage]] = [
-        [HumanMessage("x" * size, id=f"text-{size}")] for size in (119, 121, 3_900, 4_100, 16_383, 16_385)
+        [HumanMessage("x" * size, id=f"text-{size}")]
+        for size in (119, 121, 3_900, 4_100, 16_383, 16_385)
     ]
-    batches.append([HumanMessage("hum " * 250_001, id="two-chunks"), AIMessage("y" * 16_400, id="long-answer")])
+    batches.append(
+        [HumanMessage("hum " * 250_001, id="two-chunks"), AIMessage("y" * 16_400, id="long-answer")]
+    )
     sizes = (199, 201, 960, 980, 1_000, 1_020, 1_040, 1_099, 1_101)
     batches += [_asked(f"size-{size}", "z" * size) for size in sizes]
     batches += [_asked(f"error-{size}", "e" * size, status="error") for size in (199, 201)]
@@ -152,7 +175,10 @@ def edges() -> list[list[BaseMessage]]:
     models = [*(f"model-{number}" for number in range(21)), "m" * 99, "m" * 101]
     said = [{"model_name": model} for model in models]
     batches.append(
-        [AIMessage("So.", id=f"by-{n}", usage_metadata=usage, response_metadata=item) for n, item in enumerate(said)]
+        [
+            AIMessage("So.", id=f"by-{n}", usage_metadata=usage, response_metadata=item)
+            for n, item in enumerate(said)
+        ]
     )
     return batches
 
@@ -161,14 +187,24 @@ def _asked(
     id_: str, content: str, *, argument: str = "", tool: str = "read", call: str = "", **fields: Any
 ) -> list[BaseMessage]:
     """Return a question, a call and its result."""
-    calls = [{"name": tool, "args": {"a": argument}, "id": call or f"call {id_}", "type": "tool_call"}]
-    result = ToolMessage(content, id=f"result {id_}", name=tool, tool_call_id=calls[0]["id"], **fields)
-    return [HumanMessage("And?", id=f"asked {id_}"), AIMessage("", id=f"calls {id_}", tool_calls=calls), result]
+    calls = [
+        {"name": tool, "args": {"a": argument}, "id": call or f"call {id_}", "type": "tool_call"}
+    ]
+    result = ToolMessage(
+        content, id=f"result {id_}", name=tool, tool_call_id=calls[0]["id"], **fields
+    )
+    return [
+        HumanMessage("And?", id=f"asked {id_}"),
+        AIMessage("", id=f"calls {id_}", tool_calls=calls),
+        result,
+    ]
 
 
 def regretted() -> list[list[BaseMessage]]:
     """Return turns whose answers are rewound: more than a difference of rewound ranges holds."""
-    return [[HumanMessage("Why?", id=f"why-{n}"), AIMessage("No.", id=f"no-{n}")] for n in range(66)]
+    return [
+        [HumanMessage("Why?", id=f"why-{n}"), AIMessage("No.", id=f"no-{n}")] for n in range(66)
+    ]
 
 
 async def fill_edges(chat: Conversation) -> None:
@@ -204,7 +240,9 @@ async def fill_turns(chat: Conversation) -> None:
     """Work in turns: finished, stopped, decided, and one that a worker left with a draft, its lease and a call."""
     async with await chat.turn("t1", human="Which hive?") as turn:
         await turn.append(calls("c1"))
-        await turn.add_result(turn.open_calls[0], "That one.", sources=[Document("A hive.", metadata={"title": "H"})])
+        await turn.add_result(
+            turn.open_calls[0], "That one.", sources=[Document("A hive.", metadata={"title": "H"})]
+        )
         await turn.finish()
     async with await chat.turn("t2", human="And this?") as turn:
         await turn.append(calls("c2"))
@@ -263,7 +301,11 @@ async def make() -> None:
     with DevServer() as server:
         async with AsyncMongoClient[dict[str, Any]](sign_up(server.uri)) as client:
             database = client["first"]
-            options: dict[str, Any] = {"scope_keys": KEYS, "summarizer": HeadTailSummarizer(RULE), "clock": clock}
+            options: dict[str, Any] = {
+                "scope_keys": KEYS,
+                "summarizer": HeadTailSummarizer(RULE),
+                "clock": clock,
+            }
             store = ConversationStore(database, **options)
             await store.setup()
             await fill(store.conversation(**SCOPES[0]))
@@ -273,7 +315,9 @@ async def make() -> None:
             await fill_variants(store.conversation(**SCOPES[4]))
             await fill_views(store.conversation(**SCOPES[5]), store)
             await store.close()
-            FILE.write_text(json_util.dumps(await dump(database), json_options=json_util.CANONICAL_JSON_OPTIONS))
+            FILE.write_text(
+                json_util.dumps(await dump(database), json_options=json_util.CANONICAL_JSON_OPTIONS)
+            )
 
 
 async def dump(database: Any) -> dict[str, Any]:
@@ -283,7 +327,11 @@ async def dump(database: Any) -> dict[str, Any]:
         indexes = (await database.command("listIndexes", name))["cursor"]["firstBatch"]
         whole[name] = {
             "options": await database[name].options(),
-            "indexes": [dict(index) for index in indexes if not index.get("clustered") and index["name"] != "_id_"],
+            "indexes": [
+                dict(index)
+                for index in indexes
+                if not index.get("clustered") and index["name"] != "_id_"
+            ],
             "documents": await database[name].find({}).sort("_id", 1).to_list(None),
         }
     return whole

@@ -22,7 +22,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-COPIED = (".ci", "convstore", "migrations", "examples", "benchmarks", "docs", "tests", "pyproject.toml", "README.md")
+COPIED = (
+    ".ci",
+    "convstore",
+    "migrations",
+    "examples",
+    "benchmarks",
+    "docs",
+    "tests",
+    "pyproject.toml",
+    "README.md",
+)
 ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "mkdocs.yml")
 LEFT_OUT = ("testing", "devserver.py", "__main__.py")
 """Parts of the package that only tests and demonstrations use."""
@@ -50,13 +60,17 @@ class Mutation(NamedTuple):
     new: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)[:70]!r} -> {self.new[:70]!r}"
+        return (
+            f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)[:70]!r} -> {self.new[:70]!r}"
+        )
 
     def applied(self, source: str) -> str:
         """Return the source with the change."""
         lines = source.encode().splitlines(keepends=True)  # columns count bytes
         start = sum(map(len, lines[: self.node.lineno - 1])) + self.node.col_offset
-        end = sum(map(len, lines[: (self.node.end_lineno or 0) - 1])) + (self.node.end_col_offset or 0)
+        end = sum(map(len, lines[: (self.node.end_lineno or 0) - 1])) + (
+            self.node.end_col_offset or 0
+        )
         whole = b"".join(lines)
         return (whole[:start] + self.new.encode() + whole[end:]).decode()
 
@@ -69,7 +83,11 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
             inside_text |= {id(inner) for inner in ast.walk(node)}
         if isinstance(node, ast.If | ast.While | ast.IfExp):
             yield Mutation(path, node.test, f"(not ({ast.unparse(node.test)}))")
-        if isinstance(node, ast.expr | ast.stmt) and id(node) not in inside_text and (new := changed(node)):
+        if (
+            isinstance(node, ast.expr | ast.stmt)
+            and id(node) not in inside_text
+            and (new := changed(node))
+        ):
             yield Mutation(path, node, new)
 
 
@@ -92,7 +110,12 @@ def changed(node: ast.expr | ast.stmt) -> str | None:
 def chosen(count: int, seed: int) -> list[Mutation]:
     """Return some changes, the same for the same seed and code."""
     paths = [path.relative_to(ROOT) for path in sorted((ROOT / "convstore").rglob("*.py"))]
-    every = [mutation for path in paths if not set(path.parts) & set(LEFT_OUT) for mutation in mutations_of(path)]
+    every = [
+        mutation
+        for path in paths
+        if not set(path.parts) & set(LEFT_OUT)
+        for mutation in mutations_of(path)
+    ]
     return random.Random(seed).sample(every, count)
 
 
@@ -142,23 +165,46 @@ def failure_with(mutation: Mutation, arguments: Sequence[str], copy: Path, red: 
 def first_failure(arguments: Sequence[str], copy: Path, red: set[str]) -> str:
     """Run tests other than those in `red` until one fails; return its name, "" if all pass."""
     left_out = [f"--deselect={name}" for name in sorted(red)]
-    command = [sys.executable, "-m", "pytest", "-qq", "-x", "--tb=no", "-p", "no:cacheprovider", *left_out, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-qq",
+        "-x",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        *left_out,
+        *arguments,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         ended = subprocess.run(  # noqa: S603 - our own tests
-            command, cwd=copy, env=environment, capture_output=True, encoding="utf-8", timeout=SECONDS, check=False
+            command,
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return "it hangs"
     if ended.returncode in (0, 5):
         return ""
-    named = [line.split(" ", 1)[1] for line in ended.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    named = [
+        line.split(" ", 1)[1]
+        for line in ended.stdout.splitlines()
+        if line.startswith(("FAILED ", "ERROR "))
+    ]
     return named[0].split(" - ")[0] if named else f"exit code {ended.returncode}"
 
 
 def main() -> None:
     """Try each change and print what caught it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--until", choices=STAGES, default="quick", help="the last stage to run")
@@ -172,7 +218,9 @@ def main() -> None:
             by = caught_by(mutation, copy, red, until=asked.until)
             caught += bool(by)
             print(f"{'caught' if by else 'SURVIVED':8} {mutation}\n         {by}", flush=True)  # noqa: T201
-    print(f"{caught} of {asked.count} caught; tests that fail without a change: {sorted(red) or 'none'}")  # noqa: T201
+    print(  # noqa: T201
+        f"{caught} of {asked.count} caught; tests that fail without a change: {sorted(red) or 'none'}"
+    )
 
 
 if __name__ == "__main__":

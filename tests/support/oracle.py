@@ -22,7 +22,9 @@ from convstore.sources.stub import stub_of
 
 CHARACTERS = 4
 _FEW = 3
-_MARK = re.compile(r"\n\[[\d,]+ characters left out to save context, call \S+ with message id \S+ to read them\]\n")
+_MARK = re.compile(
+    r"\n\[[\d,]+ characters left out to save context, call \S+ with message id \S+ to read them\]\n"
+)
 
 Form = Literal["whole", "stub", "shortened", "absent"]
 
@@ -38,7 +40,10 @@ def count_letters(messages: Sequence[BaseMessage]) -> int:
 def _letters(message: BaseMessage) -> int:
     if message.additional_kwargs.get("convstore", {}).get("kind") in ("note", "missing_result"):
         return 0
-    texts = [str(message.content), *(text for call in getattr(message, "tool_calls", []) for text in _texts(call))]
+    texts = [
+        str(message.content),
+        *(text for call in getattr(message, "tool_calls", []) for text in _texts(call)),
+    ]
     return sum(len(_MARK.sub("", text)) // CHARACTERS for text in texts)
 
 
@@ -242,10 +247,17 @@ def _with_short_texts(message: BaseMessage, limit: int) -> BaseMessage:
     changed: dict[str, Any] = {"content": _cut(message.text, message, limit)}
     if isinstance(message, AIMessage):
         changed["tool_calls"] = [
-            {**call, "args": {name: _cut(value, message, limit) for name, value in call["args"].items()}}
+            {
+                **call,
+                "args": {name: _cut(value, message, limit) for name, value in call["args"].items()},
+            }
             for call in message.tool_calls
         ]
-    return message if changed.items() <= message.__dict__.items() else message.model_copy(update=changed)
+    return (
+        message
+        if changed.items() <= message.__dict__.items()
+        else message.model_copy(update=changed)
+    )
 
 
 def _cut(text: str, message: BaseMessage, limit: int) -> str:
@@ -314,7 +326,9 @@ class Oracle:
                 groups.append([])
             groups[-1].append(line)
         through = self.log.summary_through
-        groups = [rest for group in groups if (rest := [line for line in group if line.ordinal > through])]
+        groups = [
+            rest for group in groups if (rest := [line for line in group if line.ordinal > through])
+        ]
         return [_turn(group, is_last=group is groups[-1]) for group in groups]
 
     @cached_property
@@ -345,20 +359,29 @@ class Oracle:
     @property
     def unseen_lines(self) -> list[Line]:
         """The question of the turn in progress and its last step, with leading system messages."""
-        now = [*self.now.question, *(self.now.steps[-1] if self.now.steps else [])] if self.now else []
+        now = (
+            [*self.now.question, *(self.now.steps[-1] if self.now.steps else [])]
+            if self.now
+            else []
+        )
         return [*self.leading, *now]
 
     @cached_property
     def unseen(self) -> int:
         """The tokens that the model has not read yet, with leading system messages and summary."""
-        return sum(self._size(Shown(line, "whole")) for line in self.unseen_lines) + self.log.summary_size
+        return (
+            sum(self._size(Shown(line, "whole")) for line in self.unseen_lines)
+            + self.log.summary_size
+        )
 
     @cached_property
     def left_unread(self) -> set[int]:
         """Results of finished turns that no model had read when the turn in progress began, the newest in B/4."""
         lines = [line for turn in self.finished for line in turn.lines]
         last_read = max((line.ordinal for line in lines if line.message.type == "ai"), default=0)
-        unread = [line for line in lines if line.message.type == "tool" and line.ordinal > last_read]
+        unread = [
+            line for line in lines if line.message.type == "tool" and line.ordinal > last_read
+        ]
         found, room = set[int](), self.budget // 4
         for line in reversed(unread):
             if self._is_exempt(line) or _stub(line, self.policy.stub_min_tokens) is None:
@@ -379,7 +402,9 @@ class Oracle:
         return found
 
     def _measure(self, shown: Shown) -> int:
-        if shown.form == "absent" or (self.policy.view == "conversation" and _is_hidden(shown.line.message)):
+        if shown.form == "absent" or (
+            self.policy.view == "conversation" and _is_hidden(shown.line.message)
+        ):
             return 0  # "hidden messages have size 0"
         return count_letters([_render(shown)])
 
@@ -389,7 +414,9 @@ class Oracle:
     def _is_exempt(self, line: Line) -> bool:
         """A result that the policy keeps whole."""
         message = line.message
-        return message.type == "tool" and (self.policy.stub_tools == "never" or message.name in self.policy.never_stub)
+        return message.type == "tool" and (
+            self.policy.stub_tools == "never" or message.name in self.policy.never_stub
+        )
 
     def _stubbed(self, line: Line, limit: int | None = None) -> Shown:
         """A line of a finished turn or settled step: results are stubs, texts keep at most `limit`."""
@@ -401,7 +428,9 @@ class Oracle:
         is_text = line.message.type in ("human", "ai")
         return shown if is_text and _render(shown) is not line.message else Shown(line, "whole")
 
-    def _settled(self, steps: list[list[Line]], room: int, *, is_excursion: bool = False) -> list[Shown]:
+    def _settled(
+        self, steps: list[list[Line]], room: int, *, is_excursion: bool = False
+    ) -> list[Shown]:
         """2. A text or call argument keeps at most B/8. Together they take at most `room`: the oldest steps leave.
 
         "In portions of B/8 counted from the beginning of the turn": a step belongs to the portion that it begins in,
@@ -410,7 +439,10 @@ class Oracle:
         eighth = self.budget // 8
         shown = [[self._stubbed(line, eighth) for line in step] for step in steps]
         # "whole results do not count for 2", but they do for 8
-        counts = [[piece for piece in step if is_excursion or not self._is_exempt(piece.line)] for step in shown]
+        counts = [
+            [piece for piece in step if is_excursion or not self._is_exempt(piece.line)]
+            for step in shown
+        ]
         sizes = [sum(map(self._size, step)) for step in counts]
         leaving = _leaving(sizes, room=room, portion=eighth)
         gone = [[Shown(piece.line, "absent") for piece in step] for step in shown[:leaving]]
@@ -419,7 +451,12 @@ class Oracle:
     # forms of turns
 
     def _finished_turn(self, turn: Turn, marks: Marks) -> list[Shown]:
-        key = (turn.first, turn.last, turn.last <= marks.short, self._holds(turn, marks.kept) and marks.kept)
+        key = (
+            turn.first,
+            turn.last,
+            turn.last <= marks.short,
+            self._holds(turn, marks.kept) and marks.kept,
+        )
         if key not in self._cache:
             self._cache[key] = self._show_finished(turn, marks)
         found: list[Shown] = self._cache[key]
@@ -442,7 +479,10 @@ class Oracle:
         steps = turn.steps[:-1] if answer else turn.steps
         asked = sum(min(self._size(Shown(line, "whole")), eighth) for line in turn.question)
         # "The last answer never leaves."
-        rest = [*self._settled(steps, quarter - asked), *(self._stubbed(line, eighth) for line in answer)]
+        rest = [
+            *self._settled(steps, quarter - asked),
+            *(self._stubbed(line, eighth) for line in answer),
+        ]
         # "A text keeps at most B/8, the question what the rest of the turn leaves of B/4, at least B/8."
         limit = max(eighth, quarter - self._total(rest))
         return [*(self._stubbed(line, limit) for line in turn.question), *rest]
@@ -491,7 +531,10 @@ class Oracle:
         if record is None:
             return empty
         # "Neither the log's first message nor the first of an active turn, finished or in progress"
-        starts = {line.ordinal: line.entry for line in [*self.log.lines[:1], *map(_opening, self._all_turns())]}
+        starts = {
+            line.ordinal: line.entry
+            for line in [*self.log.lines[:1], *map(_opening, self._all_turns())]
+        }
         if starts.get(record.start) != record.link:
             return empty
         return empty if max(record[:3]) > self.log.last else record
@@ -548,7 +591,9 @@ class Oracle:
         if not is_called_for or self.early(marks) <= budget // 4:
             return marks
         marks = self._shorten(marks, self.before_newest)  # a
-        alone = replace(marks, start=max(marks.start, self.newest.first if self.newest else self.now_first))
+        alone = replace(
+            marks, start=max(marks.start, self.newest.first if self.newest else self.now_first)
+        )
         if self.size(marks) > budget and self.size(alone) > budget:
             marks = self._shorten(marks, self.newest)  # b
         if self.early(marks) > budget // 4:  # c
@@ -607,7 +652,11 @@ class Oracle:
     def _decision(self, marks: Marks, stored: Record | None, *, is_excursion: bool) -> Decision:
         turns = [turn for turn in self.finished if turn.first < marks.start]
         absent = [Shown(line, "absent") for turn in turns for line in turn.lines]
-        early = [piece for turn in self.finished[len(turns) :] for piece in self._finished_turn(turn, marks)]
+        early = [
+            piece
+            for turn in self.finished[len(turns) :]
+            for piece in self._finished_turn(turn, marks)
+        ]
         now = self._turn_in_progress(marks)
         leading = [Shown(line, "whole") for line in self.leading]
         has_note = bool(turns) or any(piece.form == "absent" for piece in [*early, *now])
@@ -617,7 +666,9 @@ class Oracle:
             record=stored,
             size=self._total(shown) + self.log.summary_size,
             unseen=self.unseen,
-            left_turns=max(bool(turns), sum(turn.lines[0].message.type == "human" for turn in turns)),
+            left_turns=max(
+                bool(turns), sum(turn.lines[0].message.type == "human" for turn in turns)
+            ),
             has_note=has_note,
             is_excursion=is_excursion,
             marks=marks,
@@ -626,7 +677,10 @@ class Oracle:
     def _visible(self, shown: list[Shown]) -> list[Shown]:
         if self.policy.view == "full":
             return shown
-        return [Shown(piece.line, "absent") if _is_hidden(piece.line.message) else piece for piece in shown]
+        return [
+            Shown(piece.line, "absent") if _is_hidden(piece.line.message) else piece
+            for piece in shown
+        ]
 
 
 def _turn(lines: list[Line], *, is_last: bool) -> Turn:
@@ -675,7 +729,9 @@ def whole_view(log: Log, policy: HistoryPolicy) -> list[BaseMessage]:
 def essence(messages: Sequence[BaseMessage]) -> list[str]:
     """Return the parts of the logged messages that a model reads, for comparison."""
     kept = [message for message in messages if "convstore" not in message.additional_kwargs]
-    return [json.dumps([message.id, message.type, message.content, _calls(message)]) for message in kept]
+    return [
+        json.dumps([message.id, message.type, message.content, _calls(message)]) for message in kept
+    ]
 
 
 def _calls(message: BaseMessage) -> Any:

@@ -30,9 +30,13 @@ def run_program(path: Path, *arguments: str, **variables: str) -> str:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
                 runpy.run_path(str(path), run_name="__main__")
         finally:
-            logging.disable(logging.NOTSET)  # a program may have hidden its log; later tests look at theirs
+            logging.disable(
+                logging.NOTSET
+            )  # a program may have hidden its log; later tests look at theirs
             for name in set(sys.modules) - loaded:
-                if Path(getattr(sys.modules[name], "__file__", None) or ROOT).is_relative_to(ROOT / "examples"):
+                if Path(getattr(sys.modules[name], "__file__", None) or ROOT).is_relative_to(
+                    ROOT / "examples"
+                ):
                     del sys.modules[name]  # another example has modules of the same names
     assert complaints.getvalue() == ""
     return checked(printed.getvalue(), printed.getvalue())
@@ -42,7 +46,10 @@ async def killed(uri: str, database: Any, *lines: str) -> list[int]:
     """Make the calls of these lines in processes that are killed (see killed.py); return their exit codes."""
     program = Path(__file__).with_name("killed.py")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(program), uri, database.name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        *(sys.executable, str(program), uri, database.name),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
     )
     out, _ = await process.communicate("".join(f"{line}\n" for line in lines).encode())
     return [int(code) for code in out.split()]

@@ -23,5 +23,6 @@ def examples(count: int, **options: Any) -> settings:
 def sampled(cases: Iterable[Any], *, every: int = 5) -> list[Any]:
     """Return all cases for a parametrisation: one in `every` runs each time, the others with `-m slow`."""
     return [
-        case if number % every == 0 else pytest.param(case, marks=pytest.mark.slow) for number, case in enumerate(cases)
+        case if number % every == 0 else pytest.param(case, marks=pytest.mark.slow)
+        for number, case in enumerate(cases)
     ]

@@ -17,7 +17,9 @@ def is_quick(config: pytest.Config) -> bool:
 
 def is_slow_module(path: Path) -> bool:
     """Return True if a file says at its top that all of its tests are slow."""
-    return path.name.startswith("test_") and bool(_SLOW_MODULE.search(path.read_text(encoding="utf-8")))
+    return path.name.startswith("test_") and bool(
+        _SLOW_MODULE.search(path.read_text(encoding="utf-8"))
+    )
 
 
 def is_slow(tests: object) -> bool:

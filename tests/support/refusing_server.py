@@ -56,7 +56,9 @@ def _documentdb_expressions(words: set[str]) -> Mapping[str, Any] | None:
     if {"$lookup", "let"} <= words:
         return refusal(_UNSUPPORTED_STAGE, _JOIN)
     if "$bsonSize" in words:
-        return refusal(_UNSUPPORTED_STAGE, "Aggregation project operator not supported: '$bsonSize'")
+        return refusal(
+            _UNSUPPORTED_STAGE, "Aggregation project operator not supported: '$bsonSize'"
+        )
     return None
 
 
@@ -113,7 +115,9 @@ class RefusingServer:
         self._start(self._listen)
         return self
 
-    def __exit__(self, _: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None) -> None:
+    def __exit__(
+        self, _: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
         for open_socket in (self._listener, *self._sockets):
             with suppress(OSError):  # its peer closed it
                 open_socket.shutdown(socket.SHUT_RDWR)
@@ -153,7 +157,9 @@ class RefusingServer:
                     server.sendall(header + body)
                 else:
                     answer = b"\0\0\0\0\0" + bson.encode(reply)
-                    client.sendall(struct.pack("<iiii", _HEADER + len(answer), 0, request, _OP_MSG) + answer)
+                    client.sendall(
+                        struct.pack("<iiii", _HEADER + len(answer), 0, request, _OP_MSG) + answer
+                    )
         with suppress(OSError):
             server.shutdown(socket.SHUT_RDWR)
 

@@ -21,7 +21,11 @@ def rewrite_before_workers_start(config: pytest.Config) -> None:
     has_workers = not hasattr(config, "workerinput") and config.option.numprocesses
     if not has_workers or config.args_source is not config.ArgsSource.TESTPATHS:
         return
-    missing = [path for path in sorted(Path(__file__).parents[1].rglob("test_*.py")) if not _is_rewritten(path)]
+    missing = [
+        path
+        for path in sorted(Path(__file__).parents[1].rglob("test_*.py"))
+        if not _is_rewritten(path)
+    ]
     if is_quick(config):
         missing = [path for path in missing if not is_slow_module(path)]
     child = os.fork()  # no thread runs yet

@@ -82,7 +82,10 @@ def bounds_of(query: Mapping[str, Any]) -> list[Bounds] | None:
         return [Bounds(condition["$eq"], condition["$eq"])]
     if "$in" in condition:
         return [Bounds(value, value) for value in condition["$in"]]
-    low, high = condition.get("$gte", condition.get("$gt")), condition.get("$lt", condition.get("$lte"))
+    low, high = (
+        condition.get("$gte", condition.get("$gt")),
+        condition.get("$lt", condition.get("$lte")),
+    )
     return [Bounds(low, high)] if low is not None and high is not None else None
 
 
@@ -94,7 +97,9 @@ def statements_of(name: str, command: Mapping[str, Any]) -> Iterator[Statement]:
     elif name in _READS:
         yield Statement(name, command.get("filter", command.get("query", {})), must_be_exact=False)
     elif name == "insert":
-        yield from (Statement(name, document, must_be_exact=True) for document in command["documents"])
+        yield from (
+            Statement(name, document, must_be_exact=True) for document in command["documents"]
+        )
     elif name == "update":
         for update in command["updates"]:
             yield Statement(name, update["q"], must_be_exact=not update.get("multi"))
@@ -129,7 +134,10 @@ def _joins_by_key(lookup: Mapping[str, Any]) -> bool:
 def is_of_store(command: Mapping[str, Any]) -> bool:
     """Return True if a command has the concerns that the store sends."""
     written = command.get("writeConcern", {})
-    return command.get("readConcern", {}).get("level") == "majority" or (written.get("w"), written.get("j")) == (
+    return command.get("readConcern", {}).get("level") == "majority" or (
+        written.get("w"),
+        written.get("j"),
+    ) == (
         "majority",
         True,
     )
@@ -182,5 +190,7 @@ class Routing(monitoring.CommandListener):
         self.found.clear()
         if found and report.outcome == "passed":
             report.outcome = "failed"
-            report.longrepr = f"a router would send these commands to all shards: {'; '.join(found)}"
+            report.longrepr = (
+                f"a router would send these commands to all shards: {'; '.join(found)}"
+            )
         return report

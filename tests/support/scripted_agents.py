@@ -56,7 +56,9 @@ class ScriptedModel(BaseChatModel):
 class PausingModel(ScriptedModel):
     """Streams its words, and waits at an event."""
 
-    async def _astream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[ChatGenerationChunk]:
+    async def _astream(
+        self, messages: Any, *_: Any, **__: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
         self.shown.append(list(messages))
         for part in self.replies:
             if isinstance(part, asyncio.Event):
@@ -81,7 +83,10 @@ class StreamingModel(ScriptedModel):
             tool_call_chunk(name=call["name"], args="{}", id=call["id"], index=at)
             for at, call in enumerate(reply.tool_calls)
         ]
-        for chunk in [*chunks, *([AIMessageChunk(content="", tool_call_chunks=calls)] if calls else [])]:
+        for chunk in [
+            *chunks,
+            *([AIMessageChunk(content="", tool_call_chunks=calls)] if calls else []),
+        ]:
             piece = ChatGenerationChunk(message=chunk)
             if run_manager:
                 run_manager.on_llm_new_token(chunk.text, chunk=piece)
@@ -92,7 +97,11 @@ def calls(*names: str, ids: Sequence[str] = (), **arguments: Any) -> AIMessage:
     """A reply that calls tools, under the ids call_0, call_1 … as many models give them."""
     named = ids or [f"call_{at}" for at in range(len(names))]
     return AIMessage(
-        "", tool_calls=[{"name": name, "args": arguments, "id": id_} for name, id_ in zip(names, named, strict=True)]
+        "",
+        tool_calls=[
+            {"name": name, "args": arguments, "id": id_}
+            for name, id_ in zip(names, named, strict=True)
+        ],
     )
 
 

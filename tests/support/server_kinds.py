@@ -54,7 +54,9 @@ def _with_swapped_bounds(command: Command) -> Command:
 def _swapped_pipeline(stages: list[Command]) -> list[Command]:
     if not any(_is_descending(stage.get("$sort")) for stage in stages):
         return stages
-    return [{"$match": _swapped(stage["$match"])} if "$match" in stage else stage for stage in stages]
+    return [
+        {"$match": _swapped(stage["$match"])} if "$match" in stage else stage for stage in stages
+    ]
 
 
 def _is_descending(sort: Mapping[str, int] | None) -> bool:
@@ -69,7 +71,9 @@ def _swapped(query: Command) -> Command:
         if name in ("$or", "$and"):
             swapped[name] = [_swapped(part) for part in value]
         elif name == "_id" and isinstance(value, Mapping):
-            swapped[name] = {_SWAPPED.get(operator, operator): bound for operator, bound in value.items()}
+            swapped[name] = {
+                _SWAPPED.get(operator, operator): bound for operator, bound in value.items()
+            }
     return swapped
 
 

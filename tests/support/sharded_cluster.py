@@ -30,7 +30,9 @@ from routing import SHARD_KEY, Bounds, bounds_of, statements_of
 from convstore.devserver import DevServer
 
 SHARDS = ("shard1", "shard2")
-DATA = frozenset({"find", "aggregate", "count", "distinct", "insert", "update", "delete", "findAndModify"})
+DATA = frozenset(
+    {"find", "aggregate", "count", "distinct", "insert", "update", "delete", "findAndModify"}
+)
 _LISTS = {"insert": "documents", "update": "updates", "delete": "deletes"}
 _CURSORS = frozenset({"find", "aggregate"})
 _READS = _CURSORS | {"count", "distinct"}
@@ -96,7 +98,9 @@ class Link:
     def call(self, command: Document) -> Document:
         """Send a command and return the reply."""
         body = b"\0\0\0\0\0" + bson.encode(command)
-        self._socket.sendall(struct.pack("<iiii", _HEADER + len(body), next(self._numbers), 0, _OP_MSG) + body)
+        self._socket.sendall(
+            struct.pack("<iiii", _HEADER + len(body), next(self._numbers), 0, _OP_MSG) + body
+        )
         length, *_ = struct.unpack("<iiii", read_exactly(self._socket, _HEADER))
         return command_in(read_exactly(self._socket, length - _HEADER))
 
@@ -135,8 +139,12 @@ class ShardedCluster:
             self.shards = {name: _client(stack, server) for name, server in self.servers.items()}
             for name, client in self.shards.items():
                 hello = client.admin.command("hello")
-                self._configure({"_configsvrAddShard": f"{hello['setName']}/{hello['me']}", "name": name})
-            self._configure({"_configsvrCreateDatabase": self.database, "primaryShardId": SHARDS[0]})
+                self._configure(
+                    {"_configsvrAddShard": f"{hello['setName']}/{hello['me']}", "name": name}
+                )
+            self._configure(
+                {"_configsvrCreateDatabase": self.database, "primaryShardId": SHARDS[0]}
+            )
             port = self.servers[SHARDS[0]].nodes[0].port
             uri = f"mongodb://{_HOST}:{port}/{self.database}"
             router = RefusingServer(uri, self._answer, options="retryWrites=true")
@@ -172,7 +180,9 @@ class ShardedCluster:
         chunk = next(
             part
             for part in self._chunks(collection)
-            if Range(part["min"][SHARD_KEY], part["max"][SHARD_KEY], "").overlaps(Bounds(value, value))
+            if Range(part["min"][SHARD_KEY], part["max"][SHARD_KEY], "").overlaps(
+                Bounds(value, value)
+            )
         )
         command = {
             "splitChunk": namespace,
@@ -264,13 +274,21 @@ class ShardedCluster:
         known = [bound for bounds in allowed for bound in bounds or ()]
         shards = table.shards(None if None in allowed else known)
         if len(shards) > 1 and name not in _CURSORS:
-            return {"ok": 0.0, "code": 20, "errmsg": f"this router sends {name} to one shard, not to {len(shards)}"}
+            return {
+                "ok": 0.0,
+                "code": 20,
+                "errmsg": f"this router sends {name} to one shard, not to {len(shards)}",
+            }
         replies = {}
         for shard in shards:
-            replies[shard] = self._send(shard, {**_explicit(command), "shardVersion": table.versions[shard]})
+            replies[shard] = self._send(
+                shard, {**_explicit(command), "shardVersion": table.versions[shard]}
+            )
             if len(shards) == 1 or not replies[shard]["ok"]:
                 return replies[shard]
-        documents = [each for shard, reply in replies.items() for each in self._all(shard, command, reply)]
+        documents = [
+            each for shard, reply in replies.items() for each in self._all(shard, command, reply)
+        ]
         for field, direction in reversed(command.get("sort", {}).items()):
             documents.sort(key=itemgetter(field), reverse=direction < 0)
         documents = documents[: command.get("limit") or len(documents)]
@@ -282,7 +300,9 @@ class ShardedCluster:
         documents = list(cursor["firstBatch"])
         while cursor["id"]:
             more = {"getMore": cursor["id"], "collection": command[next(iter(command))]}
-            cursor = self._send(shard, more | {name: command[name] for name in ("$db", "lsid")})["cursor"]
+            cursor = self._send(shard, more | {name: command[name] for name in ("$db", "lsid")})[
+                "cursor"
+            ]
             documents += cursor["nextBatch"]
         return documents
 
@@ -309,7 +329,9 @@ def _client(stack: contextlib.ExitStack, server: DevServer) -> MongoClient[Docum
 
 def _table_of(collection: Document, chunks: Sequence[Document]) -> Table:
     """Return the ranges of a collection; the version of a shard is that of its newest range."""
-    ranges = [Range(chunk["min"][SHARD_KEY], chunk["max"][SHARD_KEY], chunk["shard"]) for chunk in chunks]
+    ranges = [
+        Range(chunk["min"][SHARD_KEY], chunk["max"][SHARD_KEY], chunk["shard"]) for chunk in chunks
+    ]
     newest = dict.fromkeys(SHARDS, Timestamp(0, 0))
     for chunk in chunks:
         newest[chunk["shard"]] = max(newest[chunk["shard"]], chunk["lastmod"])
@@ -330,7 +352,9 @@ def _explicit(command: Mapping[str, Any]) -> Document:
 
 def _is_stale(reply: Document) -> bool:
     """Return True if a shard has refused a command, or the rest of its statements, because a range has moved."""
-    return reply.get("code") in _STALE or any(error["code"] in _STALE for error in reply.get("writeErrors", ()))
+    return reply.get("code") in _STALE or any(
+        error["code"] in _STALE for error in reply.get("writeErrors", ())
+    )
 
 
 def _rest_of(command: Mapping[str, Any], reply: Document) -> tuple[Document, int]:

@@ -14,8 +14,19 @@ from pydantic import BaseModel
 
 FILE = Path(__file__).parents[1] / "house" / "signatures.txt"
 MODULES = (
-    *("convstore", "convstore.types", "convstore.exceptions", "convstore.summarization", "convstore.chain"),
-    *("convstore.transfer", "convstore.integration", "convstore.ext.langchain", "convstore.ext.langgraph"),
+    *(
+        "convstore",
+        "convstore.types",
+        "convstore.exceptions",
+        "convstore.summarization",
+        "convstore.chain",
+    ),
+    *(
+        "convstore.transfer",
+        "convstore.integration",
+        "convstore.ext.langchain",
+        "convstore.ext.langgraph",
+    ),
     *("convstore.ext.openai_agents", "convstore.ext.pydantic_ai", "convstore.ext.claude_agent"),
     *("convstore.ext.microsoft", "convstore.ext.ui", "convstore.ext.inspector"),
 )
@@ -27,9 +38,16 @@ def signatures() -> dict[str, list[str]]:
     known, found = set[int](), dict[str, list[str]]()
     for name in filter(can_import, MODULES):
         module = importlib.import_module(name)
-        public = getattr(module, "__all__", None) or [key for key in vars(module) if key.endswith("Error")]
+        public = getattr(module, "__all__", None) or [
+            key for key in vars(module) if key.endswith("Error")
+        ]
         things = {key: getattr(module, key) for key in sorted(public)}
-        found[name] = [line for key, thing in things.items() if id(thing) not in known for line in _lines(key, thing)]
+        found[name] = [
+            line
+            for key, thing in things.items()
+            if id(thing) not in known
+            for line in _lines(key, thing)
+        ]
         known |= set(map(id, things.values()))
     return found
 
@@ -43,13 +61,17 @@ def _lines(name: str, thing: Any) -> Iterator[str]:
     kinds = {field: getattr(kind, "__forward_arg__", kind) for field, kind in fields.items()}
     defaults = _defaults(thing) if kinds else {}
     for field in (field for field in kinds if not field.startswith("_")):
-        yield f"    {name}.{field}: {kinds[field]}" + (f" = {defaults[field]!r}" if field in defaults else "")
+        yield f"    {name}.{field}: {kinds[field]}" + (
+            f" = {defaults[field]!r}" if field in defaults else ""
+        )
     for key, value in sorted(vars(thing).items()):
         if key.startswith("_") and key != "__init__":
             continue
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         if inspect.isfunction(function) and function.__module__.startswith("convstore"):
-            is_generated = key == "__init__" and not fields.keys().isdisjoint(inspect.signature(function).parameters)
+            is_generated = key == "__init__" and not fields.keys().isdisjoint(
+                inspect.signature(function).parameters
+            )
             if not is_generated:
                 yield f"    {name}.{key}{_signature(function)}"
         elif isinstance(value, property):
@@ -61,12 +83,16 @@ def _defaults(class_: type) -> dict[str, Any]:
     if issubclass(class_, BaseModel):
         found = class_.model_fields.items()
         return {
-            name: _named(info.default) for name, info in found if not info.is_required() and not info.default_factory
+            name: _named(info.default)
+            for name, info in found
+            if not info.is_required() and not info.default_factory
         }
     if issubclass(class_, dict):
         return {}
     parts = inspect.signature(class_).parameters
-    return {name: _named(part.default) for name, part in parts.items() if part.default is not part.empty}
+    return {
+        name: _named(part.default) for name, part in parts.items() if part.default is not part.empty
+    }
 
 
 class _Text(str):
@@ -84,7 +110,11 @@ def _signature(function: Any) -> str:
         part.replace(annotation=_as_written(part.annotation), default=_named(part.default))
         for part in signature.parameters.values()
     ]
-    return str(signature.replace(parameters=parts, return_annotation=_as_written(signature.return_annotation)))
+    return str(
+        signature.replace(
+            parameters=parts, return_annotation=_as_written(signature.return_annotation)
+        )
+    )
 
 
 def _as_written(annotation: Any) -> Any:
@@ -94,7 +124,9 @@ def _as_written(annotation: Any) -> Any:
 def _named(default: Any) -> Any:
     if inspect.isroutine(default):
         return _Text(f"<{default.__name__}>")
-    is_plain = default is inspect.Parameter.empty or isinstance(default, str | int | float | tuple | None)
+    is_plain = default is inspect.Parameter.empty or isinstance(
+        default, str | int | float | tuple | None
+    )
     return default if is_plain else _Text(f"<{type(default).__name__}>")
 
 
@@ -106,7 +138,10 @@ def written(found: dict[str, list[str]]) -> str:
 def read() -> dict[str, list[str]]:
     """Return what the file has."""
     parts = re.split(r"^\[([\w.]+)\]\n", FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {name: lines.strip("\n").split("\n") for name, lines in zip(parts[1::2], parts[2::2], strict=True)}
+    return {
+        name: lines.strip("\n").split("\n")
+        for name, lines in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 if __name__ == "__main__":

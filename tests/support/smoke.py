@@ -29,9 +29,18 @@ async def main() -> None:
         await store.setup()
         chat = store.conversation(**SCOPE)
         call = {"name": "search", "args": {"q": "\ud800"}, "id": "c1"}
-        sources = [Document("Orcas sleep with one half of the brain. " * 60, metadata={"title": "Orcas"})]
-        result = ToolMessage(sources[0].page_content, tool_call_id="c1", name="search", artifact=sources, id="r1")
-        messages = [HumanMessage("Do orcas sleep?"), AIMessage("", tool_calls=[call]), result, AIMessage("Half.")]
+        sources = [
+            Document("Orcas sleep with one half of the brain. " * 60, metadata={"title": "Orcas"})
+        ]
+        result = ToolMessage(
+            sources[0].page_content, tool_call_id="c1", name="search", artifact=sources, id="r1"
+        )
+        messages = [
+            HumanMessage("Do orcas sleep?"),
+            AIMessage("", tool_calls=[call]),
+            result,
+            AIMessage("Half."),
+        ]
         await chat.append(messages)
         assert [message async for message in chat.messages()] == messages
         await answer(chat)

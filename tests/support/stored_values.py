@@ -11,7 +11,13 @@ Path = tuple[str | int, ...]
 
 def paths(value: Any, before: Path = ()) -> Iterator[Path]:
     """Yield the path of each value in a document, also inside other values, except its key."""
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, item in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         if (path := (*before, key)) != ("_id",):
             yield path
             yield from paths(item, path)

@@ -100,10 +100,31 @@ any_text = st.text(st.characters(exclude_categories=()), max_size=20)
 """Text of any code points, lone surrogates and NUL too."""
 
 _awkward_text = st.sampled_from(
-    ["", "\0", "\ud800", "\udc00", "\ud83d\ude00", "😀", "a.b", "$set", "$", "\n", "\u2028", '"\\', '{"$":1}', "NaN"]
+    [
+        "",
+        "\0",
+        "\ud800",
+        "\udc00",
+        "\ud83d\ude00",
+        "😀",
+        "a.b",
+        "$set",
+        "$",
+        "\n",
+        "\u2028",
+        '"\\',
+        '{"$":1}',
+        "NaN",
+    ]
 )
 _zones = st.sampled_from(
-    [None, UTC, timezone(timedelta(hours=5, minutes=45)), ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")]
+    [
+        None,
+        UTC,
+        timezone(timedelta(hours=5, minutes=45)),
+        ZoneInfo("Europe/Berlin"),
+        ZoneInfo("Australia/Lord_Howe"),
+    ]
 )
 _moments = st.builds(datetime.replace, st.datetimes(), tzinfo=_zones, fold=st.integers(0, 1))
 _times = st.builds(time.replace, st.times(), tzinfo=_zones, fold=st.integers(0, 1))
@@ -140,8 +161,17 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         | st.dictionaries(keys, inner, max_size=4)
         | st.dictionaries(hashable, inner, max_size=3)
         | st.sets(hashable, max_size=3)
-        | st.builds(Document, any_text, id=st.none() | any_text, metadata=st.dictionaries(keys, inner, max_size=3))
-        | st.builds(lambda name, value: {"$": [name, value]}, st.sampled_from(["bytes", "line", "payload", "x"]), inner)
+        | st.builds(
+            Document,
+            any_text,
+            id=st.none() | any_text,
+            metadata=st.dictionaries(keys, inner, max_size=3),
+        )
+        | st.builds(
+            lambda name, value: {"$": [name, value]},
+            st.sampled_from(["bytes", "line", "payload", "x"]),
+            inner,
+        )
     )
 
 
@@ -154,15 +184,26 @@ values = st.recursive(hashable | st.binary(max_size=10).map(bytearray), _contain
 _extras = st.dictionaries(keys, values, max_size=3)
 _blocks = st.lists(
     any_text
-    | st.fixed_dictionaries({"type": st.just("text"), "text": any_text}, optional={"cache_control": _extras})
-    | st.fixed_dictionaries({"type": st.just("thinking"), "thinking": any_text, "signature": any_text})
-    | st.fixed_dictionaries({"type": st.just("reasoning"), "encrypted_content": any_text, "summary": values}),
+    | st.fixed_dictionaries(
+        {"type": st.just("text"), "text": any_text}, optional={"cache_control": _extras}
+    )
+    | st.fixed_dictionaries(
+        {"type": st.just("thinking"), "thinking": any_text, "signature": any_text}
+    )
+    | st.fixed_dictionaries(
+        {"type": st.just("reasoning"), "encrypted_content": any_text, "summary": values}
+    ),
     max_size=3,
 )
 _content = any_text | _blocks
 _calls = st.lists(
     st.fixed_dictionaries(
-        {"name": any_text, "args": _extras, "id": st.none() | any_text, "type": st.just("tool_call")},
+        {
+            "name": any_text,
+            "args": _extras,
+            "id": st.none() | any_text,
+            "type": st.just("tool_call"),
+        },
     ),
     max_size=2,
 )
@@ -174,19 +215,31 @@ _bad_calls = st.lists(
     max_size=2,
 )
 _usage = st.none() | st.fixed_dictionaries(
-    {"input_tokens": st.integers(0, 2**70), "output_tokens": st.just(1), "total_tokens": st.integers()},
+    {
+        "input_tokens": st.integers(0, 2**70),
+        "output_tokens": st.just(1),
+        "total_tokens": st.integers(),
+    },
     optional={"input_token_details": _extras},
 )
 
 
 _common = st.fixed_dictionaries(
     {"content": _content, "id": st.text(min_size=1, max_size=5)},
-    optional={"additional_kwargs": _extras, "response_metadata": _extras, "name": st.none() | any_text},
+    optional={
+        "additional_kwargs": _extras,
+        "response_metadata": _extras,
+        "name": st.none() | any_text,
+    },
 )
-_with_extra_fields = st.fixed_dictionaries({}, optional={"example": st.booleans(), "a.b": values, "_x": values})
+_with_extra_fields = st.fixed_dictionaries(
+    {}, optional={"example": st.booleans(), "a.b": values, "_x": values}
+)
 
 
-def _message(class_: type[BaseMessage], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[BaseMessage]:
+def _message(
+    class_: type[BaseMessage], **fields: st.SearchStrategy[Any]
+) -> st.SearchStrategy[BaseMessage]:
     """Messages with fields set behind the back of their validators, which would fill in and convert."""
 
     def build(common: dict[str, Any], extra: dict[str, Any], **given: Any) -> BaseMessage:
@@ -204,7 +257,12 @@ messages = st.one_of(
     _message(HumanMessage),
     _message(SystemMessage),
     _message(AIMessage, tool_calls=_calls, invalid_tool_calls=_bad_calls, usage_metadata=_usage),
-    _message(ToolMessage, tool_call_id=any_text, artifact=values, status=st.sampled_from(["success", "error"])),
+    _message(
+        ToolMessage,
+        tool_call_id=any_text,
+        artifact=values,
+        status=st.sampled_from(["success", "error"]),
+    ),
     _message(FunctionMessage, name=any_text),
     _message(ChatMessage, role=any_text),
 )
@@ -230,7 +288,12 @@ class PureLog:
 
     def append(self, messages: Sequence[BaseMessage]) -> Entry:
         """Add one entry with these messages."""
-        batch = prepare(messages, codec=self.codec, counter=named(self.counter, "test"), token=f"t{len(self.entries)}")
+        batch = prepare(
+            messages,
+            codec=self.codec,
+            counter=named(self.counter, "test"),
+            token=f"t{len(self.entries)}",
+        )
         entry = compose(batch, self.totals, at=NOW)
         self.entries.append(entry)
         for prepared, message in zip(batch.prepared, entry.messages, strict=True):
@@ -247,7 +310,11 @@ class PureLog:
     ) -> Decision | None:
         """Return the decision of `rule.decide` for the rows from an entry on; None if more must be read."""
         active, decoder = self._active(since), self._decoder(policy)
-        is_read = bool(active.rows) and active.rows[active.begin :][:1] and record[0] >= active.rows[0].message.ordinal
+        is_read = (
+            bool(active.rows)
+            and active.rows[active.begin :][:1]
+            and record[0] >= active.rows[0].message.ordinal
+        )
         if not is_read and not has_enough(active, decoder):
             return None
         return decision_of(active, decoder, record)
@@ -287,11 +354,18 @@ class PureLog:
     def _active(self, since: int = 1) -> ActiveRows:
         everything, rows = rows_of(self.entries), rows_of(self.entries[since - 1 :])
         earlier = everything[: len(everything) - len(rows)]
-        names = [LeftOut(row.message.ordinal, row.message.name) for row in reversed(earlier) if row.message.is_named]
+        names = [
+            LeftOut(row.message.ordinal, row.message.name)
+            for row in reversed(earlier)
+            if row.message.is_named
+        ]
         system = tuple(row.message for row in leading_system(everything))
         is_complete = since <= 1
         return ActiveRows(
-            rows=rows, is_complete=is_complete, system=system, earlier_results=tuple(names[:NOTE_RESULTS])
+            rows=rows,
+            is_complete=is_complete,
+            system=system,
+            earlier_results=tuple(names[:NOTE_RESULTS]),
         )
 
 
@@ -307,7 +381,9 @@ class Round:
     sources: bool
 
 
-def turn(number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: int = 120) -> list[BaseMessage]:
+def turn(
+    number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: int = 120
+) -> list[BaseMessage]:
     """The messages of a finished turn as agents make them; their ids are unique in any log."""
     made: list[BaseMessage] = [HumanMessage(_words(asked, f"question {number}"), id=f"h{number}")]
     for step, parts in enumerate(rounds):
@@ -316,14 +392,22 @@ def turn(number: int, rounds: Sequence[Round] = (), *, asked: int = 40, said: in
         made.append(AIMessage("", id=f"a{number}-{step}", tool_calls=calls))
         for index, (id_, size) in enumerate(zip(ids, parts.sizes, strict=True)):
             text = _words(size, id_)
-            artifact = [(text[: size // 2], {"title": f"T{id_}"}), (text[size // 2 :], {})] if parts.sources else None
+            artifact = (
+                [(text[: size // 2], {"title": f"T{id_}"}), (text[size // 2 :], {})]
+                if parts.sources
+                else None
+            )
             result_id = f"r{number}-{step}-{index}"
-            made.append(ToolMessage(text, id=result_id, name="search", tool_call_id=id_, artifact=artifact))
+            made.append(
+                ToolMessage(text, id=result_id, name="search", tool_call_id=id_, artifact=artifact)
+            )
     return [*made, AIMessage(_words(said, f"answer {number}"), id=f"z{number}")]
 
 
 _sizes = st.sampled_from([0, 30, 300, 900, 1_500, 3_000])
-_rounds = st.lists(st.builds(Round, st.lists(_sizes, min_size=1, max_size=3).map(tuple), st.booleans()), max_size=2)
+_rounds = st.lists(
+    st.builds(Round, st.lists(_sizes, min_size=1, max_size=3).map(tuple), st.booleans()), max_size=2
+)
 turns = st.tuples(_rounds, st.integers(0, 400), st.integers(0, 400))
 """Rounds, length of the question, length of the answer."""
 

@@ -134,7 +134,9 @@ class Oracle:
                 found.remove(called)
         return found
 
-    def _called(self, said: Said, calls: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
+    def _called(
+        self, said: Said, calls: Sequence[tuple[str, int, str]]
+    ) -> tuple[str, int, str] | None:
         matching = [call for call in calls if call[2] == said.answers]
         exact = [call for call in matching if call[0] == said.exact]
         return next(reversed(exact or matching), None)
@@ -152,7 +154,9 @@ class Oracle:
                 spoken.add(turn)
             before, before_turn = said, turn
 
-    def _turn(self, said: Said, ordinal: int, before: Said, before_turn: int, spoken: set[int]) -> int:
+    def _turn(
+        self, said: Said, ordinal: int, before: Said, before_turn: int, spoken: set[int]
+    ) -> int:
         if said.named:
             return next(stored.ordinal for stored in self.log if stored.said.id == said.named)
         newest = self.newest
@@ -167,7 +171,9 @@ class Oracle:
 
     def end(self, question: int, over: str) -> None:
         """Stop or finish a turn."""
-        self.state = self.state._replace(ends=(*self.state.ends, End(len(self.log), question, over)))
+        self.state = self.state._replace(
+            ends=(*self.state.ends, End(len(self.log), question, over))
+        )
 
     def cut(self, ordinal: int) -> State:
         """Return the state without a message and all that came after it."""
@@ -218,13 +224,21 @@ class Oracle:
             spoken = [stored.ordinal for stored in own if stored.said.type == "ai"]
             number = len([stored for stored in self.questions if stored.ordinal <= place])
             ids = tuple(stored.said.id for stored in lists[place])
-            found.append(ExpectedTurn(first[place].said.id, number, ids, self.over(place), max(spoken, default=None)))
+            found.append(
+                ExpectedTurn(
+                    first[place].said.id, number, ids, self.over(place), max(spoken, default=None)
+                )
+            )
         return found
 
     def unanswered(self, question: int) -> dict[str, tuple[str, str]]:
         """Return the calls of a turn in progress without a result, by the ids that their results get."""
         calls = self.open_calls() if not self.over(question) else []
-        return {result_id(message, call): (message, call) for message, turn, call in calls if turn == question}
+        return {
+            result_id(message, call): (message, call)
+            for message, turn, call in calls
+            if turn == question
+        }
 
     def ready(self, question: int) -> list[str]:
         """Return those of the calls that may be run."""
@@ -233,4 +247,8 @@ class Oracle:
 
     def undecided(self, question: int) -> list[str]:
         """Return those of the calls that wait for a person."""
-        return [id_ for id_ in self.unanswered(question) if id_ in self.waiting and id_ not in self.decided]
+        return [
+            id_
+            for id_ in self.unanswered(question)
+            if id_ in self.waiting and id_ not in self.decided
+        ]

@@ -86,8 +86,12 @@ class Backend:
     def application(self) -> Starlette:
         """Return the application that has them."""
         actions = (self.ask, self.edit, self.regenerate, self.stop, self.decide, self.switch)
-        routes = [Route(f"/{{turn}}/{action.__name__}", action, methods=["POST"]) for action in actions]
-        refused = dict.fromkeys((ConflictError, StoreUnavailableError, UnknownMessageError), _refuse)
+        routes = [
+            Route(f"/{{turn}}/{action.__name__}", action, methods=["POST"]) for action in actions
+        ]
+        refused = dict.fromkeys(
+            (ConflictError, StoreUnavailableError, UnknownMessageError), _refuse
+        )
         return Starlette(routes=routes, exception_handlers=refused, lifespan=self._lifespan)
 
     @asynccontextmanager
@@ -108,12 +112,16 @@ class Backend:
     async def edit(self, request: Request) -> Response:
         """Stream the answer to a question that replaces another one, as `ask` does."""
         id_, replaced = request.path_params["turn"], request.query_params["instead_of"]
-        return self._answer(await self._chat(request).turn(id_, human=question(id_), instead_of=replaced), id_)
+        return self._answer(
+            await self._chat(request).turn(id_, human=question(id_), instead_of=replaced), id_
+        )
 
     async def regenerate(self, request: Request) -> Response:
         """Stream another answer, as `ask` does."""
         key = request.query_params["variant"]
-        return self._answer(await self._chat(request).turn(request.path_params["turn"], regenerate=key), key)
+        return self._answer(
+            await self._chat(request).turn(request.path_params["turn"], regenerate=key), key
+        )
 
     async def stop(self, request: Request) -> Response:
         """Stop a turn."""
@@ -125,7 +133,8 @@ class Backend:
     async def decide(self, request: Request) -> Response:
         """Decide about the call of a variant."""
         id_, values = request.path_params["turn"], request.query_params
-        await self._chat(request).decide(id_, f"pay {values['variant']}", values["verdict"], message="no")  # type: ignore[arg-type]
+        verdict: Any = values["verdict"]
+        await self._chat(request).decide(id_, f"pay {values['variant']}", verdict, message="no")
         return PlainTextResponse("decided")
 
     async def switch(self, request: Request) -> Response:
@@ -151,7 +160,9 @@ class Backend:
                 while turn.is_running:
                     async for word in self._step(turn, variant):
                         yield word
-                state = "waiting" if turn.is_waiting else "finished" if turn.is_finished else "stopping"
+                state = (
+                    "waiting" if turn.is_waiting else "finished" if turn.is_finished else "stopping"
+                )
         except (ConflictError, StoreUnavailableError) as error:
             state = type(error).__name__
         yield f"\n{state}"
@@ -198,7 +209,9 @@ async def main(uri: str, database: str, journal: Journal, listening: socket.sock
     )  # uvicorn's own handler ends it, and asyncio may then log what is left
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
         app = Backend(ConversationStore(client[database]), journal).application()
-        await uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on")).serve(sockets=[listening])
+        await uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on")).serve(
+            sockets=[listening]
+        )
 
 
 if __name__ == "__main__":

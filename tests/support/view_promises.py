@@ -21,7 +21,11 @@ def broken(history: History, talk: Talk, policy: HistoryPolicy, counter: Any) ->
     problems = [*_sizes(history, talk, policy, counter), *check_pairing(history.messages)]
     ids = [message.id for message in history.messages]
     problems += ["an id twice"] if len({*ids}) < len(ids) else []
-    return [*problems, *_altered(history, talk), *(_unseen_altered(history, talk) if policy.view == "full" else ())]
+    return [
+        *problems,
+        *_altered(history, talk),
+        *(_unseen_altered(history, talk) if policy.view == "full" else ()),
+    ]
 
 
 def _sizes(history: History, talk: Talk, policy: HistoryPolicy, counter: Any) -> Iterator[str]:
@@ -44,7 +48,10 @@ def _sizes(history: History, talk: Talk, policy: HistoryPolicy, counter: Any) ->
 
 def _belongs_to(message: BaseMessage, unseen: set[str | None]) -> bool:
     """Return True if a message of a view is among these, or was made for one of them."""
-    made_for = {"missing_result": str(message.id).split(":missing-result")[0], "late_result": str(message.id)[:-1]}
+    made_for = {
+        "missing_result": str(message.id).split(":missing-result")[0],
+        "late_result": str(message.id)[:-1],
+    }
     return message.id in unseen or any(made_for.get(kind) in unseen for kind in kinds([message]))
 
 
@@ -53,7 +60,9 @@ def unseen_in(active: Sequence[BaseMessage]) -> list[BaseMessage]:
 
     A question that was answered is not open; an AI message that follows belongs to no turn.
     """
-    leading = next((at for at, message in enumerate(active) if message.type != "system"), len(active))
+    leading = next(
+        (at for at, message in enumerate(active) if message.type != "system"), len(active)
+    )
     begin = max([leading, *(at for at, message in enumerate(active) if message.type == "human")])
     said = [at for at in range(begin, len(active)) if active[at].type == "ai"]
     if not all(has_calls(active[at]) for at in said):
@@ -78,6 +87,14 @@ def _fields(message: BaseMessage) -> dict[str, Any]:
 
 def _unseen_altered(history: History, talk: Talk) -> Iterator[str]:
     report = history.report
-    shown = {message.id for message in history.messages} - {*report.stubbed, *report.shortened, *report.placeholders}
+    shown = {message.id for message in history.messages} - {
+        *report.stubbed,
+        *report.shortened,
+        *report.placeholders,
+    }
     shown |= {*report.orphans, *report.late_results}
-    yield from (f"{message.id} is unseen, not whole" for message in unseen_in(talk.active) if message.id not in shown)
+    yield from (
+        f"{message.id} is unseen, not whole"
+        for message in unseen_in(talk.active)
+        if message.id not in shown
+    )

@@ -19,14 +19,19 @@ SYNTHETIC = "convstore"
 def kinds(messages: Sequence[BaseMessage]) -> list[str]:
     """The kinds of the messages that a view added."""
     return [
-        message.additional_kwargs[SYNTHETIC]["kind"] for message in messages if SYNTHETIC in message.additional_kwargs
+        message.additional_kwargs[SYNTHETIC]["kind"]
+        for message in messages
+        if SYNTHETIC in message.additional_kwargs
     ]
 
 
 def differences(history: History, decision: Decision, budget: int) -> list[str]:
     """Describe how a view of the store differs from the oracle's."""
     report = history.report
-    forms = {form: {str(piece.line.message.id) for piece in decision.shown if piece.form == form} for form in _FORMS}
+    forms = {
+        form: {str(piece.line.message.id) for piece in decision.shown if piece.form == form}
+        for form in _FORMS
+    }
     pairs = [
         ("messages in another order", _ids(history.messages), _ids(decision.messages())),
         ("tokens", history.tokens, decision.size),
@@ -36,7 +41,11 @@ def differences(history: History, decision: Decision, budget: int) -> list[str]:
         ("stubbed", sorted(report.stubbed), sorted(forms["stub"])),
         ("shortened", sorted(report.shortened), sorted(forms["shortened"])),
     ]
-    others = [f"{name}: store {found}, oracle {wanted}" for name, found, wanted in pairs if found != wanted]
+    others = [
+        f"{name}: store {found}, oracle {wanted}"
+        for name, found, wanted in pairs
+        if found != wanted
+    ]
     return [*_unequal(history, decision), *others]
 
 
@@ -49,7 +58,11 @@ def _ids(messages: Sequence[BaseMessage]) -> list[str]:
 
 def _unequal(history: History, decision: Decision) -> list[str]:
     """Describe each message that the store shows in another form than the oracle."""
-    found = {str(message.id): message for message in history.messages if SYNTHETIC not in message.additional_kwargs}
+    found = {
+        str(message.id): message
+        for message in history.messages
+        if SYNTHETIC not in message.additional_kwargs
+    }
     wanted = {str(message.id): message for message in decision.messages()}
     lines = []
     for piece in decision.shown:
@@ -57,7 +70,13 @@ def _unequal(history: History, decision: Decision) -> list[str]:
         sides = [essence([side[key]]) if key in side else [] for side in (found, wanted)]
         if sides[0] != sides[1]:
             whole = essence([message])
-            form = "absent" if not sides[0] else "whole" if sides[0] == whole else f"as {_brief(sides[0])}"
+            form = (
+                "absent"
+                if not sides[0]
+                else "whole"
+                if sides[0] == whole
+                else f"as {_brief(sides[0])}"
+            )
             limit = f"({piece.limit})" if piece.limit else ""
             wanted_form = f"oracle {piece.form}{limit}"
             lines.append(

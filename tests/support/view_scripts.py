@@ -121,12 +121,18 @@ class Script:
             yield self._append(AIMessage(self.text(self._size(shape.answer)), id=self._id()))
 
     def _step(self, shape: Shape) -> tuple[BaseMessage, list[BaseMessage]]:
-        calls = [f"call {self._id()}" for _ in range(1 if self.random.random() < 0.8 else self.random.randint(2, 3))]
+        calls = [
+            f"call {self._id()}"
+            for _ in range(1 if self.random.random() < 0.8 else self.random.randint(2, 3))
+        ]
         argument = self.random.choice([4, 4, 4, self._size(shape.argument)])
         said = self.text(self._size(shape.argument)) if self.random.random() < 0.2 else ""
         name = self.random.choice(["search", "search", "shell"])
         arguments = [{"query": self.text(argument if at == 0 else 4)} for at in range(len(calls))]
-        asked = [{"name": name, "args": item, "id": call} for item, call in zip(arguments, calls, strict=True)]
+        asked = [
+            {"name": name, "args": item, "id": call}
+            for item, call in zip(arguments, calls, strict=True)
+        ]
         answered = [self._result(shape, call, name) for call in calls]
         return AIMessage(said, tool_calls=asked, id=self._id()), answered
 
@@ -135,13 +141,17 @@ class Script:
         found = [(self.text(3), {"title": f"Part {at}"}) for at in range(sources)]
         status = "error" if self.random.random() < 0.05 else "success"
         text = self.text(self._size(shape.result))
-        return ToolMessage(text, tool_call_id=call, name=name, artifact=found or None, id=self._id(), status=status)
+        return ToolMessage(
+            text, tool_call_id=call, name=name, artifact=found or None, id=self._id(), status=status
+        )
 
     def _size(self, share: tuple[float, float]) -> int:
         """A number of tokens between two shares of the budget, small ones more often."""
         low, high = share
         tokens = max(2, int(self.budget * low * (high / low) ** self.random.random()))
-        return max([tokens, *(limit + _MARK for limit in self._limits() if limit < tokens < limit + _MARK)])
+        return max(
+            [tokens, *(limit + _MARK for limit in self._limits() if limit < tokens < limit + _MARK)]
+        )
 
     def _limits(self) -> list[int]:
         """The limits of texts under the policies of a test: a text little above one may be cut further, or stay."""
@@ -180,7 +190,13 @@ _SHAPES: Sequence[Shape] = [
     Shape(answer=(0.05, 1.1), steps=(0, 1)),
     Shape(result=(0.01, 0.4), steps=(3, 25)),
     Shape(argument=(0.05, 0.5), steps=(2, 8)),
-    Shape(question=(0.003, 1.2), answer=(0.003, 1.2), argument=(0.003, 1), result=(0.003, 1.5), steps=(0, 4)),
+    Shape(
+        question=(0.003, 1.2),
+        answer=(0.003, 1.2),
+        argument=(0.003, 1),
+        result=(0.003, 1.5),
+        steps=(0, 4),
+    ),
     Shape(question=(0.01, 0.4), answer=(0.01, 0.4), steps=(0, 1)),
 ]
 
@@ -199,4 +215,7 @@ VARIANTS: Sequence[Callable[[int], HistoryPolicy]] = [
 
 def policies(chosen: random.Random, budget: int, *, count: int) -> list[HistoryPolicy]:
     """The default policy with this budget, and others."""
-    return [HistoryPolicy(max_tokens=budget), *(policy(budget) for policy in chosen.sample(list(VARIANTS), count - 1))]
+    return [
+        HistoryPolicy(max_tokens=budget),
+        *(policy(budget) for policy in chosen.sample(list(VARIANTS), count - 1)),
+    ]

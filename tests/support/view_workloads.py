@@ -33,9 +33,15 @@ class Writer:
     def step(self, tokens: int, *, sources: int = 0, tool: str = "search") -> list[BaseMessage]:
         """Return a batch with a call and its result."""
         call = f"call {self._messages}"
-        asked = AIMessage("", tool_calls=[{"name": tool, "args": {"query": self.text(8)}, "id": call}], id=self._id())
+        asked = AIMessage(
+            "",
+            tool_calls=[{"name": tool, "args": {"query": self.text(8)}, "id": call}],
+            id=self._id(),
+        )
         found = [(f"{self._messages} {at}", {"title": f"Part {at}"}) for at in range(sources)]
-        result = ToolMessage(self.text(tokens), tool_call_id=call, name=tool, artifact=found or None, id=self._id())
+        result = ToolMessage(
+            self.text(tokens), tool_call_id=call, name=tool, artifact=found or None, id=self._id()
+        )
         return [asked, result]
 
     def _id(self) -> str:
@@ -82,7 +88,9 @@ def _mixed(writer: Writer) -> Batches:
     for _ in range(40):
         yield writer.ask(chosen.choice([20, 60, 60, 2_000]))
         for _ in range(chosen.choice([0, 0, 1, 1, 2, 12])):
-            yield writer.step(chosen.choice([100, 350, 1_200, 3_500, 9_000]), sources=chosen.choice([0, 5]))
+            yield writer.step(
+                chosen.choice([100, 350, 1_200, 3_500, 9_000]), sources=chosen.choice([0, 5])
+            )
         yield writer.answer(chosen.choice([150, 400, 400, 1_500]))
 
 
@@ -117,10 +125,22 @@ class Cache:
 
     def add(self, messages: Sequence[BaseMessage]) -> None:
         """Count a call."""
-        call = [f"{message.type} {message.content!r} {getattr(message, 'tool_calls', '')!r}" for message in messages]
+        call = [
+            f"{message.type} {message.content!r} {getattr(message, 'tool_calls', '')!r}"
+            for message in messages
+        ]
         if self._last is not None:
-            shared = next((at for at, pair in enumerate(zip(call, self._last, strict=False)) if len({*pair}) > 1), None)
-            self.cached += count_letters(messages[: min(len(call), len(self._last)) if shared is None else shared])
+            shared = next(
+                (
+                    at
+                    for at, pair in enumerate(zip(call, self._last, strict=False))
+                    if len({*pair}) > 1
+                ),
+                None,
+            )
+            self.cached += count_letters(
+                messages[: min(len(call), len(self._last)) if shared is None else shared]
+            )
             self.sent += count_letters(messages)
         self._last = call
 

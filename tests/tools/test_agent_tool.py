@@ -70,7 +70,12 @@ GIVEN: dict[str, object] = {"tool_message_ids": ["m1"]}
     [
         Call(),
         Call().model_dump(),
-        {"type": "function_call", "call_id": "c", "name": "x", "arguments": '{"tool_message_ids": ["m1"]}'},
+        {
+            "type": "function_call",
+            "call_id": "c",
+            "name": "x",
+            "arguments": '{"tool_message_ids": ["m1"]}',
+        },
         ToolUseBlock(input=GIVEN),
         {"type": "tool_use", "id": "toolu_1", "name": "x", "input": GIVEN},
         GIVEN,

@@ -28,10 +28,16 @@ async def store(database: Any) -> AsyncIterator[ConversationStore]:
 async def user(store: ConversationStore) -> str:
     """Ada, with three conversations; Eve has one of the same name."""
     user = uuid.uuid4().hex
-    for thread, text in (("now", "narwhals now"), ("then", "narwhals then"), ("long", "narwhal " * 4_000)):
+    for thread, text in (
+        ("now", "narwhals now"),
+        ("then", "narwhals then"),
+        ("long", "narwhal " * 4_000),
+    ):
         chat = store.conversation(user_id=user, thread_id=thread)
         await chat.append([HumanMessage(text, id="m1"), AIMessage("I see.", id="m2")])
-    await store.conversation(user_id=f"eve-{user}", thread_id="then").append(HumanMessage("narwhals SECRET", id="m1"))
+    await store.conversation(user_id=f"eve-{user}", thread_id="then").append(
+        HumanMessage("narwhals SECRET", id="m1")
+    )
     return user
 
 
@@ -75,15 +81,27 @@ async def test_a_reference_is_checked_when_it_is_read(store: ConversationStore, 
     references = [f"{(await chat.info()).conversation_id}.1" for chat in (hers, own)]
     assert "narwhals then" in await tool.ainvoke({"read": references[1]}, run_of(user))
     await own.rewind(before="m1")
-    for reference in (*references, "x", "0" * 24 + ".1", f"{references[1]}@9", "a.b", "\x00", '{"$ne": ""}'):
+    for reference in (
+        *references,
+        "x",
+        "0" * 24 + ".1",
+        f"{references[1]}@9",
+        "a.b",
+        "\x00",
+        '{"$ne": ""}',
+    ):
         assert "no such reference" in await tool.ainvoke({"read": reference}, run_of(user))
     await own.delete()
     assert "no such reference" in await tool.ainvoke({"read": references[1]}, run_of(user))
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("arguments", [{}, {"find": ""}, {"find": None}, {"find": {"$ne": ""}}, {"find": "?!"}])
-async def test_nothing_to_search_for_is_an_answer(store: ConversationStore, user: str, arguments: Any) -> None:
+@pytest.mark.parametrize(
+    "arguments", [{}, {"find": ""}, {"find": None}, {"find": {"$ne": ""}}, {"find": "?!"}]
+)
+async def test_nothing_to_search_for_is_an_answer(
+    store: ConversationStore, user: str, arguments: Any
+) -> None:
     """Arguments without words to search for get an answer and raise no error."""
     answer = await search_conversations_tool(store).ainvoke(arguments, run_of(user))
     assert answer.startswith(("Pass words", "No match"))
@@ -110,12 +128,19 @@ async def test_no_numbers_of_sources_are_shown(store: ConversationStore, user: s
 
 async def test_the_middleware_offers_it_on_request(store: ConversationStore) -> None:
     """The middleware offers the tool only if `search_other_conversations` is set."""
-    assert [tool.name for tool in ConversationMiddleware(store).tools] == ["retrieve_previous_sources"]
+    assert [tool.name for tool in ConversationMiddleware(store).tools] == [
+        "retrieve_previous_sources"
+    ]
     middleware = ConversationMiddleware(store, search_other_conversations=("user_id",))
-    assert [tool.name for tool in middleware.tools] == ["retrieve_previous_sources", "search_conversations"]
+    assert [tool.name for tool in middleware.tools] == [
+        "retrieve_previous_sources",
+        "search_conversations",
+    ]
 
 
-async def test_a_tool_of_a_conversation_takes_its_scope(store: ConversationStore, user: str) -> None:
+async def test_a_tool_of_a_conversation_takes_its_scope(
+    store: ConversationStore, user: str
+) -> None:
     """The tool of a conversation searches under the scope of that conversation, whatever the scope of the run."""
     tool = search_conversations_tool(store.conversation(user_id=user, thread_id="then"))
     answer = await tool.ainvoke({"find": "narwhals"}, run_of(f"eve-{user}"))

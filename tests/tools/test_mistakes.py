@@ -43,11 +43,17 @@ class Sea:
         first, second, log = self.ids
         items = [(text_on(topic), {"title": topic.title()}) for topic in TOPICS]
         call = {"name": "search", "args": {}, "id": "call-a"}
-        found = ToolMessage("3 hits", id=first, tool_call_id="call-a", name="search", artifact=items[:3])
-        await self.chat.append([HumanMessage("Sea?", id="question-1"), AIMessage("", tool_calls=[call]), found])
+        found = ToolMessage(
+            "3 hits", id=first, tool_call_id="call-a", name="search", artifact=items[:3]
+        )
+        await self.chat.append(
+            [HumanMessage("Sea?", id="question-1"), AIMessage("", tool_calls=[call]), found]
+        )
         await self.chat.append(AIMessage("So [1]."))
         calls = [{"name": name, "args": {}, "id": f"call-{name}"} for name in ("search", "run")]
-        again = ToolMessage("2 hits", id=second, tool_call_id="call-search", name="search", artifact=items[3:])
+        again = ToolMessage(
+            "2 hits", id=second, tool_call_id="call-search", name="search", artifact=items[3:]
+        )
         lines = "".join(f"line {number} of the listing\n" for number in range(400))
         listing = ToolMessage(lines, id=log, tool_call_id="call-run", name="run")
         asked = [HumanMessage("Ice?", id="question-2"), AIMessage("", tool_calls=calls)]
@@ -57,7 +63,9 @@ class Sea:
     async def ask(self, tool: BaseTool | None = None, **arguments: Any) -> str:
         """Return the text of an answer, which is no error."""
         tool = tool or self.tool
-        answer = await tool.ainvoke({"type": "tool_call", "id": "c", "name": tool.name, "args": arguments})
+        answer = await tool.ainvoke(
+            {"type": "tool_call", "id": "c", "name": tool.name, "args": arguments}
+        )
         assert answer.status == "success", answer.content
         assert len(answer.text) <= (1_600 if tool is self.small else 16_000)
         return str(answer.text)
@@ -73,7 +81,9 @@ class Sea:
 
 
 @pytest.fixture(params=["uuids", "short ids"])
-async def sea(request: pytest.FixtureRequest, store: ConversationStore, scope: dict[str, str]) -> Sea:
+async def sea(
+    request: pytest.FixtureRequest, store: ConversationStore, scope: dict[str, str]
+) -> Sea:
     """The conversation under ids of both kinds."""
     sea = Sea(store.conversation(**scope), UUIDS if request.param == "uuids" else SHORT)
     await sea.fill()
@@ -95,7 +105,10 @@ async def test_a_cursor_alone_knows_what_was_looked_for(sea: Sea, find: str, nam
     first = END.search(pages[0])
     assert bool(first) == (len(pages) > 1)
     if first:
-        assert await sea.ask(sea.small, cursor=first[1], find="other", source_ids=[1], ids=["x"]) == pages[1]
+        assert (
+            await sea.ask(sea.small, cursor=first[1], find="other", source_ids=[1], ids=["x"])
+            == pages[1]
+        )
 
 
 @pytest.mark.costly
@@ -191,17 +204,32 @@ async def test_what_is_clear_is_done(sea: Sea, mistake: Any, meant: Any) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"source_ids": [4, 99]}, ["In winter the walrus", "Not found: 99.", "Source numbers here: 1-5."]),
+        (
+            {"source_ids": [4, 99]},
+            ["In winter the walrus", "Not found: 99.", "Source numbers here: 1-5."],
+        ),
         ({"source_ids": "7-1000000000"}, ["Source numbers here: 1-5.", "Only the first 1000"]),
-        ({"source_ids": [1, 3, 77, 78, 79]}, ["Not found: 77, 78, 79.", "Source numbers here: 1-5."]),
-        ({"source_ids": ["all"]}, ["Not found: all.", "Source numbers here: 1-5.", "Valid ids: $2"]),
+        (
+            {"source_ids": [1, 3, 77, 78, 79]},
+            ["Not found: 77, 78, 79.", "Source numbers here: 1-5."],
+        ),
+        (
+            {"source_ids": ["all"]},
+            ["Not found: all.", "Source numbers here: 1-5.", "Valid ids: $2"],
+        ),
         ({"tool_message_ids": ["nothing-like-it"]}, ["Not found: nothing-like-it.", "$2, $1, $0"]),
         ({"tool_message_ids": ["m99"]}, ["Not found: m99."]),
-        ({"source_ids": [1], "limit": 5}, ["Unknown argument: limit.", "tool_message_ids, source_ids, find, cursor"]),
+        (
+            {"source_ids": [1], "limit": 5},
+            ["Unknown argument: limit.", "tool_message_ids, source_ids, find, cursor"],
+        ),
         ({"querry": "x", "n": 1}, ["Unknown arguments: querry, n.", "$0"]),
         ({"source_ids": [1], "page": 2}, ["There are no page numbers", "In winter the orcas"]),
         ({"find": "xylophone"}, ["No match for 'xylophone'. Try other words."]),
-        ({"find": "xylophone", "source_ids": [1]}, ["No match for 'xylophone'", "Try other words", "without ids"]),
+        (
+            {"find": "xylophone", "source_ids": [1]},
+            ["No match for 'xylophone'", "Try other words", "without ids"],
+        ),
     ],
 )
 async def test_what_is_not_clear_is_named(sea: Sea, arguments: Any, said: list[str]) -> None:
@@ -214,12 +242,17 @@ async def test_what_is_not_clear_is_named(sea: Sea, arguments: Any, said: list[s
 async def test_find_with_ids_searches_in_them(sea: Sea) -> None:
     """Exact matches first; then passages that have the words, in another order or form; none of other messages."""
     found = await sea.ask(find="harbour near Tromsø", source_ids="2, 4")
-    assert "No match for 'harbour near Tromsø' as it stands; these passages have its words." in found
+    assert (
+        "No match for 'harbour near Tromsø' as it stands; these passages have its words." in found
+    )
     assert "seals rest near Tromsø" in found
     assert "walrus rest near Tromsø" in found
     assert "orcas" not in found
     exact = await sea.ask(find="walrus rest near", tool_message_ids=[sea.ids[0], sea.ids[1]])
-    assert all(exact.index("the walrus rest near") < exact.index(f"{name} rest near") for name in ("narwhals", "seals"))
+    assert all(
+        exact.index("the walrus rest near") < exact.index(f"{name} rest near")
+        for name in ("narwhals", "seals")
+    )
     assert exact.count("the walrus rest near") == 1
     assert "line" not in exact
 
@@ -249,12 +282,17 @@ async def test_a_beginning_is_looked_up_by_the_index(
     """A bounded number of keys and documents, however many ids there are, and however many begin so."""
     chat = store.conversation(**scope)
     for batch in range(60):
-        await chat.append([HumanMessage("x", id=f"message-{batch * 20 + number:05}") for number in range(20)])
+        await chat.append(
+            [HumanMessage("x", id=f"message-{batch * 20 + number:05}") for number in range(20)]
+        )
     conversation = (await chat.info()).conversation_id
     for beginning, most in (("message-0113", 2), ("message-", 20), ("nothing-", 0)):
         query = beginnings_filter(conversation, [beginning])
         found = await database.command(
-            {"explain": {"find": "log", "filter": query, "limit": 20}, "verbosity": "executionStats"}
+            {
+                "explain": {"find": "log", "filter": query, "limit": 20},
+                "verbosity": "executionStats",
+            }
         )
         assert found["executionStats"]["totalDocsExamined"] <= most
         assert found["executionStats"]["totalKeysExamined"] <= 450
@@ -312,7 +350,10 @@ def test_gemini_gets_the_description_for_models(store: ConversationStore) -> Non
     [declared] = utils.convert_to_genai_function_declarations([tool])[0].function_declarations
     assert declared.description == tool.description
     assert declared.parameters.description in (None, tool.description)
-    assert {str(message.type.value) for message in declared.parameters.properties.values()} == {"ARRAY", "STRING"}
+    assert {str(message.type.value) for message in declared.parameters.properties.values()} == {
+        "ARRAY",
+        "STRING",
+    }
     assert not any(item.any_of for item in declared.parameters.properties.values())
 
 
@@ -329,6 +370,9 @@ async def test_a_strict_model_fills_every_argument(sea: Sea) -> None:
 
 def test_the_prompt_says_when_to_read_and_how_to_search() -> None:
     """An old citation needs no reading; a search that finds nothing is tried with other words."""
-    assert "citation that stands in an earlier answer may be repeated without reading" in SOURCES_PROMPT
+    assert (
+        "citation that stands in an earlier answer may be repeated without reading"
+        in SOURCES_PROMPT
+    )
     assert "searches words, so try others" in SOURCES_PROMPT
     assert len(SOURCES_PROMPT) < 800

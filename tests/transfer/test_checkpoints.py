@@ -86,7 +86,9 @@ async def ask(graph: Any, *questions: str) -> None:
         await graph.ainvoke({"messages": [HumanMessage(question, id=f"q-{question}")]}, CONFIG)
 
 
-async def imported(store: ConversationStore, saver: Any, **options: Any) -> tuple[list[str], list[str], list[str]]:
+async def imported(
+    store: ConversationStore, saver: Any, **options: Any
+) -> tuple[list[str], list[str], list[str]]:
     """Import the thread; return the ids of the log and of the view, and what was reported."""
     records = read_checkpoints(saver, **options)
     report = await import_conversations(store, records, scope={"user_id": "ada"})
@@ -141,7 +143,9 @@ async def test_what_was_removed_or_replaced_is_never_shown(store: ConversationSt
     assert log == shown == ["q-0", "a-0", "q-pin", "q-2", "a-2"]
 
 
-async def test_messages_that_a_graph_hides_and_restores_keep_their_order(store: ConversationStore) -> None:
+async def test_messages_that_a_graph_hides_and_restores_keep_their_order(
+    store: ConversationStore,
+) -> None:
     """All but the question are removed before each call of the model and come back after it: nothing is rewound."""
     hidden: list[Any] = []
 
@@ -161,13 +165,20 @@ async def test_messages_that_a_graph_hides_and_restores_keep_their_order(store: 
 
 async def test_the_path_is_that_of_the_newest_checkpoint(store: ConversationStore) -> None:
     """Other branches, namespaces of subgraphs and summaries are left out and counted; a parent may have a later id."""
-    inner = graph_of(lambda state: {"messages": [AIMessage("inner", id=f"i-{len(state['messages'])}")]}, saver=True)
+    inner = graph_of(
+        lambda state: {"messages": [AIMessage("inner", id=f"i-{len(state['messages'])}")]},
+        saver=True,
+    )
     graph = graph_of(answer, inner)
     await ask(graph, "0")
     states = [state async for state in graph.aget_state_history(CONFIG)]
     await ask(graph, "lost")
-    await graph.aupdate_state(states[0].config, {"messages": [HumanMessage("edited", id="q-edited")]}, as_node="node1")
-    summary = HumanMessage("Before: orcas.", id="s", additional_kwargs={"lc_source": "summarization"})
+    await graph.aupdate_state(
+        states[0].config, {"messages": [HumanMessage("edited", id="q-edited")]}, as_node="node1"
+    )
+    summary = HumanMessage(
+        "Before: orcas.", id="s", additional_kwargs={"lc_source": "summarization"}
+    )
     kept = [RemoveMessage(REMOVE_ALL_MESSAGES), summary, HumanMessage("edited", id="q-edited")]
     await graph.aupdate_state(CONFIG, {"messages": kept}, as_node="node1")
     date_parent_later(graph.checkpointer)
@@ -202,13 +213,19 @@ async def test_summaries_beside_the_messages_are_counted(store: ConversationStor
 
 async def test_checkpoints_of_convstore_are_not_read(store: ConversationStore) -> None:
     """The log has their messages, which convstore removes from the state: that rewinds nothing."""
-    graph = graph_of(answer, state=TypedDict("State", {**MessagesState.__annotations__, OWNER: str}))
+    graph = graph_of(
+        answer, state=TypedDict("State", {**MessagesState.__annotations__, OWNER: str})
+    )
     await ask(graph, "0")
-    await graph.aupdate_state(CONFIG, {OWNER: "ada", "messages": [RemoveMessage(REMOVE_ALL_MESSAGES)]})
+    await graph.aupdate_state(
+        CONFIG, {OWNER: "ada", "messages": [RemoveMessage(REMOVE_ALL_MESSAGES)]}
+    )
     await ask(graph, "1")
     log, shown, reasons = await imported(store, graph.checkpointer)
     assert log == shown == texts(0)
-    assert reasons == ["left out: the checkpoints since convstore keeps the messages of this thread"]
+    assert reasons == [
+        "left out: the checkpoints since convstore keeps the messages of this thread"
+    ]
 
 
 async def test_a_parent_with_a_later_id_is_not_a_branch(store: ConversationStore) -> None:
@@ -227,7 +244,9 @@ async def test_messages_without_ids_and_missing_checkpoints(store: ConversationS
             await graph.ainvoke({"messages": [HumanMessage(question)]}, CONFIG)
         saver = graph.checkpointer
         for _ in range(2):
-            report = await import_conversations(store, read_checkpoints(saver), scope={"user_id": state.__name__})
+            report = await import_conversations(
+                store, read_checkpoints(saver), scope={"user_id": state.__name__}
+            )
         assert (report.unchanged, report.known) == (1, 4)
         chat = store.conversation(user_id=state.__name__, thread_id="orcas")
         assert [message.text async for message in chat.messages()] == ["yes", "yes", "no", "yes"]
@@ -236,7 +255,9 @@ async def test_messages_without_ids_and_missing_checkpoints(store: ConversationS
             del checkpoints[id_]
         [record] = [record async for record in read_checkpoints(saver)]
         if state is PlainState:
-            assert record.notes == ["its first checkpoints were deleted; messages that only they had are lost"]
+            assert record.notes == [
+                "its first checkpoints were deleted; messages that only they had are lost"
+            ]
         else:
             assert isinstance(record, BadRecord)
             assert "cannot be rebuilt" in record.problem
@@ -249,7 +270,9 @@ async def test_a_thread_that_cannot_be_read_is_reported() -> None:
     threads = ["", "unknown", "orcas"]
     found = [record async for record in read_checkpoints(graph.checkpointer, threads)]
     assert [isinstance(record, BadRecord) for record in found] == [True, True, False]
-    [bad] = [record async for record in read_checkpoints(graph.checkpointer, ["orcas"], channel="chat")]
+    [bad] = [
+        record async for record in read_checkpoints(graph.checkpointer, ["orcas"], channel="chat")
+    ]
     assert "'chat'" in bad.problem
     wrong: list[tuple[Any, dict[str, Any]]] = [
         ("saver", {}),
@@ -310,7 +333,9 @@ class Foreign:
 
 
 @pytest.mark.slow
-async def test_the_savers_of_the_command_build_no_classes_of_others(store: ConversationStore, tmp_path: Path) -> None:
+async def test_the_savers_of_the_command_build_no_classes_of_others(
+    store: ConversationStore, tmp_path: Path
+) -> None:
     """A value of another class stays plain; the thread is imported, and its file cannot be written to."""
 
     class State(MessagesState):
@@ -318,8 +343,12 @@ async def test_the_savers_of_the_command_build_no_classes_of_others(store: Conve
 
     path = str(tmp_path / "checkpoints.sqlite")
     async with AsyncSqliteSaver.from_conn_string(path) as saver:
-        graph = graph_of(lambda _: {"messages": [AIMessage("Yes.", id="a-0")]}, saver=saver, state=State)
-        await graph.ainvoke({"messages": [HumanMessage("0", id="q-0")], "foreign": Foreign()}, CONFIG)
+        graph = graph_of(
+            lambda _: {"messages": [AIMessage("Yes.", id="a-0")]}, saver=saver, state=State
+        )
+        await graph.ainvoke(
+            {"messages": [HumanMessage("0", id="q-0")], "foreign": Foreign()}, CONFIG
+        )
         assert (await imported(store, saver))[0] == texts(0)
     made = Foreign.made
     async with open_saver(path) as saver:

@@ -34,7 +34,10 @@ from convstore.transfer.records import RecordItem
 from convstore.types import LogItem
 from convstore.values.items import PlacedItem
 
-HEALTHY = {"id": "healthy", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+HEALTHY = {
+    "id": "healthy",
+    "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+}
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -59,8 +62,21 @@ _USAGE = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
 _MESSAGES: list[dict[str, Any]] = [
     {"type": "human", "content": "q", "id": "m1", "name": "ada", "additional_kwargs": {"a": 1}},
     {"type": "ai", "content": [{"type": "text", "text": "x"}], "id": "m2", "tool_calls": [_CALL]},
-    {"type": "tool", "content": "found it", "id": "m3", "tool_call_id": "c1", "name": "s", "status": "success"},
-    {"type": "ai", "content": "a", "id": "m4", "response_metadata": {"b": 1}, "usage_metadata": _USAGE},
+    {
+        "type": "tool",
+        "content": "found it",
+        "id": "m3",
+        "tool_call_id": "c1",
+        "name": "s",
+        "status": "success",
+    },
+    {
+        "type": "ai",
+        "content": "a",
+        "id": "m4",
+        "response_metadata": {"b": 1},
+        "usage_metadata": _USAGE,
+    },
 ]
 Path_ = tuple[Any, ...]
 
@@ -93,9 +109,20 @@ def varied() -> list[dict[str, Any]]:
     """The lines of an export with another answer and another question."""
     said = [("human", "q1"), ("ai", "a1"), ("ai", "a2"), ("human", "q2"), ("ai", "a3")]
     messages = [{"type": type_, "content": "x", "id": id_} for type_, id_ in said]
-    changes = [(2, "begin", "v2"), (3, "show", "v2"), (3, "begin", "q2"), (4, "append", "q2"), (5, "show", "q2")]
+    changes = [
+        (2, "begin", "v2"),
+        (3, "show", "v2"),
+        (3, "begin", "q2"),
+        (4, "append", "q2"),
+        (5, "show", "q2"),
+    ]
     variants = [
-        {"ordinal": ordinal, "kind": kind, "turn": name if name == "q2" else "q1", "first_turn": "q1"}
+        {
+            "ordinal": ordinal,
+            "kind": kind,
+            "turn": name if name == "q2" else "q1",
+            "first_turn": "q1",
+        }
         | {"variant": name, "at": AT}
         for ordinal, kind, name in [*changes, (5, "activate", "q1")]
     ]
@@ -108,7 +135,13 @@ def varied() -> list[dict[str, Any]]:
 
 def paths(value: Any, path: Path_ = ()) -> Iterator[Path_]:
     """Yield the path of each value inside a value."""
-    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        list(value)
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else ()
+    ):
         yield (*path, key)
         yield from paths(value[key], (*path, key))
 
@@ -132,11 +165,15 @@ def cases() -> Iterator[Case]:
 def written(folder: Path, *lines: Any) -> Path:
     """Write JSON lines to a file."""
     path = folder / "archive.jsonl"
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    )
     return path
 
 
-def changed(path: Path_, value: Any, make: Callable[[], list[dict[str, Any]]] = archive) -> list[dict[str, Any]]:
+def changed(
+    path: Path_, value: Any, make: Callable[[], list[dict[str, Any]]] = archive
+) -> list[dict[str, Any]]:
     """Return an archive with another value at a path."""
     return archive_of([Case(make, path, value)])
 
@@ -215,7 +252,9 @@ async def failures_of_refused(folder: Path, some: Iterable[Case]) -> list[str]:
         await store.setup()
         for case in some:
             file = written(folder, *archive_of([case]))
-            report = await import_conversations(store, read_file(file), scope={"user_id": "ada", "thread_id": "one"})
+            report = await import_conversations(
+                store, read_file(file), scope={"user_id": "ada", "thread_id": "one"}
+            )
             is_left_out = report.conversations == report.left_out == 1 and not report.messages
             if not is_left_out or any(".py, line" in problem.reason for problem in report.problems):
                 wrong.append(f"{case}: {report}")
@@ -348,8 +387,14 @@ def test_no_more_is_read_of_a_database_than_its_file_holds(tmp_path: Path) -> No
     columns = "'s' AS session_id, i AS id, 'x' AS message_data, '2020-01-01' AS created_at"
     computed = _COLUMNS.replace("message_data TEXT", "message_data TEXT AS (hex(zeroblob(4000)))")
     wrong = [
-        database(tmp_path / "view", f"CREATE VIEW agent_messages AS {endless} SELECT {columns} FROM n"),  # noqa: S608
-        database(tmp_path / "virtual", "CREATE VIRTUAL TABLE agent_messages USING fts5(session_id, message_data)"),
+        database(
+            tmp_path / "view",
+            f"CREATE VIEW agent_messages AS {endless} SELECT {columns} FROM n",  # noqa: S608
+        ),
+        database(
+            tmp_path / "virtual",
+            "CREATE VIRTUAL TABLE agent_messages USING fts5(session_id, message_data)",
+        ),
         database(
             tmp_path / "computed",
             f"CREATE TABLE agent_messages ({computed})",
@@ -360,7 +405,9 @@ def test_no_more_is_read_of_a_database_than_its_file_holds(tmp_path: Path) -> No
     for path in wrong:
         with pytest.raises(InvalidInputError, match="no database of SQLiteSession"):
             list(read_file(path))
-    [record] = read_file(database(tmp_path / "right", f"CREATE TABLE agent_messages ({_COLUMNS})", rows=90))
+    [record] = read_file(
+        database(tmp_path / "right", f"CREATE TABLE agent_messages ({_COLUMNS})", rows=90)
+    )
     assert isinstance(record, ConversationRecord)
     assert len(record.messages) == 90
 
@@ -375,10 +422,14 @@ def test_a_row_that_is_no_text_costs_only_itself(tmp_path: Path) -> None:
     )
     records = [record for record in read_file(path) if isinstance(record, ConversationRecord)]
     assert [record.id for record in records] == ["None", "b'\\xff'", "7", "a"]
-    assert [bool(item.problem) for item in records[-1].messages if isinstance(item, RecordItem)] == [True, False]
+    assert [
+        bool(item.problem) for item in records[-1].messages if isinstance(item, RecordItem)
+    ] == [True, False]
 
 
-def test_the_work_in_a_database_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_in_a_database_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What yields no rows ends as well, and what was read before it is kept."""
     path = database(tmp_path / "right", f"CREATE TABLE agent_messages ({_COLUMNS})", rows=400)
     monkeypatch.setattr(sqlite_table, "_STEPS_FOR_A_BYTE", 0)

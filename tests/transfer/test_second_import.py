@@ -9,7 +9,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.transfer import ConversationRecord, ImportReport, export_conversations, import_conversations, read_file
+from convstore.transfer import (
+    ConversationRecord,
+    ImportReport,
+    export_conversations,
+    import_conversations,
+    read_file,
+)
 from convstore.types import LogItem
 
 SCOPE = {"user_id": "ada", "thread_id": "orcas"}
@@ -38,7 +44,9 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
         await here.setup()
         await there.setup()
         chat, copy = here.conversation(**SCOPE), there.conversation(**SCOPE)
-        await chat.append([HumanMessage("One?", id="q1"), AIMessage("1", id="a1"), LogItem(kind="first", data=1)])
+        await chat.append(
+            [HumanMessage("One?", id="q1"), AIMessage("1", id="a1"), LogItem(kind="first", data=1)]
+        )
         await chat.append([HumanMessage("Two?", id="q2"), AIMessage("2", id="a2")])
         await chat.rewind(before="q2")
         await chat.update(title="Numbers")
@@ -50,7 +58,13 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
 
         await chat.undo_rewind()
         await chat.append([LogItem(kind="late", data=2)])
-        await chat.append([HumanMessage("Three?", id="q3"), AIMessage("3", id="a3"), LogItem(kind="later", data=3)])
+        await chat.append(
+            [
+                HumanMessage("Three?", id="q3"),
+                AIMessage("3", id="a3"),
+                LogItem(kind="later", data=3),
+            ]
+        )
         await chat.update(title="More numbers")
         await chat.state.update({"step": 2})
         await chat.annotate("a1", rating=2)
@@ -61,7 +75,14 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
         ]
         assert (report.extended, report.messages) == (1, 2)
         assert await items_of(copy) == ["first", "late", "later"]
-        assert [message.text async for message in copy.messages()] == ["One?", "1", "Two?", "2", "Three?", "3"]
+        assert [message.text async for message in copy.messages()] == [
+            "One?",
+            "1",
+            "Two?",
+            "2",
+            "Three?",
+            "3",
+        ]
 
         await chat.rewind(before="q2")
         await copy.append([HumanMessage("Four?", id="q4")])
@@ -77,7 +98,8 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
 async def test_an_import_that_was_stopped_rewinds_what_is_left_only() -> None:
     """After each message; a rewind that was made before is not made again, and hides no later message."""
     messages = [
-        (HumanMessage if number % 3 == 0 else AIMessage)(str(number), id=f"m{number}") for number in range(1, 10)
+        (HumanMessage if number % 3 == 0 else AIMessage)(str(number), id=f"m{number}")
+        for number in range(1, 10)
     ]
     rewound = [(1, 2), (4, 5), (8, 8)]
     async with await ConversationStore.connect("memory://") as store:
@@ -91,4 +113,9 @@ async def test_an_import_that_was_stopped_rewinds_what_is_left_only() -> None:
                     report = await import_conversations(store, [record], scope=scope)
                     assert report.left_out == 0, report.problems
             chat = store.conversation(**scope)
-            assert [row.message.id for row in await chat.list_messages()] == ["m3", "m6", "m7", "m9"], done
+            assert [row.message.id for row in await chat.list_messages()] == [
+                "m3",
+                "m6",
+                "m7",
+                "m9",
+            ], done

@@ -86,7 +86,9 @@ def _dropped(server_uri: str, database_name: str) -> Iterator[None]:
 
 async def ready(client: Client, database_name: str, prefix: str = "") -> ConversationStore:
     """A store that is set up, in collections of its own."""
-    store = ConversationStore(client[database_name], collection_prefix=prefix or f"t{new_id()[:10]}_")
+    store = ConversationStore(
+        client[database_name], collection_prefix=prefix or f"t{new_id()[:10]}_"
+    )
     await store.setup()
     return store
 
@@ -107,7 +109,9 @@ def record(id_: str = "one", turns: int = 3, **more: Any) -> ConversationRecord:
 
 async def taken(store: ConversationStore, *records: Any, **options: Any) -> ImportReport:
     """Import records for one user."""
-    return await import_conversations(store, records, scope=options.pop("scope", {"user_id": "ada"}), **options)
+    return await import_conversations(
+        store, records, scope=options.pop("scope", {"user_id": "ada"}), **options
+    )
 
 
 def chat_of(store: ConversationStore, thread: str = "one") -> Conversation:
@@ -134,7 +138,9 @@ async def exported(store: ConversationStore, **options: Any) -> bytes:
     return file.getvalue()
 
 
-async def brought(store: ConversationStore, written: bytes, tmp_path: Path, **options: Any) -> ImportReport:
+async def brought(
+    store: ConversationStore, written: bytes, tmp_path: Path, **options: Any
+) -> ImportReport:
     """Import what was written."""
     path = tmp_path / f"{new_id()}.jsonl"
     path.write_bytes(written)
@@ -151,12 +157,18 @@ TEXTS = [f"{what} {number}" for number in range(3) for what in ("question", "ans
 async def test_records_become_conversations(store: ConversationStore) -> None:
     """Each in its scope, in order, one append for each turn; the report says so, and listings know them."""
     report = await taken(store, record("one"), record("two", 1))
-    assert (report.conversations, report.imported, report.messages, report.is_complete) == (2, 2, 8, True)
+    assert (report.conversations, report.imported, report.messages, report.is_complete) == (
+        2,
+        2,
+        8,
+        True,
+    )
     assert await texts_of(chat_of(store)) == TEXTS
     assert await texts_of(chat_of(store, "two")) == TEXTS[:2]
     page = await store.list_conversations(user_id="ada")
     assert sorted(
-        (conversation.scope["thread_id"], conversation.message_count) for conversation in page.conversations
+        (conversation.scope["thread_id"], conversation.message_count)
+        for conversation in page.conversations
     ) == [("one", 6), ("two", 2)]
 
 
@@ -170,7 +182,10 @@ async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
     report = await taken(store, given)
     assert (report.unchanged, report.messages, report.known, report.is_complete) == (1, 0, 6, True)
     assert same_messages(await log_of(chat_of(store)), before)
-    assert ((await chat_of(store).info()).title, (await chat_of(store).info()).metadata) == ("New", {"a": 1})
+    assert ((await chat_of(store).info()).title, (await chat_of(store).info()).metadata) == (
+        "New",
+        {"a": 1},
+    )
 
 
 @pytest.mark.slow
@@ -194,12 +209,16 @@ async def test_a_turn_without_an_answer_stays_finished(
 
 
 @pytest.mark.slow
-async def test_two_imports_at_once_write_everything_once(client: Client, database_name: str) -> None:
+async def test_two_imports_at_once_write_everything_once(
+    client: Client, database_name: str
+) -> None:
     """Each of several importers finds all in order; together they wrote every message once."""
     stores = [await ready(client, database_name, f"two{database_name}_") for _ in range(4)]
     records = [record(f"c{number}", 6) for number in range(8)]
     reports = await asyncio.gather(*(taken(target, *records, jobs=3) for target in stores))
-    assert [report.left_out for report in reports] == [0] * 4, [reasons(report) for report in reports]
+    assert [report.left_out for report in reports] == [0] * 4, [
+        reasons(report) for report in reports
+    ]
     assert sum(report.messages for report in reports) == 8 * 12
     for number in range(8):
         assert await texts_of(chat_of(stores[0], f"c{number}")) == [
@@ -218,7 +237,11 @@ async def test_a_look_writes_nothing_and_says_what_would_be(
     bare = ConversationStore(client[database_name], collection_prefix="never_")
     report = await taken(bare, record("one"), dry_run=True)
     assert (report.imported, report.messages) == (1, 6)
-    assert not [name for name in await client[database_name].list_collection_names() if name.startswith("never_")]
+    assert not [
+        name
+        for name in await client[database_name].list_collection_names()
+        if name.startswith("never_")
+    ]
     with pytest.raises(NotSetUpError):
         await taken(bare, record("one"))
 
@@ -250,7 +273,9 @@ async def test_records_are_read_as_places_become_free(store: ConversationStore) 
         nonlocal done
         done = report.imported
 
-    await import_conversations(store, records(), scope={"user_id": "ada"}, jobs=2, on_conversation=count)
+    await import_conversations(
+        store, records(), scope={"user_id": "ada"}, jobs=2, on_conversation=count
+    )
     assert max(ahead) <= 3
 
 
@@ -284,9 +309,12 @@ async def test_a_cancelled_import_stops_at_once(store: ConversationStore) -> Non
 
 @pytest.mark.costly
 @pytest.mark.parametrize(
-    "options", [{"jobs": 0}, {"limit": 0}, {"jobs": True}, {"scope": {"team": "x"}}, {"scope": "ada"}]
+    "options",
+    [{"jobs": 0}, {"limit": 0}, {"jobs": True}, {"scope": {"team": "x"}}, {"scope": "ada"}],
 )
-async def test_arguments_that_make_no_sense_are_refused(store: ConversationStore, options: dict[str, Any]) -> None:
+async def test_arguments_that_make_no_sense_are_refused(
+    store: ConversationStore, options: dict[str, Any]
+) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidInputError):
         await import_conversations(store, iter([AssertionError]), **options)
@@ -298,16 +326,23 @@ async def test_arguments_that_make_no_sense_are_refused(store: ConversationStore
 
 async def test_a_bad_message_keeps_its_conversation_out(store: ConversationStore) -> None:
     """A conversation with a bad message is left out as a whole and reported with the reason. Others are imported."""
-    bad = ConversationRecord(id="bad", where="x", messages=[*ask(0), {"role": "king", "content": ""}, {"role": "tool"}])
+    bad = ConversationRecord(
+        id="bad", where="x", messages=[*ask(0), {"role": "king", "content": ""}, {"role": "tool"}]
+    )
     report = await taken(store, bad, BadRecord("line 3", "no JSON"), record("one"))
     assert (report.left_out, report.imported, report.is_complete) == (2, 1, False)
-    assert "x, message 3: field 'role'" in reasons(report)[1] or "x, message 3: field 'role'" in reasons(report)[0]
+    assert (
+        "x, message 3: field 'role'" in reasons(report)[1]
+        or "x, message 3: field 'role'" in reasons(report)[0]
+    )
     assert await log_of(chat_of(store, "bad")) == []
 
 
 async def test_a_bad_message_alone_may_be_left_out(store: ConversationStore) -> None:
     """With `skip_messages` the rest of its conversation is taken over, and the message is named."""
-    bad = ConversationRecord(id="one", where="x", messages=[*ask(0), {"role": "king", "content": ""}, *ask(1)])
+    bad = ConversationRecord(
+        id="one", where="x", messages=[*ask(0), {"role": "king", "content": ""}, *ask(1)]
+    )
     problems: list[Problem] = []
     report = await taken(store, bad, skip_messages=True, on_problem=problems.append)
     assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
@@ -315,10 +350,14 @@ async def test_a_bad_message_alone_may_be_left_out(store: ConversationStore) -> 
     assert await texts_of(chat_of(store)) == TEXTS[:4]
 
 
-async def test_a_message_that_was_left_out_is_not_added_at_the_end(store: ConversationStore) -> None:
+async def test_a_message_that_was_left_out_is_not_added_at_the_end(
+    store: ConversationStore,
+) -> None:
     """Once it can be read, it would stand after what followed it; so the conversation is named and left as it is."""
     good = record("one", 2)
-    bad = ConversationRecord(id="one", messages=[*good.messages[:2], {"role": "king"}, *good.messages[3:]])
+    bad = ConversationRecord(
+        id="one", messages=[*good.messages[:2], {"role": "king"}, *good.messages[3:]]
+    )
     await taken(store, bad, skip_messages=True)
     before = await log_of(chat_of(store))
     report = await taken(store, good)
@@ -327,7 +366,9 @@ async def test_a_message_that_was_left_out_is_not_added_at_the_end(store: Conver
     assert same_messages(await log_of(chat_of(store)), before)
 
 
-async def test_a_conversation_with_other_messages_is_left_as_it_is(store: ConversationStore) -> None:
+async def test_a_conversation_with_other_messages_is_left_as_it_is(
+    store: ConversationStore,
+) -> None:
     """The missing messages would follow messages that are not in the record."""
     await chat_of(store).append([HumanMessage("mine", id="mine")])
     report = await taken(store, record())
@@ -338,14 +379,18 @@ async def test_a_conversation_with_other_messages_is_left_as_it_is(store: Conver
 async def test_other_content_is_named(store: ConversationStore) -> None:
     """A source that changed is not taken for what was imported."""
     await taken(store, record())
-    changed = ConversationRecord(id="one", where="x", messages=[{"role": "user", "content": "changed"}])
+    changed = ConversationRecord(
+        id="one", where="x", messages=[{"role": "user", "content": "changed"}]
+    )
     report = await taken(store, changed)
     assert "x, message 1 is stored with different content" in reasons(report)[0]
 
 
 async def test_two_records_for_one_scope_are_not_joined(store: ConversationStore) -> None:
     """A rule that gives many conversations one scope is found out at the second."""
-    report = await taken(store, record("one"), record("two"), scope={"user_id": "ada", "thread_id": "one"})
+    report = await taken(
+        store, record("one"), record("two"), scope={"user_id": "ada", "thread_id": "one"}
+    )
     assert (report.imported, report.left_out) == (1, 1)
     assert "is also that of at one" in reasons(report)[0]
 
@@ -370,7 +415,9 @@ async def test_a_scope_may_be_looked_up(store: ConversationStore) -> None:
 
     report = await taken(store, record("two"), record("one"), scope=scope)
     assert (report.imported, report.left_out) == (1, 1)
-    assert reasons(report) == ["the scope function must return a dict of user_id, thread_id, not NoneType"]
+    assert reasons(report) == [
+        "the scope function must return a dict of user_id, thread_id, not NoneType"
+    ]
     assert await texts_of(chat_of(store)) == TEXTS
 
 
@@ -384,7 +431,9 @@ async def test_a_scope_may_be_looked_up(store: ConversationStore) -> None:
         ([{"id": "one", "messages": []}], r"ConversationRecord\(id=…, messages=…\), not dict"),
     ],
 )
-async def test_what_are_no_records_is_refused(store: ConversationStore, records: Any, problem: str) -> None:
+async def test_what_are_no_records_is_refused(
+    store: ConversationStore, records: Any, problem: str
+) -> None:
     """A value that is not a list of records is refused, and the error says what to pass."""
     with pytest.raises(InvalidInputError, match=problem):
         await import_conversations(store, records)
@@ -400,9 +449,15 @@ async def test_long_turns_are_cut(store: ConversationStore) -> None:
 
 
 @pytest.mark.slow
-async def test_a_message_that_no_entry_can_hold_is_found_out_first(store: ConversationStore) -> None:
+async def test_a_message_that_no_entry_can_hold_is_found_out_first(
+    store: ConversationStore,
+) -> None:
     """If a message fits in no entry, no message of its conversation is written, not even those before it."""
-    message = {"role": "user", "content": "q", **{f"field {number}": "x" * 450 for number in range(2_400)}}
+    message = {
+        "role": "user",
+        "content": "q",
+        **{f"field {number}": "x" * 450 for number in range(2_400)},
+    }
     report = await taken(store, ConversationRecord(id="one", messages=[*ask(0), message]))
     assert "larger than 1 MB" in reasons(report)[0]
     assert await log_of(chat_of(store)) == []
@@ -422,21 +477,35 @@ async def test_a_message_of_more_than_1_mb_is_taken_over(store: ConversationStor
 async def test_a_huge_result_is_taken_over(store: ConversationStore) -> None:
     """Size is no limit for a tool result, nor for a pasted text."""
     result = {"role": "tool", "tool_call_id": "c", "content": "0123456789\n" * 1_600_000}
-    given = ConversationRecord(id="one", messages=[{"role": "user", "content": "é" * 2_000_000}, result])
+    given = ConversationRecord(
+        id="one", messages=[{"role": "user", "content": "é" * 2_000_000}, result]
+    )
     assert (await taken(store, given)).messages == 2
     assert [len(text) for text in await texts_of(chat_of(store))] == [2_000_000, 17_600_000]
 
 
-async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(store: ConversationStore) -> None:
+async def test_numbers_that_searches_gave_twice_are_renumbered_and_reported(
+    store: ConversationStore,
+) -> None:
     """Tools that count from 1 on each search clash; the second result gets new numbers, and that is named."""
 
     def search(number: int) -> list[Any]:
         found = [{"source_id": n, "text": f"{number} {n} " * 60, "title": "t"} for n in (1, 2)]
-        call = {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        call = {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": "search", "arguments": "{}"},
+        }
         return [
             {"role": "user", "content": "?"},
             {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": f"c{number}", "name": "search", "content": "x" * 900, "artifact": found},
+            {
+                "role": "tool",
+                "tool_call_id": f"c{number}",
+                "name": "search",
+                "content": "x" * 900,
+                "artifact": found,
+            },
         ]
 
     report = await taken(store, ConversationRecord(id="one", messages=[*search(1), *search(2)]))
@@ -452,13 +521,21 @@ async def test_messages_have_the_dates_of_their_source(store: ConversationStore)
     Title and metadata do not make a conversation newer.
     """
     old = ConversationRecord(
-        id="old", title="T", metadata={"a": 1}, messages=[{"role": "user", "content": "Hi", "timestamp": 1_500_000_000}]
+        id="old",
+        title="T",
+        metadata={"a": 1},
+        messages=[{"role": "user", "content": "Hi", "timestamp": 1_500_000_000}],
     )
     path = {"role": "user", "content": "Hi", "timestamp": 1_600_000_000}
     await taken(store, ConversationRecord(id="new", messages=[path]), old)
     page = await store.list_conversations(user_id="ada")
     listed = [
-        (conversation.scope["thread_id"], conversation.title, conversation.created_at, conversation.updated_at)
+        (
+            conversation.scope["thread_id"],
+            conversation.title,
+            conversation.created_at,
+            conversation.updated_at,
+        )
         for conversation in page.conversations
     ]
     dates = [datetime.fromtimestamp(seconds, UTC) for seconds in (1_600_000_000, 1_500_000_000)]
@@ -474,7 +551,10 @@ async def test_the_openai_format_keeps_when_a_conversation_was_used(
 ) -> None:
     """From the first message to the last, so that a listing and `prune` there go by the dates of here."""
     days = [datetime(2024, 5, day, tzinfo=UTC) for day in (1, 2, 3)]
-    await taken(store, ConversationRecord(id="one", messages=[m for d in days for m in ask(0, created_at=d)]))
+    await taken(
+        store,
+        ConversationRecord(id="one", messages=[m for d in days for m in ask(0, created_at=d)]),
+    )
     [line] = (await exported(store, format="openai")).splitlines()
     document = json.loads(line)
     for message in document["messages"]:
@@ -496,7 +576,9 @@ def histories(server_uri: str, database_name: str) -> Iterator[Any]:
         name = f"history_{new_id()[:8]}"
 
         def make(session: str, **options: Any) -> MongoDBChatMessageHistory:
-            return MongoDBChatMessageHistory(None, session, database_name, name, client=client, **options)
+            return MongoDBChatMessageHistory(
+                None, session, database_name, name, client=client, **options
+            )
 
         make.name = name
         make.collection = client[database_name][name]
@@ -523,7 +605,9 @@ async def test_histories_of_langchain_are_taken_over(
             HumanMessage("Hi"),
             AIMessage(
                 "Hello",
-                usage_metadata=dict(zip(("input_tokens", "output_tokens", "total_tokens"), (1, 2, 3), strict=True)),
+                usage_metadata=dict(
+                    zip(("input_tokens", "output_tokens", "total_tokens"), (1, 2, 3), strict=True)
+                ),
             ),
         ],
     }
@@ -531,12 +615,16 @@ async def test_histories_of_langchain_are_taken_over(
         histories(session).add_messages(messages)
     histories("ada:one").add_message(HumanMessage("last"))
     wanted = {session: histories(session).messages for session in talks}
-    rule = ScopeRule(keys=store.scope_keys, match={"SessionId": "(?P<user_id>[^:]+):(?P<thread_id>.+)"})
+    rule = ScopeRule(
+        keys=store.scope_keys, match={"SessionId": "(?P<user_id>[^:]+):(?P<thread_id>.+)"}
+    )
     for imported in (2, 0):
         report = await import_conversations(
             store, read_history_collection(client[database_name][histories.name]), scope=rule
         )
-        assert (report.conversations, report.imported, report.is_complete) == (2, imported, True), report
+        assert (report.conversations, report.imported, report.is_complete) == (2, imported, True), (
+            report
+        )
     for session, messages in wanted.items():
         user, thread = session.split(":")
         log = await log_of(store.conversation(user_id=user, thread_id=thread))
@@ -553,7 +641,9 @@ async def test_a_history_that_grows_is_followed(
     """An import while the old application still writes is completed by the next one."""
     for turn in range(3):
         histories("s").add_messages([HumanMessage(f"question {turn}"), AIMessage(f"answer {turn}")])
-        report = await taken(store, *await read_all(client, database_name, histories), scope={"user_id": "ada"})
+        report = await taken(
+            store, *await read_all(client, database_name, histories), scope={"user_id": "ada"}
+        )
         assert (report.messages, report.known) == (2, 2 * turn)
     assert await texts_of(chat_of(store, "s")) == TEXTS
 
@@ -561,7 +651,9 @@ async def test_a_history_that_grows_is_followed(
 async def test_other_names_of_fields(client: Client, database_name: str, histories: Any) -> None:
     """The fields of a session and its history may have other names, as in LangChain's class."""
     histories("s", session_id_key="chat", history_key="said").add_message(HumanMessage("Hi"))
-    [found] = await read_all(client, database_name, histories, session_key="chat", history_key="said")
+    [found] = await read_all(
+        client, database_name, histories, session_key="chat", history_key="said"
+    )
     assert (found.id, found.fields["chat"], len(found.messages)) == ("s", "s", 1)
 
 
@@ -573,16 +665,31 @@ async def test_damaged_documents_are_reported(
     histories.collection.insert_many(
         [
             {"_id": 1, "SessionId": "bad", "History": "{"},
-            {"_id": 2, "SessionId": "bad", "History": json.dumps({"type": "human", "data": {"content": "ok"}})},
+            {
+                "_id": 2,
+                "SessionId": "bad",
+                "History": json.dumps({"type": "human", "data": {"content": "ok"}}),
+            },
             {"_id": 3, "SessionId": "bad"},
             {"_id": 4, "SessionId": {"$ne": ""}, "History": "{}"},
             {"_id": 5, "History": "{}"},
             {"_id": 6, "SessionId": 7, "History": {"type": "human", "data": {"content": "a dict"}}},
-            {"_id": 8, "SessionId": "list", "History": json.dumps([{"type": "human", "data": {"content": "a"}}] * 2)},
+            {
+                "_id": 8,
+                "SessionId": "list",
+                "History": json.dumps([{"type": "human", "data": {"content": "a"}}] * 2),
+            },
         ]
     )
-    report = await taken(store, *await read_all(client, database_name, histories), skip_messages=True)
-    assert (report.conversations, report.imported, report.left_out, report.messages_left_out) == (6, 4, 2, 2)
+    report = await taken(
+        store, *await read_all(client, database_name, histories), skip_messages=True
+    )
+    assert (report.conversations, report.imported, report.left_out, report.messages_left_out) == (
+        6,
+        4,
+        2,
+        2,
+    )
     problems = sorted(f"{problem.where}: {problem.reason}"[:60] for problem in report.problems)
     assert [problem.partition(":")[0] for problem in problems] == [
         "SessionId None",
@@ -599,7 +706,10 @@ async def test_the_collection_is_read_by_every_driver(histories: Any) -> None:
     """The in-memory one too, which has no index."""
     _, database = open_client("memory://")
     for session in ("b", "a", "b"):
-        document = {"SessionId": session, "History": json.dumps({"type": "human", "data": {"content": session}})}
+        document = {
+            "SessionId": session,
+            "History": json.dumps({"type": "human", "data": {"content": session}}),
+        }
         await database["message_store"].insert_one(document)
     found = [record async for record in read_history_collection(database["message_store"])]
     assert [(record.id, len(record.messages)) for record in found] == [("a", 1), ("b", 2)]
@@ -619,7 +729,9 @@ async def lived(store: ConversationStore) -> Conversation:
     await chat.append([_item("first"), SystemMessage("Be brief.", id="system")])
     await chat.append(rag_turn("Where are whales?"))
     await chat.reserve_source_ids(5)
-    await chat.append([*rag_turn("Where are seals?"), HumanMessage("wrong", id="wrong"), AIMessage("no", id="no")])
+    await chat.append(
+        [*rag_turn("Where are seals?"), HumanMessage("wrong", id="wrong"), AIMessage("no", id="no")]
+    )
     await chat.append([_item("rewound"), _item("dropped")])
     await chat.rewind(before="dropped")
     await chat.rewind(before="wrong")
@@ -627,10 +739,16 @@ async def lived(store: ConversationStore) -> Conversation:
     await chat.append([HumanMessage("better", id="better"), AIMessage("first", id="first")])
     await chat.rewind(before="first")
     await chat.append([AIMessage("second", id="second")], stamp=(await chat.load_history()).stamp)
-    found = [(text, {**metadata, "source_id": 40 + n}) for n, (text, metadata) in enumerate(passages(2))]
+    found = [
+        (text, {**metadata, "source_id": 40 + n}) for n, (text, metadata) in enumerate(passages(2))
+    ]
     call = AIMessage("", id="call", tool_calls=[{"name": "search", "args": {}, "id": "c"}])
     await chat.append(
-        [HumanMessage("more", id="more"), call, ToolMessage("r", id="r", tool_call_id="c", artifact=found)]
+        [
+            HumanMessage("more", id="more"),
+            call,
+            ToolMessage("r", id="r", tool_call_id="c", artifact=found),
+        ]
     )
     view = await chat.load_history(HistoryPolicy(max_turns=2))
     await chat.append([AIMessage("x" * 20_000, id="long")], stamp=view.stamp)
@@ -639,7 +757,9 @@ async def lived(store: ConversationStore) -> Conversation:
     await chat.annotate("no", rating=-1, tags=("a", b"b"))
     await chat.annotate("second", rating=1)
     await chat.state.update({"step": 2, "tags": ("a", b"b")})
-    await chat.update(title="Sea \ud800", metadata={"at": datetime(2026, 1, 1, tzinfo=UTC), "n": (1, 2)})
+    await chat.update(
+        title="Sea \ud800", metadata={"at": datetime(2026, 1, 1, tzinfo=UTC), "n": (1, 2)}
+    )
     return chat
 
 
@@ -650,8 +770,14 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
     return {
         "log": await log_of(chat),
         "records": [record.model_dump() for [record] in everything],
-        "views": [(await chat.load_history(HistoryPolicy(max_turns=turns))).messages for turns in (None, 1, 2)],
-        "listed": [message.model_dump(exclude={"stamp"}) for message in await chat.list_messages(limit=1_000)],
+        "views": [
+            (await chat.load_history(HistoryPolicy(max_turns=turns))).messages
+            for turns in (None, 1, 2)
+        ],
+        "listed": [
+            message.model_dump(exclude={"stamp"})
+            for message in await chat.list_messages(limit=1_000)
+        ],
         "annotations": await chat.annotations([str(message.id) for message in await log_of(chat)]),
         "state": (await chat.state.get()).values,
         "items": [item.model_dump(exclude={"created_at"}) async for item in chat.items()],
@@ -660,7 +786,9 @@ async def state_of(store: ConversationStore, chat: Conversation) -> dict[str, An
     }
 
 
-async def test_everything_comes_back(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
+async def test_everything_comes_back(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
     """Log, views, sources and their numbers, dates, what is rewound, annotations, title: as before the export."""
     chat = await lived(store)
     written = await exported(store)
@@ -677,7 +805,9 @@ async def test_what_a_model_had_not_read_is_unread_after_an_import(
 ) -> None:
     """A result that came while the model was asked stays whole there, too."""
     calls: list[Any] = [{"name": "look", "args": {}, "id": id_} for id_ in ("a", "b", "c")]
-    first, later, last = (ToolMessage("fact " * 800, tool_call_id=id_, name="look") for id_ in ("a", "b", "c"))
+    first, later, last = (
+        ToolMessage("fact " * 800, tool_call_id=id_, name="look") for id_ in ("a", "b", "c")
+    )
     chat = chat_of(store)
     await chat.append([HumanMessage("Both?"), AIMessage("", tool_calls=calls[:2]), first])
     stamp = (await chat.load_history()).stamp
@@ -687,7 +817,11 @@ async def test_what_a_model_had_not_read_is_unread_after_an_import(
     await brought(other, await exported(store), tmp_path)
     for conversation in (chat, chat_of(other)):
         shown = (await conversation.load_history(HistoryPolicy(max_tokens=1_000))).messages
-        assert [message.text for message in shown if message.type == "tool"] == [first.text, later.text, last.text]
+        assert [message.text for message in shown if message.type == "tool"] == [
+            first.text,
+            later.text,
+            last.text,
+        ]
 
 
 @pytest.mark.slow
@@ -700,7 +834,10 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(
     await chat.append(HumanMessage("Late?"))
     await chat.append(AIMessage("Too late.", id="late"), stamp=early)
     await brought(other, await exported(store), tmp_path)
-    there = {stored.message.id: stored.stamp for stored in await chat_of(other).list_messages(limit=1_000)}
+    there = {
+        stored.message.id: stored.stamp
+        for stored in await chat_of(other).list_messages(limit=1_000)
+    }
     assert {id_ for id_, stamp in there.items() if stamp} == {"second", "long"}
     for message in await chat.list_messages(limit=1_000):
         if stamp := there[message.message.id]:
@@ -714,9 +851,13 @@ async def test_what_a_model_saw_is_seen_again_after_an_import(
     ("steps", "lost"),
     [
         pytest.param("q1 a1 -a1 a2 -a2 a3", "", id="an answer, twice"),
-        pytest.param("q1 a1 -a1 a2 -q1 q2 a3 -q2 q3 a4 -a4", "", id="an answer, then its question, twice"),
+        pytest.param(
+            "q1 a1 -a1 a2 -q1 q2 a3 -q2 q3 a4 -a4", "", id="an answer, then its question, twice"
+        ),
         pytest.param("q1 a1 -a1 a2 undo q2 a3", "a2", id="undone"),
-        pytest.param("q1 a1 -a1 a2 -a2 a3 undo undo q2 a4 -a1 a5", "a2 a3", id="undone twice, then again"),
+        pytest.param(
+            "q1 a1 -a1 a2 -a2 a3 undo undo q2 a4 -a1 a5", "a2 a3", id="undone twice, then again"
+        ),
         pytest.param("q1 a1 -a1 undo q2 a2 -q1", "", id="undone at once"),
     ],
 )
@@ -733,9 +874,14 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(
         elif step.startswith("q"):
             await chat.append(HumanMessage(f"question {step}", id=step))
         else:
-            await chat.append(AIMessage(f"answer {step}", id=step), stamp=(await chat.load_history()).stamp)
+            await chat.append(
+                AIMessage(f"answer {step}", id=step), stamp=(await chat.load_history()).stamp
+            )
     await brought(other, await exported(store), tmp_path)
-    rows = [await conversation.list_messages(limit=100, rewound=True) for conversation in (chat, chat_of(other))]
+    rows = [
+        await conversation.list_messages(limit=100, rewound=True)
+        for conversation in (chat, chat_of(other))
+    ]
     assert [row.is_rewound for row in rows[0]] == [row.is_rewound for row in rows[1]]
     for before, after in zip(*rows, strict=True):
         assert (after.stamp is None) == (before.stamp is None or before.message.id in lost.split())
@@ -750,7 +896,9 @@ async def _shown(chat: Conversation) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_variants_come_back(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
+async def test_variants_come_back(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
     """Variants are exported and imported with their later turns, even an unfinished one. A second export is equal."""
     chat, there = chat_of(store), chat_of(other)
     asked: list[tuple[str, dict[str, Any]]] = [
@@ -787,13 +935,23 @@ async def test_variants_come_back(store: ConversationStore, other: ConversationS
 
 
 @pytest.mark.slow
-async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: ConversationStore, tmp_path: Path) -> None:
+async def test_a_forged_stamp_does_no_harm(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
     """A forged stamp of entries and a summary that do not exist does no harm: its view is reported as different."""
     await lived(store)
-    written = (await exported(store)).replace(b'"stamp": {', b'"stamp": {"entry": 99, "summary": "none", ')
+    written = (await exported(store)).replace(
+        b'"stamp": {', b'"stamp": {"entry": 99, "summary": "none", '
+    )
     assert written.count(b'"summary": "none"') == 2
-    assert (await brought(other, written.replace(b'"digest":"', b'"digest":"0'), tmp_path)).is_complete
-    stamps = [message.stamp for message in await chat_of(other).list_messages(limit=1_000) if message.stamp]
+    assert (
+        await brought(other, written.replace(b'"digest":"', b'"digest":"0'), tmp_path)
+    ).is_complete
+    stamps = [
+        message.stamp
+        for message in await chat_of(other).list_messages(limit=1_000)
+        if message.stamp
+    ]
     for stamp in stamps:
         past = await chat_of(other).view_at(stamp)
         assert (past.match, past.difference) == ("differs", "log")
@@ -803,7 +961,11 @@ async def test_a_forged_stamp_does_no_harm(store: ConversationStore, other: Conv
 @pytest.mark.slow
 @pytest.mark.parametrize("appends", sampled(range(1, 11), every=3))
 async def test_an_import_that_stopped_between_any_two_appends_brings_everything_back(
-    store: ConversationStore, other: ConversationStore, tmp_path: Path, appends: Any, monkeypatch: pytest.MonkeyPatch
+    store: ConversationStore,
+    other: ConversationStore,
+    tmp_path: Path,
+    appends: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whichever append, reservation or rewind was the last, the next run brings the rest, and nothing twice."""
     await lived(store)
@@ -834,13 +996,17 @@ async def test_an_export_brought_back_twice_at_once(
     """Messages and rewinds are there once, in order, whichever of the imports is ahead, with any number of rewinds."""
     chat = await lived(store)
     for number in range(8):
-        await chat.append([HumanMessage("again?", id=f"again-{number}"), AIMessage("so", id=f"so-{number}")])
+        await chat.append(
+            [HumanMessage("again?", id=f"again-{number}"), AIMessage("so", id=f"so-{number}")]
+        )
         await chat.rewind(before=f"again-{number}")
     written = await exported(store)
     active = [message.message.id for message in await chat_of(store).list_messages(limit=1_000)]
     stores = [await ready(client, database_name, f"both{database_name}_") for _ in range(3)]
     reports = await asyncio.gather(*(brought(target, written, tmp_path) for target in stores))
-    assert [report.left_out for report in reports] == [0] * 3, [reasons(report) for report in reports]
+    assert [report.left_out for report in reports] == [0] * 3, [
+        reasons(report) for report in reports
+    ]
     chat = chat_of(stores[0])
     assert same_messages(await log_of(chat), await log_of(chat_of(store)))
     assert [message.message.id for message in await chat.list_messages(limit=1_000)] == active
@@ -864,7 +1030,9 @@ async def test_any_message_goes_out_and_back(
 
 
 @pytest.mark.slow
-async def test_types_of_an_application_come_back(client: Client, database_name: str, tmp_path: Path) -> None:
+async def test_types_of_an_application_come_back(
+    client: Client, database_name: str, tmp_path: Path
+) -> None:
     """Through a store that does not know them, if it is asked to keep them."""
 
     @dataclass
@@ -924,10 +1092,22 @@ _CALL = {"name": "search", "args": {"q": "x"}, "id": "c", "type": "tool_call"}
         ([HumanMessage("x"), AIMessage("", tool_calls=[_CALL])], "it has no answer"),
         ([HumanMessage(" "), AIMessage("y")], "the content of its message 1 is empty"),
         ([HumanMessage("x"), AIMessage("")], "the content of its message 2 is empty"),
-        ([HumanMessage([{"type": "audio", "base64": "eA=="}]), AIMessage("y")], "a block of type 'audio'"),
-        ([HumanMessage("x"), ChatMessage(content="y", role="critic{0}"), AIMessage("z")], "the role 'critic{0}'"),
-        ([HumanMessage("x"), ToolMessage("y", tool_call_id="c"), AIMessage("z")], "a result without a call"),
-        ([HumanMessage("x"), AIMessage("", tool_calls=[_CALL]), AIMessage("z")], "one of its calls has no result"),
+        (
+            [HumanMessage([{"type": "audio", "base64": "eA=="}]), AIMessage("y")],
+            "a block of type 'audio'",
+        ),
+        (
+            [HumanMessage("x"), ChatMessage(content="y", role="critic{0}"), AIMessage("z")],
+            "the role 'critic{0}'",
+        ),
+        (
+            [HumanMessage("x"), ToolMessage("y", tool_call_id="c"), AIMessage("z")],
+            "a result without a call",
+        ),
+        (
+            [HumanMessage("x"), AIMessage("", tool_calls=[_CALL]), AIMessage("z")],
+            "one of its calls has no result",
+        ),
         (
             [
                 HumanMessage("x"),
@@ -948,7 +1128,9 @@ _CALL = {"name": "search", "args": {"q": "x"}, "id": "c", "type": "tool_call"}
         ),
     ],
 )
-async def test_a_turn_that_fine_tuning_refuses_is_left_out(store: ConversationStore, turn: Any, reason: str) -> None:
+async def test_a_turn_that_fine_tuning_refuses_is_left_out(
+    store: ConversationStore, turn: Any, reason: str
+) -> None:
     """A turn that fine-tuning refuses is left out as a whole and named with the reason. The others are written."""
     await chat_of(store).append([HumanMessage("first"), AIMessage("one")])
     await chat_of(store).append(turn)
@@ -956,7 +1138,12 @@ async def test_a_turn_that_fine_tuning_refuses_is_left_out(store: ConversationSt
     written = io.BytesIO()
     report = await export_conversations(store, written.write, format="fine-tuning")
     [line] = written.getvalue().splitlines()
-    assert [message["content"] for message in json.loads(line)["messages"]] == ["first", "one", "last", "two"]
+    assert [message["content"] for message in json.loads(line)["messages"]] == [
+        "first",
+        "one",
+        "last",
+        "two",
+    ]
     assert (report.messages, report.messages_left_out, report.is_complete) == (4, 1, False)
     [problem] = [problem for problem in report.problems if problem.what == "message"]
     assert problem.where.startswith(("messages 3-", "message 3 of "))
@@ -979,8 +1166,17 @@ async def test_a_conversation_without_an_answer_is_no_line(store: ConversationSt
 
 async def test_the_texts_of_blocks_are_trained_as_one(store: ConversationStore) -> None:
     """Reasoning and calls among the blocks are not said; a system prompt and a greeting stay."""
-    said = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Yes."}, {"type": "text", "text": "Do."}]
-    messages = [SystemMessage("Be kind."), AIMessage("Hello."), HumanMessage("May I?"), AIMessage(said)]
+    said = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "Yes."},
+        {"type": "text", "text": "Do."},
+    ]
+    messages = [
+        SystemMessage("Be kind."),
+        AIMessage("Hello."),
+        HumanMessage("May I?"),
+        AIMessage(said),
+    ]
     await chat_of(store).append(messages)
     [line] = (await exported(store, format="fine-tuning")).splitlines()
     assert [(message["role"], message["content"]) for message in json.loads(line)["messages"]] == [
@@ -1006,7 +1202,9 @@ async def test_only_what_was_asked_for_is_written(store: ConversationStore) -> N
 @pytest.mark.parametrize(
     "wrong", [{"format": "xml"}, {"limit": 0}, {"scope": {"team": "x"}}, {"scope": {"user_id": ""}}]
 )
-async def test_an_export_that_makes_no_sense_is_refused(store: ConversationStore, wrong: dict[str, Any]) -> None:
+async def test_an_export_that_makes_no_sense_is_refused(
+    store: ConversationStore, wrong: dict[str, Any]
+) -> None:
     """Before anything is written."""
     with pytest.raises(InvalidInputError):
         await export_conversations(store, io.BytesIO().write, **wrong)
@@ -1017,7 +1215,9 @@ async def test_conversations_of_a_store_with_other_keys_are_named(
 ) -> None:
     """Conversations with other scope keys are left out and their keys are named. The others are written."""
     await taken(store, record())
-    beside = ConversationStore(client[f"{database_name}_transfer"], scope_keys=("team",), collection_prefix="store_")
+    beside = ConversationStore(
+        client[f"{database_name}_transfer"], scope_keys=("team",), collection_prefix="store_"
+    )
     await beside.conversation(team="red").append([HumanMessage("Hi")])
     report = await export_conversations(store, io.BytesIO().write)
     assert (report.conversations, report.left_out) == (1, 1)
@@ -1078,7 +1278,9 @@ async def test_a_damaged_conversation_is_left_out_whole(client: Client, database
     store = await ready(client, database_name, f"bad{database_name}_")
     await taken(store, record("good"), record("bad"))
     log = client[database_name][f"bad{database_name}_log"]
-    entry = await log.find_one({"messages.id": {"$exists": True}, "first": 3, "conversation": await _id(store, "bad")})
+    entry = await log.find_one(
+        {"messages.id": {"$exists": True}, "first": 3, "conversation": await _id(store, "bad")}
+    )
     await log.delete_one({"_id": entry["_id"]})
     file = io.BytesIO()
     report = await export_conversations(store, file.write)
@@ -1097,7 +1299,9 @@ async def test_documents_in_artifacts_come_back(
     store: ConversationStore, other: ConversationStore, tmp_path: Path
 ) -> None:
     """A retriever's documents are documents again, with their numbers."""
-    found = [Document(page_content=f"page {n} " * 50, metadata={"n": n}, id=f"d{n}") for n in range(3)]
+    found = [
+        Document(page_content=f"page {n} " * 50, metadata={"n": n}, id=f"d{n}") for n in range(3)
+    ]
     await chat_of(store).append([ToolMessage("x" * 999, id="r", tool_call_id="c", artifact=found)])
     await brought(other, await exported(store), tmp_path)
     [back] = await chat_of(other).get_tool_messages(["r"])
@@ -1105,9 +1309,14 @@ async def test_documents_in_artifacts_come_back(
     assert [source.source_id for source in back.sources] == [1, 2, 3]
 
 
-async def test_messages_in_another_order_are_not_taken_for_the_same(store: ConversationStore) -> None:
+async def test_messages_in_another_order_are_not_taken_for_the_same(
+    store: ConversationStore,
+) -> None:
     """A record whose messages are all there, but not as it has them, is reported."""
-    first, two = {"role": "user", "content": "one", "id": "1"}, {"role": "assistant", "content": "two", "id": "2"}
+    first, two = (
+        {"role": "user", "content": "one", "id": "1"},
+        {"role": "assistant", "content": "two", "id": "2"},
+    )
     await taken(store, ConversationRecord(id="one", messages=[first, two]))
     report = await taken(store, ConversationRecord(id="one", messages=[two, first]))
     assert (report.unchanged, report.left_out) == (0, 1)
@@ -1124,9 +1333,14 @@ async def test_annotations_that_were_changed_stay(store: ConversationStore) -> N
     assert await chat_of(store).annotations(["1"]) == {"1": {"rating": 5, "note": "x"}}
 
 
-async def test_two_records_without_a_place_for_one_scope_are_not_joined(store: ConversationStore) -> None:
+async def test_two_records_without_a_place_for_one_scope_are_not_joined(
+    store: ConversationStore,
+) -> None:
     """Records of a caller need not say where they come from."""
-    given = [ConversationRecord(id=id_, messages=ask(number)) for number, id_ in enumerate(("one", "two"))]
+    given = [
+        ConversationRecord(id=id_, messages=ask(number))
+        for number, id_ in enumerate(("one", "two"))
+    ]
     report = await taken(store, *given, scope={"user_id": "ada", "thread_id": "one"})
     assert (report.imported, report.left_out) == (1, 1)
     assert "its scope" in reasons(report)[0]
@@ -1145,7 +1359,13 @@ async def repaired(client: Client, name: str, *, is_overlapping: bool) -> Conver
     ahead, behind, fresh = (ConversationStore(client[name]).conversation(**scope) for _ in range(3))
     await ahead.store.setup()
     await talk(ahead, range(4))
-    await ahead.append([*rag_turn("Where are whales?"), HumanMessage("wrong", id="wrong"), AIMessage("no", id="no")])
+    await ahead.append(
+        [
+            *rag_turn("Where are whales?"),
+            HumanMessage("wrong", id="wrong"),
+            AIMessage("no", id="no"),
+        ]
+    )
     await ahead.rewind(before="wrong")
     await talk(ahead, range(4, 5))
     backup = await saved(client[name], ahead)
@@ -1167,7 +1387,11 @@ async def repaired(client: Client, name: str, *, is_overlapping: bool) -> Conver
 @pytest.mark.slow
 @pytest.mark.parametrize("is_overlapping", [False, True])
 async def test_a_repaired_conversation_goes_out_and_back(
-    client: Client, database_name: str, store: ConversationStore, tmp_path: Path, is_overlapping: bool
+    client: Client,
+    database_name: str,
+    store: ConversationStore,
+    tmp_path: Path,
+    is_overlapping: bool,
 ) -> None:
     """Rewound ranges and the ids of sources stay."""
     chat = await repaired(client, database_name, is_overlapping=is_overlapping)
@@ -1191,18 +1415,29 @@ async def test_a_repaired_conversation_goes_out_and_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_overlapping", [False, True])
-async def test_a_repaired_conversation_is_extended(client: Client, database_name: str, is_overlapping: bool) -> None:
+async def test_a_repaired_conversation_is_extended(
+    client: Client, database_name: str, is_overlapping: bool
+) -> None:
     """What it lost counts as no message of others; a message of another is found as always."""
     chat = await repaired(client, database_name, is_overlapping=is_overlapping)
     known = [RecordItem(message=message) for message in await log_of(chat)]
     grown = ConversationRecord(id="one", messages=[*known, HumanMessage("more", id="more")])
-    rewound = [message for message in await chat.list_messages(limit=1_000, rewound=True) if message.is_rewound]
+    rewound = [
+        message
+        for message in await chat.list_messages(limit=1_000, rewound=True)
+        if message.is_rewound
+    ]
     report = await taken(chat.store, grown, scope=chat.scope)
     noted = [f"still rewound: {len(rewound)} messages that the source shows; see undo_rewind"]
     assert (report.extended, report.messages, reasons(report)) == (1, 1, noted)
     await chat.append(HumanMessage("from elsewhere"))
-    grown = ConversationRecord(id="one", messages=[*grown.messages, HumanMessage("and more", id="and more")])
-    assert "has 1 message that the record lacks" in reasons(await taken(chat.store, grown, scope=chat.scope))[0]
+    grown = ConversationRecord(
+        id="one", messages=[*grown.messages, HumanMessage("and more", id="and more")]
+    )
+    assert (
+        "has 1 message that the record lacks"
+        in reasons(await taken(chat.store, grown, scope=chat.scope))[0]
+    )
 
 
 async def sources_of(chat: Conversation) -> dict[int, str]:
@@ -1212,7 +1447,11 @@ async def sources_of(chat: Conversation) -> dict[int, str]:
 
 
 async def test_the_head_of_an_import_names_its_last_entry(
-    store: ConversationStore, other: ConversationStore, client: Client, database_name: str, tmp_path: Path
+    store: ConversationStore,
+    other: ConversationStore,
+    client: Client,
+    database_name: str,
+    tmp_path: Path,
 ) -> None:
     """So `verify` finds an import that lost its end, however fast its entries were written."""
     chat = chat_of(store)

@@ -31,7 +31,14 @@ from convstore.conversation.log import LogMessage
 from convstore.exceptions import InvalidScopeError
 from convstore.messages.encoding import encode_message, fields_of
 from convstore.messages.values import Codec
-from convstore.transfer import BadRecord, ConversationRecord, RecordItem, ScopeRule, dicts, read_file
+from convstore.transfer import (
+    BadRecord,
+    ConversationRecord,
+    RecordItem,
+    ScopeRule,
+    dicts,
+    read_file,
+)
 from convstore.transfer.archive import ArchiveReader, begin_line, end_line, message_line
 from convstore.transfer.files import Line, check_readable, read_lines
 from convstore.transfer.openai_lines import BARE_KEYS, openai_line, openai_message
@@ -44,7 +51,11 @@ KEYS = ("user_id", "thread_id")
 
 def written(path: Path, *lines: Any) -> Path:
     """A file of these lines: bytes as they are, anything else as JSON."""
-    path.write_bytes(b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines))
+    path.write_bytes(
+        b"".join(
+            line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines
+        )
+    )
     return path
 
 
@@ -78,10 +89,14 @@ def test_lines_are_read_from_plain_and_packed_files(tmp_path: Path, pack: Any) -
         (b"{" + b"1" * 900 + b"}", "not JSON"),
     ],
 )
-def test_a_bad_line_is_reported_and_the_next_one_is_read(tmp_path: Path, line: Any, problem: str) -> None:
+def test_a_bad_line_is_reported_and_the_next_one_is_read(
+    tmp_path: Path, line: Any, problem: str
+) -> None:
     """Number and problem of any bad line are reported, and nothing else is lost."""
     path = written(tmp_path / "x.jsonl", {"a": 1}, line + b"\n", {"a": 3})
-    first, bad, last = read_lines(path, maximum_bytes=1_000) if b"[[" not in line else read_lines(path)
+    first, bad, last = (
+        read_lines(path, maximum_bytes=1_000) if b"[[" not in line else read_lines(path)
+    )
     assert (first, last) == (Line(1, {"a": 1}), Line(3, {"a": 3}))
     assert bad.problem
     assert (bad.number, problem in bad.problem) == (2, True), bad
@@ -109,7 +124,9 @@ def test_a_damaged_gzip_file_is_reported_where_it_breaks(tmp_path: Path) -> None
 def test_other_encodings_are_named(tmp_path: Path, encoding: str) -> None:
     """A file that begins with the mark of another encoding is refused, with the command that converts it."""
     path = tmp_path / "x.jsonl"
-    path.write_bytes(("\ufeff" if encoding == "utf-16-be" else "").encode(encoding) + '{"a": 1}'.encode(encoding))
+    path.write_bytes(
+        ("\ufeff" if encoding == "utf-16-be" else "").encode(encoding) + '{"a": 1}'.encode(encoding)
+    )
     with pytest.raises(InvalidInputError, match=r"is UTF-(16|32), not UTF-8.*iconv"):
         check_readable(path)
 
@@ -151,7 +168,10 @@ def test_both_forms_of_langchain_are_read(message: Any) -> None:
     [
         (7, "a message must be an object, not int"),
         ({"type": "alien", "data": {"content": ""}}, "not a message of LangChain"),
-        ({"type": "constructor", "lc": 1, "id": ["os", "system"], "kwargs": {"command": "true"}}, "not a message"),
+        (
+            {"type": "constructor", "lc": 1, "id": ["os", "system"], "kwargs": {"command": "true"}},
+            "not a message",
+        ),
         ({"type": "human", "data": {}}, "content"),
         ({"type": "tool", "data": {"content": "x"}}, "tool_call_id"),
         ({"type": {"$ne": ""}, "data": {"content": ""}}, "not a message of LangChain"),
@@ -174,10 +194,19 @@ def test_what_is_no_message_says_why(raw: dict[str, Any] | int, problem: str) ->
         ({"timestamp": "1724708469.5"}, datetime(2024, 8, 26, 21, 41, 9, 500_000, tzinfo=UTC)),
         ({"timestamp": "1724708469123"}, datetime(2024, 8, 26, 21, 41, 9, 123_000, tzinfo=UTC)),
         ({"timestamp": "20240826"}, datetime(2024, 8, 26, tzinfo=UTC)),
-        ({"timestamp": "Mon, 26 Aug 2024 23:41:09 +0200"}, datetime(2024, 8, 26, 21, 41, 9, tzinfo=UTC)),
+        (
+            {"timestamp": "Mon, 26 Aug 2024 23:41:09 +0200"},
+            datetime(2024, 8, 26, 21, 41, 9, tzinfo=UTC),
+        ),
         ({"timestamp": datetime(2024, 8, 26)}, datetime(2024, 8, 26, tzinfo=UTC)),  # noqa: DTZ001 - what PyMongo gives
-        ({"created_at": {"$date": "2024-08-26T21:41:09.123Z"}}, datetime(2024, 8, 26, 21, 41, 9, 123_000, tzinfo=UTC)),
-        ({"created_at": {"$date": {"$numberLong": "1724708469123"}}}, datetime(2024, 8, 26, 21, 41, 9, 123_000, UTC)),
+        (
+            {"created_at": {"$date": "2024-08-26T21:41:09.123Z"}},
+            datetime(2024, 8, 26, 21, 41, 9, 123_000, tzinfo=UTC),
+        ),
+        (
+            {"created_at": {"$date": {"$numberLong": "1724708469123"}}},
+            datetime(2024, 8, 26, 21, 41, 9, 123_000, UTC),
+        ),
     ],
 )
 def test_dates_are_those_that_a_message_says(raw: dict[str, Any], moment: Any) -> None:
@@ -189,7 +218,19 @@ def test_dates_are_those_that_a_message_says(raw: dict[str, Any], moment: Any) -
 @each_case(
     "value",
     [
-        *(True, math.nan, math.inf, -1, 0, 1e300, 10**400, "9999-01-01", {}, {"$date": "soon"}, "yesterday"),
+        *(
+            True,
+            math.nan,
+            math.inf,
+            -1,
+            0,
+            1e300,
+            10**400,
+            "9999-01-01",
+            {},
+            {"$date": "soon"},
+            "yesterday",
+        ),
         *(
             "01.05.2024 10:00",
             "26 Aug 2024 23:41 GMT+0200",
@@ -223,8 +264,13 @@ def test_nested_dates_of_a_hostile_file_are_reported() -> None:
 
 def test_unread_dates_are_reported_once_for_a_conversation() -> None:
     """With their number and the first one; the messages are taken over."""
-    given = [{"role": "user", "content": "Hi", "timestamp": value} for value in (1724708469, "soon", "later")]
-    messages, problems = make_ready(ConversationRecord(id="c", where="x", messages=given), codec=Codec())
+    given = [
+        {"role": "user", "content": "Hi", "timestamp": value}
+        for value in (1724708469, "soon", "later")
+    ]
+    messages, problems = make_ready(
+        ConversationRecord(id="c", where="x", messages=given), codec=Codec()
+    )
     assert len(messages) == 3
     [problem] = problems
     assert (problem.what, problem.where) == ("changed", "x")
@@ -233,9 +279,20 @@ def test_unread_dates_are_reported_once_for_a_conversation() -> None:
 
 def test_dicts_of_a_record_are_read_as_those_of_a_file() -> None:
     """With their date and what they retrieved; those of LangChain too. A date beside a dict goes before its own."""
-    result = {"role": "tool", "tool_call_id": "c", "content": "x", "sources": [{"text": "a"}], "timestamp": 1724708469}
+    result = {
+        "role": "tool",
+        "tool_call_id": "c",
+        "content": "x",
+        "sources": [{"text": "a"}],
+        "timestamp": 1724708469,
+    }
     human = {"type": "human", "data": {"content": "Hi"}, "created_at": "2024-08-26"}
-    given = [MappingProxyType(result), human, RecordItem(message=result), RecordItem(message=result, at=AT)]
+    given = [
+        MappingProxyType(result),
+        human,
+        RecordItem(message=result),
+        RecordItem(message=result, at=AT),
+    ]
     record = ConversationRecord(id="c", messages=given)
     first, second, third, last = make_ready(record, codec=Codec())[0]
     years = [message.item.at and message.item.at.year for message in (first, second, third, last)]
@@ -261,7 +318,9 @@ def test_the_date_of_an_item_is_a_datetime() -> None:
         ({}, [None, None, None]),
     ],
 )
-def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path: Path, says: dict[str, Any], dates: Any) -> None:
+def test_dates_of_a_conversation_are_those_of_its_ends(
+    tmp_path: Path, says: dict[str, Any], dates: Any
+) -> None:
     """If its messages have no dates, the first and the last get them."""
     asked = [{"role": "user", "content": "Hi"}] * 3
     [kept] = read_file(written(tmp_path / "x.jsonl", {"messages": asked, **says}))
@@ -272,9 +331,14 @@ def test_dates_of_a_conversation_are_those_of_its_ends(tmp_path: Path, says: dic
 
 def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path: Path) -> None:
     """A conversation may be newer than all its messages, when it was renamed for example."""
-    asked = [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Hi", "timestamp": 1724708469}]
+    asked = [
+        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": "Hi", "timestamp": 1724708469},
+    ]
     [kept] = read_file(
-        written(tmp_path / "x.jsonl", {"messages": asked, "created_at": "2025-01-01", "updated_at": "?"})
+        written(
+            tmp_path / "x.jsonl", {"messages": asked, "created_at": "2025-01-01", "updated_at": "?"}
+        )
     )
     assert [item.at and item.at.year for item in kept.messages] == [None, 2024]
     assert kept.notes == []
@@ -282,7 +346,9 @@ def test_dates_of_messages_go_before_those_of_their_conversation(tmp_path: Path)
 
 def test_unread_dates_of_a_conversation_are_reported(tmp_path: Path) -> None:
     """Each of the two."""
-    [kept] = read_file(written(tmp_path / "x.jsonl", {"messages": [{}], "created_at": "soon", "updated_at": 7}))
+    [kept] = read_file(
+        written(tmp_path / "x.jsonl", {"messages": [{}], "created_at": "soon", "updated_at": 7})
+    )
     assert [note.partition(": ")[2] for note in kept.notes] == ["created_at 'soon'", "updated_at 7"]
 
 
@@ -297,17 +363,30 @@ def test_a_conversation_a_line(tmp_path: Path) -> None:
     asked = [{"role": "user", "content": "Hi"}, {"type": "ai", "content": "Hello"}]
     path = written(
         tmp_path / "chats.jsonl",
-        {"id": "one", "messages": asked, "title": "T", "metadata": {"a": 1}, "meta": {"user": "ada"}},
+        {
+            "id": "one",
+            "messages": asked,
+            "title": "T",
+            "metadata": {"a": 1},
+            "meta": {"user": "ada"},
+        },
         {"values": {"messages": asked}, "thread_id": 7},
         {"messages": asked},
     )
     kept, two, three = read_file(path)
     assert [texts(record) for record in (kept, two, three)] == [["Hi", "Hello"]] * 3
-    assert (kept.id, kept.title, kept.metadata, kept.fields["meta"]) == ("one", "T", {"a": 1}, {"user": "ada"})
+    assert (kept.id, kept.title, kept.metadata, kept.fields["meta"]) == (
+        "one",
+        "T",
+        {"a": 1},
+        {"user": "ada"},
+    )
     assert (two.id, three.id, three.where) == ("7", "chats.jsonl:3", "chats.jsonl, line 3")
 
 
-@pytest.mark.parametrize("value", [{}, {"messages": []}, {"messages": {}}, {"messages": None, "values": []}])
+@pytest.mark.parametrize(
+    "value", [{}, {"messages": []}, {"messages": {}}, {"messages": None, "values": []}]
+)
 def test_a_line_without_messages_is_reported(tmp_path: Path, value: dict[str, Any]) -> None:
     """A line without messages is reported with the list that is needed."""
     [bad] = read_file(written(tmp_path / "x.jsonl", value))
@@ -320,7 +399,10 @@ def test_ids_are_the_same_each_time_and_differ_between_conversations() -> None:
 
     def ids(name: str) -> list[str]:
         given = [{"role": "user", "content": "same"}] * 3
-        return [message.id for message in make_ready(ConversationRecord(id=name, messages=given), codec=Codec())[0]]
+        return [
+            message.id
+            for message in make_ready(ConversationRecord(id=name, messages=given), codec=Codec())[0]
+        ]
 
     assert ids("a") == ids("a")
     assert len({*ids("a"), *ids("b"), *ids("x" * 10_000), *ids("\ud800")}) == 12
@@ -332,7 +414,10 @@ def test_an_invalid_id_is_replaced_and_reported(id_: Any) -> None:
     record = ConversationRecord(
         id="c",
         where="x",
-        messages=[{"role": "user", "content": "1", "id": "first"}, {"role": "user", "content": "2", "id": id_}],
+        messages=[
+            {"role": "user", "content": "1", "id": "first"},
+            {"role": "user", "content": "2", "id": id_},
+        ],
     )
     messages, problems = make_ready(record, codec=Codec())
     assert [message.message.text for message in messages] == ["1", "2"]
@@ -355,10 +440,21 @@ def test_whole_turns_are_appended_together_and_dates_never_go_back() -> None:
     def item(role: str, seconds: int | None = None) -> dict[str, Any]:
         return {"role": role, "content": "x", "timestamp": seconds}
 
-    given = [item("system"), item("user", 2_000_000), item("assistant", 1), item("user"), item("user", 1_000_000)]
+    given = [
+        item("system"),
+        item("user", 2_000_000),
+        item("assistant", 1),
+        item("user"),
+        item("user", 1_000_000),
+    ]
     record = ConversationRecord(id="c", messages=[dicts.item_of(message) for message in given])
     batches = list(batches_of(record, make_ready(record, codec=Codec())[0]))
-    assert [[message.position for message in batch.messages] for batch in batches] == [[1], [2, 3], [4], [5]]
+    assert [[message.position for message in batch.messages] for batch in batches] == [
+        [1],
+        [2, 3],
+        [4],
+        [5],
+    ]
     assert {batch.at for batch in batches} == {datetime.fromtimestamp(2_000_000, UTC)}
 
 
@@ -383,7 +479,11 @@ def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> lis
 def read(lines: list[Any], codec: Codec | None = None) -> list[ConversationRecord | BadRecord]:
     """Return the records that the reader makes of lines."""
     reader = ArchiveReader(codec or Codec())
-    found = [record for number, line in enumerate(lines, 1) for record in reader.read(line, f"line {number}")]
+    found = [
+        record
+        for number, line in enumerate(lines, 1)
+        for record in reader.read(line, f"line {number}")
+    ]
     return [*found, *reader.close()]
 
 
@@ -401,14 +501,22 @@ LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
         ([LINES[0], {"message": []}, *LINES[2:]], "a value must be a list of lines"),
         ([LINES[0], {**LINES[1], "at": "soon"}, *LINES[2:]], "soon"),
         ([LINES[0], {**LINES[1], "stamp": {"entry": "1"}}, *LINES[2:]], "its stamp is damaged"),
-        ([LINES[0], {**LINES[1], "stamp": {"policy": {"x": "x" * 9_999}}}, *LINES[2:]], "its stamp is damaged"),
+        (
+            [LINES[0], {**LINES[1], "stamp": {"policy": {"x": "x" * 9_999}}}, *LINES[2:]],
+            "its stamp is damaged",
+        ),
         ([LINES[0], {**LINES[1], "stamp": [7]}, *LINES[2:]], "its stamp is damaged"),
         ([{**LINES[0], "convstore": 2}, *LINES[1:]], "version 2"),
         ([{**LINES[0], "metadata": "%"}, *LINES[1:]], "base64"),
-        ([LINES[0], LINES[1], LINES[2], {"end": None}], "line 8: the end of a conversation must be an object"),
+        (
+            [LINES[0], LINES[1], LINES[2], {"end": None}],
+            "line 8: the end of a conversation must be an object",
+        ),
     ],
 )
-def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(lines: Any, problem: str) -> None:
+def test_a_conversation_that_is_not_whole_is_left_out_and_the_next_is_read(
+    lines: Any, problem: str
+) -> None:
     """An incomplete conversation is left out with the reason. The conversations before and after it are read."""
     [before, bad, after] = read([*LINES, *lines, *LINES])
     assert isinstance(before, ConversationRecord)
@@ -446,12 +554,28 @@ def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path: Path
     [
         {"role": "system", "content": "Be brief."},
         {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}], "name": "ada", "timestamp": 1.5},
-        {"role": "assistant", "content": "Hello", "reasoning_content": "hm", "usage": {"prompt_tokens": 1}},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hi"}],
+            "name": "ada",
+            "timestamp": 1.5,
+        },
+        {
+            "role": "assistant",
+            "content": "Hello",
+            "reasoning_content": "hm",
+            "usage": {"prompt_tokens": 1},
+        },
         {
             "role": "assistant",
             "content": None,
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "é"}'}}],
+            "tool_calls": [
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": '{"a": "é"}'},
+                }
+            ],
         },
         {
             "role": "assistant",
@@ -462,7 +586,12 @@ def test_a_broken_line_of_an_archive_spoils_its_conversation_only(tmp_path: Path
             ],
         },
         {"role": "tool", "content": "r", "tool_call_id": "c", "name": "f", "status": "error"},
-        {"role": "tool", "content": "r", "tool_call_id": "c", "artifact": [{"text": "x", "n": 1.5}]},
+        {
+            "role": "tool",
+            "content": "r",
+            "tool_call_id": "c",
+            "artifact": [{"text": "x", "n": 1.5}],
+        },
         {"role": "function", "content": "r", "name": "f"},
     ],
 )
@@ -491,7 +620,10 @@ def test_what_openais_format_can_not_hold_is_named() -> None:
         ["raw"],
     )
     bare, lost = openai_message(result, bare=True)
-    assert (bare, lost) == ({"role": "tool", "content": "r", "tool_call_id": "c"}, ["artifact", "status"])
+    assert (bare, lost) == (
+        {"role": "tool", "content": "r", "tool_call_id": "c"},
+        ["artifact", "status"],
+    )
     bare, lost = openai_message(answer, bare=True)
     assert (bare, lost) == (
         {"role": "assistant", "content": "a"},
@@ -518,7 +650,9 @@ def test_any_message_can_be_written_or_says_why_not(message: Any) -> None:
     else:
         problem = ""
         assert line.count(b"\n") == line.endswith(b"\n")
-        assert json.loads(line).keys() == json.loads(json.dumps(made)).keys()  # JSON joins two halves of a character
+        assert (
+            json.loads(line).keys() == json.loads(json.dumps(made)).keys()
+        )  # JSON joins two halves of a character
     assert problem == "" or problem.endswith("use the format convstore")
 
 
@@ -536,14 +670,28 @@ def record(id_: str = "r1", **fields: Any) -> ConversationRecord:
     [
         ({"constant": {"user_id": "ada"}}, {}, ("ada", "r1")),
         ({"fields": {"user_id": "meta.user"}}, {"meta": {"user": "bob"}}, ("bob", "r1")),
-        ({"fields": {"user_id": "meta.user"}}, {"meta.user": "eve", "meta": {"user": "bob"}}, ("eve", "r1")),
+        (
+            {"fields": {"user_id": "meta.user"}},
+            {"meta.user": "eve", "meta": {"user": "bob"}},
+            ("eve", "r1"),
+        ),
         ({"fields": {"user_id": "u", "thread_id": "n"}}, {"u": "ada", "n": 7}, ("ada", "7")),
-        ({"match": {"s": r"(?P<user_id>[^:]+):(?P<thread_id>.+)"}}, {"s": "ada:x:y"}, ("ada", "x:y")),
+        (
+            {"match": {"s": r"(?P<user_id>[^:]+):(?P<thread_id>.+)"}},
+            {"s": "ada:x:y"},
+            ("ada", "x:y"),
+        ),
         ({"constant": {"user_id": "ada"}, "fields": {"user_id": "u"}}, {"u": "bob"}, ("ada", "r1")),
-        ({"fields": {"user_id": "u"}}, {"u": "bob", "scope": {"user_id": "no", "thread_id": "t"}}, ("bob", "t")),
+        (
+            {"fields": {"user_id": "u"}},
+            {"u": "bob", "scope": {"user_id": "no", "thread_id": "t"}},
+            ("bob", "t"),
+        ),
     ],
 )
-def test_scopes_are_made_by_the_rule(rule: dict[str, Any], fields: dict[str, Any], scope: Any) -> None:
+def test_scopes_are_made_by_the_rule(
+    rule: dict[str, Any], fields: dict[str, Any], scope: Any
+) -> None:
     """Constants before fields before groups before what the record knows; the last key falls back to the id."""
     assert tuple(ScopeRule(keys=KEYS, **rule)(record(**fields)).values()) == scope
 
@@ -560,7 +708,9 @@ def test_scopes_are_made_by_the_rule(rule: dict[str, Any], fields: dict[str, Any
         ({"match": {"s": r"(?P<user_id>\d+)"}}, {"s": "ada"}, "does not match"),
     ],
 )
-def test_a_scope_that_can_not_be_is_refused(rule: dict[str, Any], fields: dict[str, Any], problem: str) -> None:
+def test_a_scope_that_can_not_be_is_refused(
+    rule: dict[str, Any], fields: dict[str, Any], problem: str
+) -> None:
     """An invalid scope is refused with the name of the wrong key or field."""
     with pytest.raises(InvalidScopeError, match=problem.replace("$", r"\$")):
         ScopeRule(keys=KEYS, **rule)(record(**fields))
@@ -585,19 +735,27 @@ def test_a_rule_that_makes_no_sense_is_refused_when_it_is_made(rule: dict[str, A
 def test_the_scope_of_an_export_must_fit_the_store() -> None:
     """An export of a store with other scope keys is not squeezed into this one."""
     with pytest.raises(InvalidScopeError, match="course"):
-        ScopeRule(keys=KEYS)(ConversationRecord(id="r", messages=[], scope={"user_id": "a", "course": "c"}))
+        ScopeRule(keys=KEYS)(
+            ConversationRecord(id="r", messages=[], scope={"user_id": "a", "course": "c"})
+        )
 
 
 def exported(form: str, **scope: str) -> ConversationRecord:
     """Return a record with its scope as each of the two formats of an export has it."""
-    return ConversationRecord(id="r", messages=[], scope=scope) if form == "convstore" else record(scope=scope)
+    return (
+        ConversationRecord(id="r", messages=[], scope=scope)
+        if form == "convstore"
+        else record(scope=scope)
+    )
 
 
 @each_case("form", ["convstore", "openai"])
 def test_the_scope_of_an_export_is_taken_whole(form: str) -> None:
     """Another key, or one that is missing, is refused unless the rule names a value for every key."""
     other = exported(form, user_id="ada", session_id="s")
-    with pytest.raises(InvalidScopeError, match=r"has the keys user_id, session_id, and this import writes user_id"):
+    with pytest.raises(
+        InvalidScopeError, match=r"has the keys user_id, session_id, and this import writes user_id"
+    ):
         ScopeRule(keys=KEYS, constant={"thread_id": "t"})(other)
     with pytest.raises(InvalidScopeError, match="no value for thread_id"):
         ScopeRule(keys=KEYS)(exported(form, user_id="ada"))
@@ -609,7 +767,9 @@ def test_the_scope_of_an_export_is_taken_whole(form: str) -> None:
 def test_summaries_that_are_left_out_are_counted(number: int, said: str) -> None:
     """One is no plural."""
     reader = ArchiveReader(Codec())
-    assert not list(reader.read({"convstore": 1, "scope": {"user_id": "ada", "thread_id": "t"}}, "line 1"))
+    assert not list(
+        reader.read({"convstore": 1, "scope": {"user_id": "ada", "thread_id": "t"}}, "line 1")
+    )
     [read] = reader.read({"end": {"messages": 0, "summaries": [{}] * number}}, "line 2")
     assert isinstance(read, ConversationRecord)
     assert read.notes == [f"{said} compact makes new ones"]
@@ -619,4 +779,6 @@ def test_an_item_without_a_message_says_why() -> None:
     """A problem of the source becomes one of the record."""
     record = ConversationRecord(id="c", messages=[RecordItem(message=None, problem="gone")])
     _, problems = make_ready(record, codec=Codec())
-    assert [(problem.what, problem.where, problem.reason) for problem in problems] == [("message", "message 1", "gone")]
+    assert [(problem.what, problem.where, problem.reason) for problem in problems] == [
+        ("message", "message 1", "gone")
+    ]

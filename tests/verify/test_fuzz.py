@@ -40,14 +40,30 @@ LONG = int(os.environ.get("CONVSTORE_LONG", "1"))
 SEED = int(os.environ.get("CONVSTORE_FUZZ_SEED", "22"))
 MUTATIONS, SECONDS = 250 * LONG, 25.0 * LONG
 
-WEIGHTS = {"log": 8, "heads": 4, "summaries": 2, "annotations": 1, "convstore_migrations": 1, "search": 4}
+WEIGHTS = {
+    "log": 8,
+    "heads": 4,
+    "summaries": 2,
+    "annotations": 1,
+    "convstore_migrations": 1,
+    "search": 4,
+}
 """How often each collection is damaged."""
 
 NOT_DERIVED = {
     # whole conversations (the id that a scope has), dates that only grow
     "heads": {"conversation", "updated_at", "written_at"},
     # deleted conversations
-    "tombstones": {"conversation", "head", "marks", "pruned", "sweep_at", "sweeps", "successor", "swept"},
+    "tombstones": {
+        "conversation",
+        "head",
+        "marks",
+        "pruned",
+        "sweep_at",
+        "sweeps",
+        "successor",
+        "swept",
+    },
     "log": set(),
     # dates, leases, and when a summary was made current or failed
     "state": {"at", "changes", "failures", "wait_until", "lease", "revision"},
@@ -107,7 +123,9 @@ def differing(item: Any, other: Any, path: Path = ()) -> Iterator[Path]:
 def is_derived(kind: str, path: Path) -> bool:
     """Return True if something says what a field must be."""
     name = shape(path)
-    return not any(name == free or name.startswith(f"{free}.") for free in NOT_DERIVED.get(kind, ()))
+    return not any(
+        name == free or name.startswith(f"{free}.") for free in NOT_DERIVED.get(kind, ())
+    )
 
 
 class Fuzz:
@@ -121,7 +139,9 @@ class Fuzz:
         made = random.Random(f"{self.seed}:{number}")
         while True:
             collection = made.choices(COLLECTIONS, [WEIGHTS[name] for name in COLLECTIONS])[0]
-            make = made.choice([self._flip, self._flip, self._swap, self._delete, self._reorder, self._documents])
+            make = made.choice(
+                [self._flip, self._flip, self._swap, self._delete, self._reorder, self._documents]
+            )
             if (found := make(made, collection)) and self._is_judged(found):
                 return found
 
@@ -134,14 +154,17 @@ class Fuzz:
             except BSONError:
                 continue
             changes = list(differing(*pair))
-            if not changes or any(not is_derived(kind_of(found.collection, key), path) for path in changes):
+            if not changes or any(
+                not is_derived(kind_of(found.collection, key), path) for path in changes
+            ):
                 return False
         return True
 
     def _document(self, made: random.Random, collection: str) -> tuple[str, Document]:
         """Draw a document of one kind; all kinds of a collection come equally often."""
         kinds = {
-            kind: [key for key in sorted(self.data[collection]) if kind in key] for kind in ("", ":~", "#", "deleted:")
+            kind: [key for key in sorted(self.data[collection]) if kind in key]
+            for kind in ("", ":~", "#", "deleted:")
         }
         key = made.choice(kinds[made.choice([kind for kind, keys in kinds.items() if keys])])
         return key, bson.decode(self.data[collection][key])
@@ -185,7 +208,11 @@ class Fuzz:
     def _reorder(self, made: random.Random, collection: str) -> Mutation | None:
         """Repeat an item of a list, or turn the list round."""
         key, document = self._document(made, collection)
-        lists = [path for path in paths(document) if isinstance(at(document, path), list) and at(document, path)]
+        lists = [
+            path
+            for path in paths(document)
+            if isinstance(at(document, path), list) and at(document, path)
+        ]
         if not lists:
             return None
         found = at(document, path := made.choice(lists))
@@ -198,11 +225,18 @@ class Fuzz:
 
     def _documents(self, made: random.Random, collection: str) -> Mutation | None:
         """Delete a document, or exchange the contents of two."""
-        (key, document), (other, second) = self._document(made, collection), self._document(made, collection)
+        (key, document), (other, second) = (
+            self._document(made, collection),
+            self._document(made, collection),
+        )
         is_whole_conversation = collection == "heads" or key.endswith("000001")
         if made.random() < 0.5:
             is_whole_conversation |= collection == "annotations"  # nothing derives them
-            return None if is_whole_conversation else Mutation(f"delete {key}", collection, {key: None})
+            return (
+                None
+                if is_whole_conversation
+                else Mutation(f"delete {key}", collection, {key: None})
+            )
         if key == other or is_whole_conversation or collection == "heads":
             return None
         stay = {"_id", "conversation"}
@@ -232,18 +266,30 @@ class Database:
         """Store one conversation with everything, two with other system messages, and one that is deleted."""
         links = itertools.count(1_000_001, 7)
         clock = Clock(link=lambda: next(links))
-        store = ConversationStore(self.database, summarizer=HeadTailSummarizer(SUMMARY_RULE), clock=clock)
+        store = ConversationStore(
+            self.database, summarizer=HeadTailSummarizer(SUMMARY_RULE), clock=clock
+        )
         await store.setup()
         chats = [store.conversation(user_id=user, thread_id=thread) for user, thread in self.scopes]
         await fill_with_everything(chats[0])
-        await chats[1].append([SystemMessage("Ada's rules.", id="s1"), SystemMessage("More rules.", id="s2")])
-        await chats[1].append([*rag_turn("Do whales sing?"), HumanMessage("paste " * 4_000, id="p1")])
+        await chats[1].append(
+            [SystemMessage("Ada's rules.", id="s1"), SystemMessage("More rules.", id="s2")]
+        )
+        await chats[1].append(
+            [*rag_turn("Do whales sing?"), HumanMessage("paste " * 4_000, id="p1")]
+        )
         call = {"name": "find", "args": {"q": 1}, "id": "k1"}
-        found = ToolMessage("line\n" * 1_000, id="r1", tool_call_id="k1", artifact=[("kept", {"source_id": 40})])
+        found = ToolMessage(
+            "line\n" * 1_000, id="r1", tool_call_id="k1", artifact=[("kept", {"source_id": 40})]
+        )
         await chats[1].append([AIMessage("", id="c1", tool_calls=[call]), found])
-        await chats[2].append([SystemMessage("Bob's rules.", id="s1"), *rag_turn("Do seals sleep?")])
+        await chats[2].append(
+            [SystemMessage("Bob's rules.", id="s1"), *rag_turn("Do seals sleep?")]
+        )
         for number in range(6):
-            await chats[2].append_turn(f"q{number}", human="Why? " * 200, messages=AIMessage("Because. " * 200))
+            await chats[2].append_turn(
+                f"q{number}", human="Why? " * 200, messages=AIMessage("Because. " * 200)
+            )
         await chats[3].append(rag_turn("Who was here?"))
         await chats[3].delete()
         sealer = (await host_of(store).services()).sealer
@@ -254,14 +300,21 @@ class Database:
             reader = self.chat(*scope)
             self.ids[scope] = [str(message.id) async for message in reader.messages()]
             head = head_id({"user_id": scope[0], "thread_id": scope[1]})
-            self.owners[scope] = (head, (await reader.info()).conversation_id or "deleted:", "0001_", "0002_")
+            self.owners[scope] = (
+                head,
+                (await reader.info()).conversation_id or "deleted:",
+                "0001_",
+                "0002_",
+            )
             # A load stores what it had to find out; so later loads write nothing.
             for policy in POLICIES.values():
                 await self.chat(*scope).load_history(policy)
 
     def store(self, **options: Any) -> ConversationStore:
         """Return a store that knows nothing yet."""
-        clock = Clock(call_later=lambda *_: None)  # nothing is sealed later, while documents are compared
+        clock = Clock(
+            call_later=lambda *_: None
+        )  # nothing is sealed later, while documents are compared
         store = ConversationStore(self.database, **{"clock": clock, **options})
         store._host.schema.is_ready = self.is_ready
         self.stores.append(store)
@@ -274,8 +327,14 @@ class Database:
     async def data(self) -> Data:
         """Return all documents."""
         options = CodecOptions(document_class=RawBSONDocument)
-        read = {name: self.database.get_collection(name, codec_options=options).find({}) for name in COLLECTIONS}
-        return {name: {key_of(row.raw): bytes(row.raw) async for row in found} for name, found in read.items()}
+        read = {
+            name: self.database.get_collection(name, codec_options=options).find({})
+            for name in COLLECTIONS
+        }
+        return {
+            name: {key_of(row.raw): bytes(row.raw) async for row in found}
+            for name, found in read.items()
+        }
 
     async def put(self, collection: str, changed: dict[str, bytes | None]) -> bool:
         """Store documents; False if the server or an index refuses one."""
@@ -293,7 +352,9 @@ class Database:
         """Make all documents what they were."""
         now = await self.data()
         for name, documents in data.items():
-            wrong = [key for key in {*now[name], *documents} if now[name].get(key) != documents.get(key)]
+            wrong = [
+                key for key in {*now[name], *documents} if now[name].get(key) != documents.get(key)
+            ]
             if wrong:
                 assert await self.put(name, {key: documents.get(key) for key in wrong})
 
@@ -347,7 +408,10 @@ class Database:
         except Exception as error:  # noqa: BLE001 - an error of another kind is a finding
             return False, f"UNTYPED {error!r}"
         return report.ok, str(
-            [(finding.kind, finding.document_id, finding.problem, finding.repaired) for finding in report.findings]
+            [
+                (finding.kind, finding.document_id, finding.problem, finding.repaired)
+                for finding in report.findings
+            ]
         )
 
 
@@ -385,7 +449,9 @@ READS: dict[str, Callable[[Conversation, list[str]], Awaitable[Any]]] = {
     "outline": lambda chat, _: chat.outline(),
     "get_tool_messages": lambda chat, ids: chat.get_tool_messages(ids),
     "get_sources": lambda chat, _: chat.get_sources("1-60"),
-    "the tool": lambda chat, ids: chat.retrieve_previous_sources_tool().ainvoke({"tool_message_ids": ids[:5]}),
+    "the tool": lambda chat, ids: chat.retrieve_previous_sources_tool().ainvoke(
+        {"tool_message_ids": ids[:5]}
+    ),
     "find_shown_sources": lambda chat, _: chat.find_shown_sources(["kept"]),
     "info": lambda chat, _: chat.info(),
     "search": lambda chat, _: chat.search("seals rules more"),
@@ -402,7 +468,10 @@ async def filled(own_database: Any, monkeypatch: pytest.MonkeyPatch) -> Database
     ids, conversations = itertools.count(1), itertools.count(1)
     for module in (samples, verifying):
         monkeypatch.setattr(module, "new_id", lambda: f"{next(ids):032x}")
-    monkeypatch.setattr("convstore.mongo.heads.secrets.token_hex", lambda size: f"{next(conversations):0{2 * size}x}")
+    monkeypatch.setattr(
+        "convstore.mongo.heads.secrets.token_hex",
+        lambda size: f"{next(conversations):0{2 * size}x}",
+    )
     made = Database(own_database)
     await made.fill()
     return made
@@ -435,11 +504,15 @@ async def test_what_changes_an_answer_is_found(filled: Database) -> None:
     assert min(tried, changed) > 0
 
 
-async def _problems(filled: Database, mutation: Mutation, truth: dict[str, str], data: Data) -> list[str] | None:
+async def _problems(
+    filled: Database, mutation: Mutation, truth: dict[str, str], data: Data
+) -> list[str] | None:
     """Return what is wrong with the answers and with `verify` after a mutation; None if no answer differs."""
     filled.is_ready = mutation.collection != "convstore_migrations"
     wrong = await _wrong(filled, mutation, truth)
-    problems = [f"{name}: {answer[:300]}" for name, answer in wrong.items() if answer.startswith("UNTYPED")]
+    problems = [
+        f"{name}: {answer[:300]}" for name, answer in wrong.items() if answer.startswith("UNTYPED")
+    ]
     await filled.restore(data)  # a load may have mended it
     await filled.put(mutation.collection, mutation.changed)
     is_ok, findings = await filled.verify()
@@ -452,7 +525,9 @@ async def _problems(filled: Database, mutation: Mutation, truth: dict[str, str],
     return problems if wrong else problems or None
 
 
-async def _problems_of_repair(filled: Database, mutation: Mutation, truth: dict[str, str], data: Data) -> list[str]:
+async def _problems_of_repair(
+    filled: Database, mutation: Mutation, truth: dict[str, str], data: Data
+) -> list[str]:
     """Return what is wrong after a repair that says that it mended everything."""
     is_repaired, repairs = await filled.verify(repair=True)
     if not is_repaired:

@@ -28,16 +28,26 @@ def words(messages: Any) -> int:
 async def chat(store: ConversationStore) -> Conversation:
     """A conversation with two system messages, longer than its view."""
     chat = store.conversation(user_id=new_id(), thread_id="t")
-    await chat.append([SystemMessage("Be brief.", id="s1"), SystemMessage("Be kind.", id="s2"), HumanMessage("Hi")])
+    await chat.append(
+        [
+            SystemMessage("Be brief.", id="s1"),
+            SystemMessage("Be kind.", id="s2"),
+            HumanMessage("Hi"),
+        ]
+    )
     for number in range(5):
-        await chat.append([AIMessage(f"Answer {number}. " * 60), HumanMessage(f"Question {number}?")])
+        await chat.append(
+            [AIMessage(f"Answer {number}. " * 60), HumanMessage(f"Question {number}?")]
+        )
     await chat.load_history(CUT)
     return chat
 
 
 async def state_of(database: Any, chat: Conversation) -> Document:
     """Return the stored state."""
-    found: Document = await database["log"].find_one({"_id": f"{(await chat.info()).conversation_id}:~"})
+    found: Document = await database["log"].find_one(
+        {"_id": f"{(await chat.info()).conversation_id}:~"}
+    )
     return found
 
 
@@ -47,10 +57,14 @@ async def shown(database: Any, chat: Conversation, **options: Any) -> list[str]:
     return [message.text for message in (await cold.load_history(CUT)).messages]
 
 
-async def found_in(database: Any, chat: Conversation, **options: Any) -> list[tuple[str, str, bool]]:
+async def found_in(
+    database: Any, chat: Conversation, **options: Any
+) -> list[tuple[str, str, bool]]:
     """Return kind, document and outcome of each finding about the conversation."""
     repair = options.pop("repair", False)
-    report = await ConversationStore(database, **options).verify(repair=repair, user_id=chat.scope["user_id"])
+    report = await ConversationStore(database, **options).verify(
+        repair=repair, user_id=chat.scope["user_id"]
+    )
     return [(finding.kind, finding.document_id, finding.repaired) for finding in report.findings]
 
 
@@ -94,7 +108,15 @@ def unreadable(system: Document) -> None:
     system["messages"] = "none"
 
 
-CHANGES = (emptied, doubled, cut_off, counted_wrongly, of_other_content, of_another_id, beginning_elsewhere)
+CHANGES = (
+    emptied,
+    doubled,
+    cut_off,
+    counted_wrongly,
+    of_other_content,
+    of_another_id,
+    beginning_elsewhere,
+)
 DAMAGES = [(damage, True) for damage in CHANGES]
 DAMAGES += [(damage, False) for damage in (emptied, of_other_content, unreadable)]
 
@@ -117,7 +139,9 @@ async def test_a_damaged_copy_is_found_and_rebuilt(
     await database["log"].update_one({"_id": before["_id"]}, change)
     if not is_consistent:
         assert await shown(database, chat) == right
-        await database["log"].update_one({"_id": before["_id"]}, change)  # a load may have mended it
+        await database["log"].update_one(
+            {"_id": before["_id"]}, change
+        )  # a load may have mended it
     finding = ("state", before["_id"])
     assert await found_in(database, chat) == [(*finding, False)]
     assert await found_in(database, chat, repair=True) == [(*finding, True)]
@@ -142,7 +166,9 @@ async def test_the_copy_of_another_user_is_not_shown(
     assert await found_in(database, chat) == []
 
 
-async def test_a_damaged_copy_of_a_damaged_log_is_dropped(chat: Conversation, database: Any) -> None:
+async def test_a_damaged_copy_of_a_damaged_log_is_dropped(
+    chat: Conversation, database: Any
+) -> None:
     """The log decides nothing then; the entry is reported by itself and stays."""
     state = await state_of(database, chat)
     entry = f"{state['conversation']}:000000000001"
@@ -169,7 +195,9 @@ async def test_sizes_by_another_counter_are_no_damage(chat: Conversation, databa
     await shown(database, chat, token_counter=words)
     system = (await state_of(database, chat))["system"]
     assert system["counter"] != state["system"]["counter"]
-    assert await found_in(database, chat) == await found_in(database, chat, token_counter=words) == []
+    assert (
+        await found_in(database, chat) == await found_in(database, chat, token_counter=words) == []
+    )
     cut_off(system)
     system["digest"] = state_documents._digest(
         state["conversation"], {name: value for name, value in system.items() if name != "digest"}
@@ -185,7 +213,9 @@ async def test_a_copy_from_before_a_rewind_is_no_damage(chat: Conversation, data
     for before in ("s2", "s1"):
         await chat.rewind(before=before)
         assert await found_in(database, chat) == []
-        await chat.append([SystemMessage(f"After {before}."), HumanMessage("Hi"), AIMessage("Hello. " * 300)])
+        await chat.append(
+            [SystemMessage(f"After {before}."), HumanMessage("Hi"), AIMessage("Hello. " * 300)]
+        )
         assert await found_in(database, chat) == []
         await shown(database, chat)
         assert await found_in(database, chat) == []

@@ -72,7 +72,10 @@ async def entries_of(database: Any, chat: Conversation) -> list[Entry]:
     """Return the entries of a conversation in order."""
     head = await database["heads"].find_one({"scope": dict(chat.scope)})
     query = {"conversation": head["conversation"], "first": {"$exists": True}}
-    return [entry_from(document) for document in await database["log"].find(query).sort("_id", 1).to_list(None)]
+    return [
+        entry_from(document)
+        for document in await database["log"].find(query).sort("_id", 1).to_list(None)
+    ]
 
 
 def bare(entry: Entry) -> Entry:
@@ -94,7 +97,9 @@ async def test_a_copy_without_a_loss_is_the_log(database: Any) -> None:
     services = await host_of(chat).services()
     cached = await services.reader.find(tuple(chat.scope.items()))
     assert cached
-    payloads = await services.reader.payloads_of(cached, [message for entry in entries for message in entry.messages])
+    payloads = await services.reader.payloads_of(
+        cached, [message for entry in entries for message in entry.messages]
+    )
     stamps = [message.stamp for entry in entries for message in entry.messages if message.stamp]
     summaries = frozenset(read_stamp(stamp, "").summary for stamp in stamps)
     assert "" not in summaries
@@ -158,7 +163,10 @@ async def test_whichever_entry_is_lost_the_rest_is_whole(own: Any) -> None:
     """
     chat = await filled(own)
     entries = await entries_of(own, chat)
-    everything = {name: await own[name].find({}).to_list(None) for name in ("heads", "log", "annotations", "summaries")}
+    everything = {
+        name: await own[name].find({}).to_list(None)
+        for name in ("heads", "log", "annotations", "summaries")
+    }
     shown = [str(message.message.id) for message in await chat.list_messages(limit=200)]
     state = (await chat.state.get()).values
     for lost in entries[:-1]:
@@ -171,7 +179,9 @@ async def test_whichever_entry_is_lost_the_rest_is_whole(own: Any) -> None:
         assert report.ok
         gone = {message.id for message in lost.messages}
         fresh = ConversationStore(own).conversation(**chat.scope)
-        left = [message.id for entry in entries for message in entry.messages if message.id not in gone]
+        left = [
+            message.id for entry in entries for message in entry.messages if message.id not in gone
+        ]
         assert await messages_of(fresh) == left
         ordinals = [message.ordinal for message in await fresh.list_messages(limit=200)]
         assert ordinals == sorted(set(ordinals))
@@ -184,8 +194,13 @@ async def test_whichever_entry_is_lost_the_rest_is_whole(own: Any) -> None:
         assert len(await fresh.annotations(rated)) == len({*rated} & {*shown[1:3]} - gone)
         assert (await fresh.load_history()).messages
         [numbers] = {(finding.lost_ordinals, finding.repaired_as) for finding in report.findings}
-        assert numbers == ((lost.first, lost.last) if lost.messages else None, await id_of(own, chat))
-        assert (await own["heads"].find_one({"_id": f"deleted:{conversation}"}))["successor"] == numbers[1]
+        assert numbers == (
+            (lost.first, lost.last) if lost.messages else None,
+            await id_of(own, chat),
+        )
+        assert (await own["heads"].find_one({"_id": f"deleted:{conversation}"}))[
+            "successor"
+        ] == numbers[1]
         await fresh.append(HumanMessage("Then?", id="then"))
         assert (await ConversationStore(own).verify()).findings == ()
 
@@ -215,7 +230,9 @@ async def test_what_late_writers_append_is_moved(own: Any) -> None:
     assert ids[-len(late) :] == [str(message.id) for message in late]
     assert len(ids) == len({*ids}) == 8 + 3 * len(late)
     assert [message.id async for message in other.messages()][-1] == late[-1].id
-    assert [message.message.id for message in await other.list_messages(limit=50)][-1] == late[-2].id
+    assert [message.message.id for message in await other.list_messages(limit=50)][-1] == late[
+        -2
+    ].id
     found = (await other.get_sources(range(*(receipt.source_ids or (0, 0))))).sources
     assert {source.tool_message_id for source in found} == {str(late[2].id)}
     assert await other.annotations([str(late[0].id)]) == {str(late[0].id): {"rating": 1}}
@@ -258,7 +275,9 @@ async def test_a_page_and_a_turn_go_on(own: Any) -> None:
                 pass
     shown = [message.message.text for message in update.messages]
     assert shown == [text for n in (0, 1, 3, 4) for text in (f"q{n}", f"a{n}.0")] + ["Q?", "A"]
-    async with await ConversationStore(own).conversation(**page.scope).turn("q", human="Q?") as turn:
+    async with (
+        await ConversationStore(own).conversation(**page.scope).turn("q", human="Q?") as turn
+    ):
         assert not turn.is_running
 
 
@@ -282,7 +301,9 @@ async def test_a_repair_that_is_killed_changes_nothing_or_all(own: Any, server_u
         is_replaced = "@" in await id_of(own, chat)
         replaced += is_replaced
         report = await repair(own, chat)
-        assert [finding.repaired for finding in report.findings] == [True] * (not is_replaced), point
+        assert [finding.repaired for finding in report.findings] == [True] * (not is_replaced), (
+            point
+        )
         assert await texts(chat) == ["q0", "What about seals?", "q2", "q3"]
         assert len(await chat.annotations((await messages_of(chat))[:1])) == 1
     assert 5 < replaced < 45
@@ -309,7 +330,9 @@ async def test_of_two_repairs_at_once_one_wins(own: Any) -> None:
         reports = await asyncio.gather(*(doctor.verify(repair=True) for doctor in doctors))
         repaired = [[finding.repaired for finding in report.findings] for report in reports]
         assert repaired.count([True]) == 1
-        assert all(found in ([True], [False], []) for found in repaired)  # none if it began when all was done
+        assert all(
+            found in ([True], [False], []) for found in repaired
+        )  # none if it began when all was done
         assert (await store.verify()).findings == ()
     await sweep(own, 3_700)
     conversations = await own["log"].distinct("conversation", {"first": {"$exists": True}})
@@ -317,7 +340,9 @@ async def test_of_two_repairs_at_once_one_wins(own: Any) -> None:
     assert sorted(conversations) == sorted([*tombs, await id_of(own, chat)])
 
 
-async def test_a_copy_that_was_given_up_replaces_nothing(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_that_was_given_up_replaces_nothing(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A repair that was suspended while a sweep removed its copy reports that, whenever it was suspended."""
     store = ConversationStore(own)
     chat = store.conversation(user_id="u", thread_id="t")
@@ -337,7 +362,13 @@ async def test_a_copy_that_was_given_up_replaces_nothing(own: Any, monkeypatch: 
         assert await id_of(own, chat) == old
         assert await own["log"].distinct("conversation") == [old]
     assert (await repair(own, chat)).ok
-    assert await texts(ConversationStore(own).conversation(**chat.scope)) == ["q0", "q1", "q3", "q4", "q5"]
+    assert await texts(ConversationStore(own).conversation(**chat.scope)) == [
+        "q0",
+        "q1",
+        "q3",
+        "q4",
+        "q5",
+    ]
 
 
 @pytest.mark.parametrize("by", ["delete", "erase", "old id", "prune"])
@@ -365,9 +396,13 @@ async def test_who_deletes_a_conversation_deletes_what_its_repair_left(own: Any,
     assert await own["heads"].count_documents({}) == 0
 
 
-async def test_a_deletion_ends_a_repair_and_what_comes_late(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deletion_ends_a_repair_and_what_comes_late(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A conversation that is deleted while it is repaired stays deleted, and so does what a late writer appends."""
-    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(user_id="u", thread_id="t")
+    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(
+        user_id="u", thread_id="t"
+    )
     copied = Copies.entries
 
     async def deleted_first(*arguments: Any, **options: Any) -> None:
@@ -382,7 +417,9 @@ async def test_a_deletion_ends_a_repair_and_what_comes_late(own: Any, monkeypatc
     await late.store.close()
     assert await own["heads"].count_documents({"scope": {"$exists": True}}) == 0
 
-    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(user_id="u", thread_id="t")
+    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(
+        user_id="u", thread_id="t"
+    )
     await talk(late, range(5))
     await broken(own, late)
     await repair(own, late)
@@ -393,9 +430,13 @@ async def test_a_deletion_ends_a_repair_and_what_comes_late(own: Any, monkeypatc
     assert await own["log"].count_documents({}) == await own["heads"].count_documents({}) == 0
 
 
-async def test_what_cannot_be_moved_stops_no_sweep(own: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_moved_stops_no_sweep(
+    own: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """A damaged log is told; it stays where it is, and all else is swept."""
-    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(user_id="u", thread_id="t")
+    late = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0)).conversation(
+        user_id="u", thread_id="t"
+    )
     await talk(late, range(5))
     old = await broken(own, late)
     await repair(own, late)
@@ -416,7 +457,9 @@ async def test_pruning_keeps_a_replaced_log_for_its_time(own: Any) -> None:
     await repair(own, chat)
     for days, is_there in ((1.1, True), (3, True), (29, True), (32, False)):
         later = ConversationStore(own, clock=ahead(days * 24 * 3_600))
-        await later.conversation(**chat.scope).append(HumanMessage("still here", id=uuid.uuid4().hex))
+        await later.conversation(**chat.scope).append(
+            HumanMessage("still here", id=uuid.uuid4().hex)
+        )
         await later.prune(older_than=timedelta(hours=1))
         assert bool(await own["log"].count_documents({"conversation": old})) == is_there, days
     assert (await store.verify()).ok
@@ -428,7 +471,10 @@ async def test_conversations_of_sub_agents_stay_where_they_are(own: Any) -> None
     chat = store.conversation(user_id="u", thread_id="t")
     await talk(chat, range(3))
     child = chat.child("agent")
-    given = [(await child.append(rag_turn(f"What about {word}?"))).source_ids for word in ("seals", "whales", "orcas")]
+    given = [
+        (await child.append(rag_turn(f"What about {word}?"))).source_ids
+        for word in ("seals", "whales", "orcas")
+    ]
     await broken(own, chat, 2)
     await repair(own, chat)
     fresh = ConversationStore(own).conversation(**chat.scope)
@@ -441,11 +487,15 @@ async def test_conversations_of_sub_agents_stay_where_they_are(own: Any) -> None
     report = await repair(own, below) if await broken(own, below, 2) else None
     assert report
     assert report.ok
-    assert len(await messages_of(ConversationStore(own).conversation(**below.scope))) == 2 * len(rag_turn("x"))
+    assert len(await messages_of(ConversationStore(own).conversation(**below.scope))) == 2 * len(
+        rag_turn("x")
+    )
     again = ConversationStore(own).conversation(**chat.scope)
     assert len(await again.children()) == 2
     first = given[0] or (0, 0)
-    assert [source.source_id for source in (await again.get_sources([first[0]])).sources] == [first[0]]
+    assert [source.source_id for source in (await again.get_sources([first[0]])).sources] == [
+        first[0]
+    ]
     assert (await again.child("agent").append(rag_turn("More?"))).source_ids
     assert (await ConversationStore(own).verify()).ok
     await again.delete()

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.slow
 async def answered(chat: Conversation, turn_id: str, text: str, **asked: Any) -> None:
     """Ask for an answer of two messages; the id of the last one is its text."""
     async with await chat.turn(turn_id, **asked) as turn:
-        await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"call {text}"}]))
+        await turn.append(
+            AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"call {text}"}])
+        )
         await turn.add_result(turn.open_calls[0], "found")
         await turn.append(AIMessage(text, id=text))
 
@@ -58,7 +60,9 @@ async def test_variants_of_a_repaired_log_are_shown(own_database: Any) -> None:
     await chat.rewind(before="A")
     await chat.undo_rewind()
     await answered(chat, "q", "E", regenerate="three")
-    everything = {name: await own_database[name].find({}).to_list(None) for name in ("heads", "log")}
+    everything = {
+        name: await own_database[name].find({}).to_list(None) for name in ("heads", "log")
+    }
     keys = [entry["_id"] for entry in everything["log"] if "first" in entry][:-1]
     losses = (
         [{key} for key in keys]
@@ -92,5 +96,9 @@ async def test_a_variant_that_came_late_has_its_own_number(own_database: Any) ->
     services = await host_of(ConversationStore(own_database, clock=ahead(90))).services()
     await services.retention.sweep()
     found = await ConversationStore(own_database).conversation(**chat.scope).variants("q")
-    assert [(variant.variant_id, variant.number) for variant in found] == [("q", 1), ("new", 2), ("late", 3)]
+    assert [(variant.variant_id, variant.number) for variant in found] == [
+        ("q", 1),
+        ("new", 2),
+        ("late", 3),
+    ]
     await check(own_database, chat)

@@ -12,7 +12,9 @@ from convstore import ConversationStore
 from convstore.mongo.keys import LOG
 from convstore.runtime.clock import Clock
 
-LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))  # appends of now are not in flight any more
+LATER = Clock(
+    now=lambda: datetime.now(UTC) + timedelta(days=2)
+)  # appends of now are not in flight any more
 DAMAGE: dict[str, tuple[int, dict[str, Any]]] = {
     "a turn that is no question": (1, {"messages.1.turn": 2}),
     "what a model saw": (1, {"messages.1.unseen": 1, "messages.1.stamp": None}),
@@ -35,7 +37,12 @@ async def test_what_is_stored_of_a_turn_is_derived_again() -> None:
         chat = store.conversation(user_id="ada", thread_id="t")
         calling = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "a"}])
         await chat.append(
-            [HumanMessage("Orcas?", id="q1"), calling, ToolMessage("5", tool_call_id="a"), AIMessage("5.")]
+            [
+                HumanMessage("Orcas?", id="q1"),
+                calling,
+                ToolMessage("5", tool_call_id="a"),
+                AIMessage("5."),
+            ]
         )
         await chat.append([HumanMessage("Seals?", id="q2"), AIMessage("Yes.")])
         await chat.append(HumanMessage("Whales?", id="q3"))

@@ -101,7 +101,9 @@ def other(value: Any) -> Any:
 
 def names(finding: Finding, document: dict[str, Any], *, strict: bool) -> bool:
     """Return True if a finding names a document or, unless `strict`, one that contradicts it."""
-    return finding.document_id == document["_id"] or (not strict and finding.conversation == document["conversation"])
+    return finding.document_id == document["_id"] or (
+        not strict and finding.conversation == document["conversation"]
+    )
 
 
 async def damage(
@@ -123,7 +125,9 @@ async def damage(
             report = await store.verify(**({} if path[0] == "scope" else {"user_id": "ada"}))
             is_named = any(names(finding, document, strict=strict) for finding in report.findings)
             # Where the id of the conversation is damaged, the rest of it is found by nobody.
-            if not is_named or (report.entries != 14 and (collection, path) != (HEADS, ("conversation",))):
+            if not is_named or (
+                report.entries != 14 and (collection, path) != (HEADS, ("conversation",))
+            ):
                 unnoticed.append(f"{document['_id']} {path} {findings(report)}")
         await database[collection].replace_one({"_id": document["_id"]}, document)
     return tried, unnoticed
@@ -196,10 +200,14 @@ async def test_a_log_whose_head_is_lost_is_reported_and_kept(
 
 
 @pytest.mark.slow
-async def test_what_is_left_of_deletions_goes_after_a_day(database: Any, store: ConversationStore, full: str) -> None:
+async def test_what_is_left_of_deletions_goes_after_a_day(
+    database: Any, store: ConversationStore, full: str
+) -> None:
     """Chunks, summaries and annotations that no entry and no head goes with; not before they are a day old."""
     for collection in PARTS:
-        await database[collection].delete_many({"messages": {"$exists": True}} if collection == LOG else {"x": 1})
+        await database[collection].delete_many(
+            {"messages": {"$exists": True}} if collection == LOG else {"x": 1}
+        )
     await database["log"].delete_many({"first": {"$exists": True}})
     await database["heads"].delete_many({})
     young = await ConversationStore(database).verify(repair=True)
@@ -221,14 +229,21 @@ async def test_a_conversation_that_just_ended_is_no_leftover(
 ) -> None:
     """While its tombstone stays, what it left is the sweep's."""
     await database["heads"].delete_many({})
-    tombstone = {"_id": f"deleted:{full}", "conversation": full, "head": "x", "sweep_at": datetime.now(UTC)}
+    tombstone = {
+        "_id": f"deleted:{full}",
+        "conversation": full,
+        "head": "x",
+        "sweep_at": datetime.now(UTC),
+    }
     await database["heads"].insert_one(tombstone)
     assert findings(await store.verify(repair=True)) == []
     assert await database["log"].count_documents({"conversation": full}) == 20
 
 
 @pytest.mark.slow
-async def test_other_conversations_are_not_taken_for_strays(database: Any, store: ConversationStore, full: str) -> None:
+async def test_other_conversations_are_not_taken_for_strays(
+    database: Any, store: ConversationStore, full: str
+) -> None:
     """Many conversations beside a lost one, in the order of their random ids."""
     for number in range(15):
         await store.conversation(user_id=f"u{number}", thread_id="t").append(HumanMessage("hi"))
@@ -271,7 +286,9 @@ async def test_a_conversation_that_begins_meanwhile_is_no_stray(
 
 
 @pytest.mark.slow
-async def test_the_cost_of_rewinds(client: Client, commands: Commands, database: Any, store: ConversationStore) -> None:
+async def test_the_cost_of_rewinds(
+    client: Client, commands: Commands, database: Any, store: ConversationStore
+) -> None:
     """Rewound messages are read once more, and hardly anything else."""
     counted = []
     looker = ConversationStore(client[database.name], clock=LATER)
@@ -320,7 +337,9 @@ async def test_missing_indexes_are_made(database: Any, store: ConversationStore,
 
 
 @pytest.mark.slow
-async def test_an_index_that_can_not_be_made_is_reported(database: Any, store: ConversationStore, full: str) -> None:
+async def test_an_index_that_can_not_be_made_is_reported(
+    database: Any, store: ConversationStore, full: str
+) -> None:
     """Duplicates that came in while it was missing: the finding stays, with what the server says."""
     await database["log"].drop_index("message_ids")
     entry = await database["log"].find_one({"_id": f"{full}:000000000001"})
@@ -332,7 +351,9 @@ async def test_an_index_that_can_not_be_made_is_reported(database: Any, store: C
 
 
 @pytest.mark.slow
-async def test_a_migration_that_can_not_run_is_reported(database: Any, store: ConversationStore, full: str) -> None:
+async def test_a_migration_that_can_not_run_is_reported(
+    database: Any, store: ConversationStore, full: str
+) -> None:
     """A migration that cannot run is reported, and everything else is still checked."""
     name = (await database[MIGRATIONS].find_one({}, sort=[("_id", 1)]))["_id"]
     await database[MIGRATIONS].delete_one({"_id": name})
@@ -361,7 +382,9 @@ async def test_no_index_is_made_for_a_scope_key_that_nobody_has(database: Any) -
 
 
 @pytest.mark.slow
-async def test_indexes_that_differ_or_expire_are_reported(database: Any, store: ConversationStore) -> None:
+async def test_indexes_that_differ_or_expire_are_reported(
+    database: Any, store: ConversationStore
+) -> None:
     """Indexes that differ, expire or make reads slow are reported and left alone.
 
     Only an operator of the database knows when there is time to build them again.
@@ -416,7 +439,9 @@ async def test_many_orphans_are_found_without_holding_them_all(
     monkeypatch.setattr(inspection, "_KEYS", 2)
     token = ObjectId()
     keys = [f"{full}#{token}#{number:06d}" for number in range(5)]
-    await database["log"].insert_many([{"_id": key, "conversation": full, "data": b"x"} for key in keys])
+    await database["log"].insert_many(
+        [{"_id": key, "conversation": full, "data": b"x"} for key in keys]
+    )
     report = await store.verify(repair=True)
     assert {finding.kind for finding in report.findings} == {"orphan_chunks"}
     assert await database["log"].count_documents({"conversation": full}) == 20
@@ -424,7 +449,9 @@ async def test_many_orphans_are_found_without_holding_them_all(
 
 
 @pytest.mark.slow
-async def test_memory_does_not_grow_with_the_conversation(database: Any, store: ConversationStore) -> None:
+async def test_memory_does_not_grow_with_the_conversation(
+    database: Any, store: ConversationStore
+) -> None:
     """A log four times as long takes hardly more memory to look at."""
     peaks = []
     chat = store.conversation(user_id="ada", thread_id="t")
@@ -439,14 +466,22 @@ async def test_memory_does_not_grow_with_the_conversation(database: Any, store: 
 
 
 @pytest.mark.slow
-async def test_findings_are_counted_beyond_a_thousand(database: Any, store: ConversationStore) -> None:
+async def test_findings_are_counted_beyond_a_thousand(
+    database: Any, store: ConversationStore
+) -> None:
     """A report lists at most 1,000 findings and counts all of them."""
     await store.conversation(user_id="ada", thread_id="t").append(HumanMessage("hi"))
     conversation = (await database["heads"].find_one({}))["conversation"]
     keys = [f"{conversation}#{ObjectId()}#000000" for _ in range(1_100)]
-    await database["log"].insert_many([{"_id": key, "conversation": conversation, "data": b""} for key in keys])
+    await database["log"].insert_many(
+        [{"_id": key, "conversation": conversation, "data": b""} for key in keys]
+    )
     report = await store.verify()
-    assert (len(report.findings), report.counts, report.left) == (1_000, {"orphan_chunks": 1_100}, 1_100)
+    assert (len(report.findings), report.counts, report.left) == (
+        1_000,
+        {"orphan_chunks": 1_100},
+        1_100,
+    )
 
 
 async def test_unused_names_of_memory_are_not_judged() -> None:
@@ -458,7 +493,9 @@ async def test_unused_names_of_memory_are_not_judged() -> None:
         assert (report.findings, report.entries, report.payload_chunks) == ((), 1, 1)
 
 
-async def test_a_source_with_a_reserved_number_may_copy_one_with_a_higher_number(own_database: Any) -> None:
+async def test_a_source_with_a_reserved_number_may_copy_one_with_a_higher_number(
+    own_database: Any,
+) -> None:
     """A source with a reserved number may copy a source with a higher number, because that source came first."""
     store = ConversationStore(own_database, clock=LATER)
     await store.setup()
@@ -468,7 +505,9 @@ async def test_a_source_with_a_reserved_number_may_copy_one_with_a_higher_number
     for name, about in (("a", {}), ("b", {"source_id": 2})):
         call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": name}])
         found = [(text, {"title": "Seals", **about})]
-        await chat.append([HumanMessage("Sleep?"), call, ToolMessage(text, artifact=found, tool_call_id=name)])
+        await chat.append(
+            [HumanMessage("Sleep?"), call, ToolMessage(text, artifact=found, tool_call_id=name)]
+        )
     assert [source.earlier_id for source in (await chat.get_sources([3, 2])).sources] == [None, 3]
     assert (await store.verify()).findings == ()
 
@@ -481,7 +520,9 @@ async def test_whether_a_call_failed_is_derived(own_database: Any, status: str) 
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id="t")
     call = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "c"}])
-    await chat.append([HumanMessage("Pay."), call, ToolMessage("Timeout", tool_call_id="c", status=status)])
+    await chat.append(
+        [HumanMessage("Pay."), call, ToolMessage("Timeout", tool_call_id="c", status=status)]
+    )
     assert (await store.verify()).findings == ()
     number = int(status == "success")
     change = {"$set": {"messages.2.failed": 1, "totals.failed": 1}}
@@ -499,10 +540,17 @@ async def test_whether_an_answer_was_paused_is_derived(own_database: Any, reason
     store = ConversationStore(own_database, clock=LATER)
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id="t")
-    await chat.append([HumanMessage("Seals?"), AIMessage("I look it up.", response_metadata={"stop_reason": reason})])
+    await chat.append(
+        [
+            HumanMessage("Seals?"),
+            AIMessage("I look it up.", response_metadata={"stop_reason": reason}),
+        ]
+    )
     assert (await store.verify()).findings == ()
     change = "$unset" if reason == "pause_turn" else "$set"
-    await own_database[LOG].update_one({"messages": {"$exists": True}}, {change: {"messages.1.paused": 1}})
+    await own_database[LOG].update_one(
+        {"messages": {"$exists": True}}, {change: {"messages.1.paused": 1}}
+    )
     assert [finding.kind for finding in (await store.verify()).findings] == ["message"]
 
 
@@ -521,7 +569,9 @@ async def test_a_reservation_for_a_child_is_derived(own_database: Any, given: in
     assert (await store.verify(**chat.scope)).ok is (given == 0), numbers
 
 
-async def test_the_arguments_that_a_listing_shows_are_derived(store: ConversationStore, database: Any) -> None:
+async def test_the_arguments_that_a_listing_shows_are_derived(
+    store: ConversationStore, database: Any
+) -> None:
     """The stored beginning of a call's arguments is compared with the call: a model chooses results by it."""
     chat = store.conversation(user_id="ada", thread_id="t")
     call = {"name": "transfer", "args": {"sum": 1}, "id": "c"}
@@ -533,7 +583,9 @@ async def test_the_arguments_that_a_listing_shows_are_derived(store: Conversatio
 
 
 @pytest.mark.slow
-async def test_a_child_that_names_no_parent_is_noticed(store: ConversationStore, database: Any) -> None:
+async def test_a_child_that_names_no_parent_is_noticed(
+    store: ConversationStore, database: Any
+) -> None:
     """A deletion finds children by that field, so it is derived from the child's id and written again."""
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append([HumanMessage("hi"), AIMessage("ho")])
@@ -548,7 +600,9 @@ async def test_a_child_that_names_no_parent_is_noticed(store: ConversationStore,
 
 @pytest.mark.costly
 @pytest.mark.parametrize("name", ["updated_at", "written_at"])
-async def test_a_date_in_the_future_is_brought_back(store: ConversationStore, database: Any, name: str) -> None:
+async def test_a_date_in_the_future_is_brought_back(
+    store: ConversationStore, database: Any, name: str
+) -> None:
     """It would keep a conversation on top of every listing, or from ever being pruned."""
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append([HumanMessage("hi"), AIMessage("ho")])
@@ -559,7 +613,9 @@ async def test_a_date_in_the_future_is_brought_back(store: ConversationStore, da
 
 
 @pytest.mark.slow
-async def test_damaged_moves_of_a_record_are_removed(store: ConversationStore, database: Any) -> None:
+async def test_damaged_moves_of_a_record_are_removed(
+    store: ConversationStore, database: Any
+) -> None:
     """The digest of a move covers what its load saw: a past view without a stamp goes by it."""
     chat = store.conversation(user_id="ada", thread_id="t")
     for number in range(30):
@@ -574,7 +630,9 @@ async def test_damaged_moves_of_a_record_are_removed(store: ConversationStore, d
 
 
 @pytest.mark.slow
-async def test_numbers_of_children_are_never_given_again_after_a_loss(store: ConversationStore, database: Any) -> None:
+async def test_numbers_of_children_are_never_given_again_after_a_loss(
+    store: ConversationStore, database: Any
+) -> None:
     """The entry that reserved them is lost with the end of the parent's log: a repair reserves them again."""
     chat = store.conversation(user_id="ada", thread_id="t")
     await chat.append(rag_turn("seals", sources=2))
@@ -585,5 +643,7 @@ async def test_numbers_of_children_are_never_given_again_after_a_loss(store: Con
     assert [finding.kind for finding in (await restarted.verify()).findings] == ["state"]
     assert (await restarted.verify(repair=True)).left == 0
     assert (await restarted.verify()).findings == ()
-    root = await restarted.conversation(user_id="ada", thread_id="t").append(rag_turn("whales", sources=2))
+    root = await restarted.conversation(user_id="ada", thread_id="t").append(
+        rag_turn("whales", sources=2)
+    )
     assert (child.source_ids, root.source_ids) == ((3, 5), (6, 7))

@@ -47,15 +47,23 @@ def _message(line: str) -> BaseMessage:
         calls = [{"name": f"tool_{call_id}", "args": {}, "id": call_id} for call_id in call_ids]
         return AIMessage("", id=message_id, tool_calls=calls)
     if kind == "invalid":
-        invalid = [{"name": f"tool_{call_id}", "args": "{", "id": call_id, "error": None} for call_id in call_ids]
+        invalid = [
+            {"name": f"tool_{call_id}", "args": "{", "id": call_id, "error": None}
+            for call_id in call_ids
+        ]
         return AIMessage("", id=message_id, invalid_tool_calls=invalid)
     if kind == "block":
-        return AIMessage([{"type": "tool_use", "name": "t", "input": {}, "id": i} for i in call_ids], id=message_id)
+        return AIMessage(
+            [{"type": "tool_use", "name": "t", "input": {}, "id": i} for i in call_ids],
+            id=message_id,
+        )
     if kind == "tool":
         return ToolMessage(f"result {message_id}", id=message_id, tool_call_id=call_ids[0])
     if kind == "function":
         return FunctionMessage(content="legacy", id=message_id, name="f")
-    return {"human": HumanMessage, "system": SystemMessage}[kind](f"text {message_id}", id=message_id)
+    return {"human": HumanMessage, "system": SystemMessage}[kind](
+        f"text {message_id}", id=message_id
+    )
 
 
 def _log(*kinds: str) -> list[BaseMessage]:
@@ -71,10 +79,14 @@ def _dumps(messages: Sequence[BaseMessage]) -> list[str]:
     return [message.model_dump_json() for message in messages]
 
 
-def _case(name: str, *kinds: str, want: str, missing: str = "", orphans: str = "", moved: str = "") -> Any:
+def _case(
+    name: str, *kinds: str, want: str, missing: str = "", orphans: str = "", moved: str = ""
+) -> Any:
     """A row of the table: kinds of the log, wanted message ids ("+m1/0" is a result made for call 0 of m1)."""
     wanted = [
-        (f"{word[1:-2]}:missing-result-{word[-1]}", None) if word[0] == "+" else (word, int(word[1:]))
+        (f"{word[1:-2]}:missing-result-{word[-1]}", None)
+        if word[0] == "+"
+        else (word, int(word[1:]))
         for word in want.split()
     ]
     reports = (tuple(missing.split()), tuple(orphans.split()), tuple(moved.split()))
@@ -88,28 +100,86 @@ def _case(name: str, *kinds: str, want: str, missing: str = "", orphans: str = "
         _case("no calls", "system", "human", "ai", want="m0 m1 m2"),
         _case("one call", "human", "ai x", "tool x", "ai", want="m0 m1 m2 m3"),
         _case("parallel in order", "ai x y", "tool x", "tool y", want="m0 m1 m2"),
-        _case("parallel in odd order", "ai x y z", "tool z", "tool x", "tool y", want="m0 m2 m3 m1", moved="m2 m3"),
-        _case("parallel, one missing", "ai x y", "tool y", "human", want="m0 +m0/0 m1 m2", missing="x"),
+        _case(
+            "parallel in odd order",
+            "ai x y z",
+            "tool z",
+            "tool x",
+            "tool y",
+            want="m0 m2 m3 m1",
+            moved="m2 m3",
+        ),
+        _case(
+            "parallel, one missing", "ai x y", "tool y", "human", want="m0 +m0/0 m1 m2", missing="x"
+        ),
         _case("missing at the end", "human", "ai x", want="m0 m1 +m1/0", missing="x"),
         _case("missing before a human", "ai x", "human", "ai", want="m0 +m0/0 m1 m2", missing="x"),
         _case("late", "ai x", "human", "ai", "tool x", want="m0 m3 m1 m2", moved="m3"),
         _case("interleaved", "ai x y", "tool x", "human", "tool y", want="m0 m1 m3 m2", moved="m3"),
         _case("two in flight", "ai x", "ai y", "tool y", "tool x", want="m0 m3 m1 m2", moved="m3"),
-        _case("two in flight, old first", "ai x", "ai y", "tool x", "tool y", want="m0 m2 m1 m3", moved="m2"),
+        _case(
+            "two in flight, old first",
+            "ai x",
+            "ai y",
+            "tool x",
+            "tool y",
+            want="m0 m2 m1 m3",
+            moved="m2",
+        ),
         _case("orphan", "human", "tool x", "ai", want="m0 m2", orphans="m1"),
-        _case("orphan between results", "ai x y", "tool x", "tool z", "tool y", want="m0 m1 m3", orphans="m2"),
-        _case("result before its call", "tool x", "ai x", want="m1 +m1/0", missing="x", orphans="m0"),
+        _case(
+            "orphan between results",
+            "ai x y",
+            "tool x",
+            "tool z",
+            "tool y",
+            want="m0 m1 m3",
+            orphans="m2",
+        ),
+        _case(
+            "result before its call", "tool x", "ai x", want="m1 +m1/0", missing="x", orphans="m0"
+        ),
         _case("duplicate", "ai x", "tool x", "tool x", "ai", want="m0 m1 m3", orphans="m2"),
         _case("late duplicate", "ai x", "tool x", "human", "tool x", want="m0 m1 m2", orphans="m3"),
         _case("id again", "ai x", "tool x", "human", "ai x", "tool x", want="m0 m1 m2 m3 m4"),
         _case("id again, last wins", "ai x", "ai x", "tool x", want="m0 +m0/0 m1 m2", missing="x"),
-        _case("id again, then late", "ai x", "ai x", "tool x", "tool x", want="m0 m3 m1 m2", moved="m3"),
+        _case(
+            "id again, then late",
+            "ai x",
+            "ai x",
+            "tool x",
+            "tool x",
+            want="m0 m3 m1 m2",
+            moved="m3",
+        ),
         _case("id twice in a message", "ai x x", "tool x", "tool x", want="m0 m1 m2"),
-        _case("id twice, one missing", "ai x y x", "tool x", "tool y", want="m0 m1 m2 +m0/2", missing="x"),
+        _case(
+            "id twice, one missing",
+            "ai x y x",
+            "tool x",
+            "tool y",
+            want="m0 m1 m2 +m0/2",
+            missing="x",
+        ),
         _case("all missing, id twice", "ai x x", want="m0 +m0/0 +m0/1", missing="x x"),
         _case("invalid call", "invalid x", "human", "tool x", want="m0 m2 m1", moved="m2"),
-        _case("call in the content only", "block x", "tool x", "block y", want="m0 m1 m2 +m2/0", missing="y"),
-        _case("function message", "ai x", "function", "tool x", "function", want="m0 m2 m1 m3", moved="m2"),
+        _case(
+            "call in the content only",
+            "block x",
+            "tool x",
+            "block y",
+            want="m0 m1 m2 +m2/0",
+            missing="y",
+        ),
+        _case(
+            "function message",
+            "ai x",
+            "function",
+            "tool x",
+            "function",
+            want="m0 m2 m1 m3",
+            moved="m2",
+        ),
     ],
 )
 def test_small_lists(kinds: Any, wanted: Any, reports: Any) -> None:
@@ -125,7 +195,14 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
     """A message that has no id of its own is reported under its tool call id, and lends no id to a made result."""
     calls = [{"name": "t", "args": {}, "id": "x"}, {"name": "t", "args": {}, "id": "y"}]
     late = ToolMessage("late", tool_call_id="x")
-    paired = pair([AIMessage("", tool_calls=calls), HumanMessage("?"), late, ToolMessage("stray", tool_call_id="z")])
+    paired = pair(
+        [
+            AIMessage("", tool_calls=calls),
+            HumanMessage("?"),
+            late,
+            ToolMessage("stray", tool_call_id="z"),
+        ]
+    )
     assert (paired.moved, paired.orphans, paired.missing) == (("x",), ("z",), ("y",))
     assert paired.messages[1] is late
     assert paired.messages[2].id is None
@@ -138,7 +215,9 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
 @pytest.mark.parametrize(
     ("message", "calls"),
     [
-        pytest.param(HumanMessage([{"type": "tool_use", "id": "x", "name": "t"}]), [], id="only AI messages"),
+        pytest.param(
+            HumanMessage([{"type": "tool_use", "id": "x", "name": "t"}]), [], id="only AI messages"
+        ),
         pytest.param(AIMessage("text"), [], id="text"),
         pytest.param(
             AIMessage(
@@ -150,7 +229,13 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
             id="invalid calls come after valid ones",
         ),
         pytest.param(
-            AIMessage("", tool_calls=[{"name": "a", "args": {}, "id": None}, {"name": "b", "args": {}, "id": ""}]),
+            AIMessage(
+                "",
+                tool_calls=[
+                    {"name": "a", "args": {}, "id": None},
+                    {"name": "b", "args": {}, "id": ""},
+                ],
+            ),
             [Call("", "a", 0), Call("", "b", 1)],
             id="a call without an id is a call",
         ),
@@ -188,8 +273,19 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
         pytest.param(
             AIMessage(
                 [
-                    {"type": "function_call", "id": "fc_1", "call_id": "x", "name": "a", "arguments": "{}"},
-                    {"type": "computer_call", "id": "cu_1", "call_id": "y", "action": {"type": "screenshot"}},
+                    {
+                        "type": "function_call",
+                        "id": "fc_1",
+                        "call_id": "x",
+                        "name": "a",
+                        "arguments": "{}",
+                    },
+                    {
+                        "type": "computer_call",
+                        "id": "cu_1",
+                        "call_id": "y",
+                        "action": {"type": "screenshot"},
+                    },
                     {"type": "non_standard", "value": {"type": "computer_call", "call_id": "z"}},
                     {"type": "tool_call", "id": "v", "name": "b", "args": {}},
                     {"type": "web_search_call", "id": "ws_1"},
@@ -200,7 +296,9 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
             id="blocks of OpenAI Responses and of LangChain's standard content",
         ),
         pytest.param(
-            AIMessageChunk(content="", tool_call_chunks=[{"name": "a", "args": "{}", "id": "x", "index": 0}]),
+            AIMessageChunk(
+                content="", tool_call_chunks=[{"name": "a", "args": "{}", "id": "x", "index": 0}]
+            ),
             [Call("x", "a", 0)],
             id="a chunk is an AI message",
         ),
@@ -220,7 +318,10 @@ def test_missing_result_says_so_and_is_deterministic() -> None:
     assert made.tool_call_id == "x"
     assert made.content == "No result was recorded for this call."
     assert made.additional_kwargs == {"convstore": {"kind": "missing_result"}}
-    assert made.model_dump_json() == missing_result(Call("x", "search", 2), ai_message_id="m1").model_dump_json()
+    assert (
+        made.model_dump_json()
+        == missing_result(Call("x", "search", 2), ai_message_id="m1").model_dump_json()
+    )
     assert missing_result(Call("x", "", 0), ai_message_id="m1").name is None
 
 
@@ -236,7 +337,11 @@ def test_made_results_have_ids_of_their_own() -> None:
 _call_ids = st.lists(st.sampled_from("xyz"), max_size=3)
 _kinds = st.one_of(
     st.sampled_from(["human", "system", "function"]),
-    st.builds(lambda kind, ids: " ".join([kind, *ids]), st.sampled_from(["ai", "ai", "invalid", "block"]), _call_ids),
+    st.builds(
+        lambda kind, ids: " ".join([kind, *ids]),
+        st.sampled_from(["ai", "ai", "invalid", "block"]),
+        _call_ids,
+    ),
     st.sampled_from(["tool x", "tool y", "tool z", "tool nobody"]),
     # Twice, so that answered calls, and with them duplicates and repeated ids, are common.
     st.sampled_from(["tool x", "tool y", "tool z"]),
@@ -255,7 +360,11 @@ def _by_search(messages: list[BaseMessage]) -> list[int | tuple[int, int]]:
         if isinstance(message, ToolMessage):
             for before in range(index - 1, -1, -1):
                 calls = calls_of(messages[before])
-                free = [c for c in calls if c.id == message.tool_call_id and (before, c.position) not in answers]
+                free = [
+                    c
+                    for c in calls
+                    if c.id == message.tool_call_id and (before, c.position) not in answers
+                ]
                 if free:
                     answers[before, free[0].position] = index
                     break
@@ -263,7 +372,9 @@ def _by_search(messages: list[BaseMessage]) -> list[int | tuple[int, int]]:
     for index, message in enumerate(messages):
         if not isinstance(message, ToolMessage):
             order.append(index)
-            order.extend(answers.get((index, c.position), (index, c.position)) for c in calls_of(message))
+            order.extend(
+                answers.get((index, c.position), (index, c.position)) for c in calls_of(message)
+            )
     return order
 
 
@@ -281,8 +392,12 @@ def test_pairs_as_the_rule_says(log: Any) -> None:
     paired = pair(log)
     order = _by_search(log)
     assert [entry if isinstance(entry, int) else None for entry in order] == list(paired.indexes)
-    made = [f"m{entry[0]}:missing-result-{entry[1]}" for entry in order if not isinstance(entry, int)]
-    assert [m.id for m, index in zip(paired.messages, paired.indexes, strict=True) if index is None] == made
+    made = [
+        f"m{entry[0]}:missing-result-{entry[1]}" for entry in order if not isinstance(entry, int)
+    ]
+    assert [
+        m.id for m, index in zip(paired.messages, paired.indexes, strict=True) if index is None
+    ] == made
 
 
 @many
@@ -292,7 +407,9 @@ def test_every_message_is_kept_or_named(log: Any) -> None:
     paired = pair(log)
     kept = [index for index in paired.indexes if index is not None]
     assert len(set(kept)) == len(kept)
-    assert paired.orphans == tuple(log[index].id for index in range(len(log)) if index not in set(kept))
+    assert paired.orphans == tuple(
+        log[index].id for index in range(len(log)) if index not in set(kept)
+    )
     for message, index in zip(paired.messages, paired.indexes, strict=True):
         if index is not None:
             assert message is log[index]
@@ -306,7 +423,10 @@ def test_paired_lists_are_recognised_and_may_be_joined(log: Any, later: Any) -> 
     calls = [[call.id for call in calls_of(message)] for message in paired]
     assert is_paired(paired) == all(len(set(ids)) == len(ids) for ids in calls)
     if is_paired(log) and is_paired(later):
-        assert all(message is two for message, two in zip(pair([*log, *later]).messages, [*log, *later], strict=True))
+        assert all(
+            message is two
+            for message, two in zip(pair([*log, *later]).messages, [*log, *later], strict=True)
+        )
 
 
 @many
@@ -401,8 +521,16 @@ def test_the_checker_accepts_a_valid_list() -> None:
 @pytest.mark.parametrize(
     ("kinds", "problems"),
     [
-        pytest.param(["ai x", "human"], ["message 0: the call 'x' has no result directly after it"], id="missing"),
-        pytest.param(["ai x"], ["message 0: the call 'x' has no result directly after it"], id="missing at the end"),
+        pytest.param(
+            ["ai x", "human"],
+            ["message 0: the call 'x' has no result directly after it"],
+            id="missing",
+        ),
+        pytest.param(
+            ["ai x"],
+            ["message 0: the call 'x' has no result directly after it"],
+            id="missing at the end",
+        ),
         pytest.param(
             ["tool x", "human"],
             ["message 0: the result for 'x' answers no call of the AI message directly before it"],
@@ -444,8 +572,16 @@ def test_the_checker_accepts_a_valid_list() -> None:
             ["message 0: the call 'x' has no result directly after it"],
             id="id twice, one result",
         ),
-        pytest.param(["invalid x"], ["message 0: the call 'x' has no result directly after it"], id="invalid call"),
-        pytest.param(["block x"], ["message 0: the call 'x' has no result directly after it"], id="call in a block"),
+        pytest.param(
+            ["invalid x"],
+            ["message 0: the call 'x' has no result directly after it"],
+            id="invalid call",
+        ),
+        pytest.param(
+            ["block x"],
+            ["message 0: the call 'x' has no result directly after it"],
+            id="call in a block",
+        ),
         pytest.param(
             ["ai x", "function", "human"],
             ["message 0: the call 'x' has no result directly after it"],
@@ -494,7 +630,10 @@ def _real(raw: dict[str, Any], message_id: str) -> BaseMessage:
     content = raw["content"] or ""
     if raw["role"] == "tool":
         return ToolMessage(
-            content, id=message_id, tool_call_id=raw["tool_call_id"], status=raw.get("status", "success")
+            content,
+            id=message_id,
+            tool_call_id=raw["tool_call_id"],
+            status=raw.get("status", "success"),
         )
     if raw["role"] != "assistant":
         return {"user": HumanMessage, "system": SystemMessage}[raw["role"]](content, id=message_id)
@@ -506,7 +645,14 @@ def _real(raw: dict[str, Any], message_id: str) -> BaseMessage:
             calls.append({"name": function["name"], "args": args, "id": call["id"]})
         else:
             arguments = function["arguments"]
-            invalid.append({"name": function["name"], "args": arguments, "id": call["id"], "error": "not an object"})
+            invalid.append(
+                {
+                    "name": function["name"],
+                    "args": arguments,
+                    "id": call["id"],
+                    "error": "not an object",
+                }
+            )
     return AIMessage(content, id=message_id, tool_calls=calls, invalid_tool_calls=invalid)
 
 
@@ -530,7 +676,10 @@ def _unanswered(raw: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not any(REAL_DATA.glob("*.jsonl.gz")), reason="the real conversations are not next to the checkout")
+@pytest.mark.skipif(
+    not any(REAL_DATA.glob("*.jsonl.gz")),
+    reason="the real conversations are not next to the checkout",
+)
 def test_real_conversations() -> None:
     """Real logs, repeated call ids and all, become valid; only unanswered calls get anything, nothing is lost."""
     seen = 0
@@ -539,7 +688,9 @@ def test_real_conversations() -> None:
         assert check_pairing(paired.messages) == [], record["place"]
         assert list(paired.missing) == _unanswered(record["messages"]), record["place"]
         assert (paired.orphans, paired.moved) == ((), ()), record["place"]
-        assert [index for index in paired.indexes if index is not None] == list(range(len(log))), record["place"]
+        assert [index for index in paired.indexes if index is not None] == list(range(len(log))), (
+            record["place"]
+        )
         seen += 1
     assert seen
 
@@ -548,10 +699,16 @@ def test_a_result_without_its_call_becomes_text_with_its_blocks() -> None:
     """Behind the run of results it came in, under its id, with a mark; an image in it stays an image."""
     picture = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
     call = AIMessage("", id="a", tool_calls=[{"name": "run", "args": {}, "id": "x"}])
-    late, answer = ToolMessage([picture], id="l", tool_call_id="y"), ToolMessage("ok", id="t", tool_call_id="x")
+    late, answer = (
+        ToolMessage([picture], id="l", tool_call_id="y"),
+        ToolMessage("ok", id="t", tool_call_id="x"),
+    )
     paired = without_orphans([call, late, answer])
     assert paired[:2] == [call, answer]
-    assert paired[2].content == [{"type": "text", "text": "[Result of an earlier call of a tool]"}, picture]
+    assert paired[2].content == [
+        {"type": "text", "text": "[Result of an earlier call of a tool]"},
+        picture,
+    ]
     assert (paired[2].type, paired[2].id, paired[2].additional_kwargs) == (
         "human",
         "l",
@@ -567,7 +724,11 @@ def test_a_result_shown_as_text_keeps_its_position(log: Any, length: Any) -> Non
     paired, earlier = pair(without_orphans(log)), pair(without_orphans(log[:length]))
     assert check_pairing(paired.messages) == []
     assert paired.orphans == ()
-    kept = [message.id for message, index in zip(paired.messages, paired.indexes, strict=True) if index is not None]
+    kept = [
+        message.id
+        for message, index in zip(paired.messages, paired.indexes, strict=True)
+        if index is not None
+    ]
     assert sorted(map(str, kept)) == sorted(str(message.id) for message in log)
     until = [*earlier.indexes, None].index(None)
     assert paired.messages[:until] == earlier.messages[:until]
@@ -580,7 +741,13 @@ def _result_of(ai_message_id: str, position: int = 0) -> ToolMessage:
 
 def test_a_result_with_the_id_made_for_it_answers_its_own_call() -> None:
     """Two runs name their calls alike: neither gets the result of the other, whichever comes first, then or later."""
-    log = [_message("m1 ai x"), _message("m2 ai x"), _result_of("m1"), _message("m3 human"), _result_of("m2")]
+    log = [
+        _message("m1 ai x"),
+        _message("m2 ai x"),
+        _result_of("m1"),
+        _message("m3 human"),
+        _result_of("m2"),
+    ]
     for length in range(3, len(log) + 1):
         paired = pair(log[:length])
         assert paired.messages[:2] == [log[0], log[2]]
@@ -603,7 +770,13 @@ def test_results_of_two_calls_with_one_id_in_one_message_keep_their_order() -> N
 
 def test_a_result_is_given_no_call_of_another_id_and_none_twice() -> None:
     """An id made for a call is no more than that: the call id has to be the call's, and the first answer wins."""
-    log = [_message("m1 ai x"), _message("m2 ai x"), _result_of("m1"), _result_of("m1"), _result_of("m1")]
+    log = [
+        _message("m1 ai x"),
+        _message("m2 ai x"),
+        _result_of("m1"),
+        _result_of("m1"),
+        _result_of("m1"),
+    ]
     paired = pair(log)
     assert [message.id for message in paired.messages] == ["m1", log[2].id, "m2", log[3].id]
     assert paired.orphans == (log[4].id,)

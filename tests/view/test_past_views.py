@@ -52,7 +52,11 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(
     past = await other.view_at(stamp)
     assert (past.match, past.messages, past.tokens) == ("exact", history.messages, history.tokens)
     assert past.stamp == stamp
-    [answer] = [message for message in await other.list_messages(rewound=True) if message.message.id == "answer"]
+    [answer] = [
+        message
+        for message in await other.list_messages(rewound=True)
+        if message.message.id == "answer"
+    ]
     assert answer.stamp == stamp
     assert len(write_stamp(stamp)) < 300
 
@@ -85,7 +89,9 @@ async def test_every_load_has_a_stamp_and_the_view_of_now_is_the_load(
 
 
 @pytest.mark.slow
-async def test_a_message_gives_the_view_directly_after_its_batch(store: ConversationStore, chat: Conversation) -> None:
+async def test_a_message_gives_the_view_directly_after_its_batch(
+    store: ConversationStore, chat: Conversation
+) -> None:
     """Named by id or by ordinal; a message in the middle gives the end of its batch."""
     seen = {}
     for number in range(3):
@@ -109,7 +115,10 @@ async def test_without_a_stamp_the_moves_of_that_time_count(
         await chat.append([HumanMessage(f"q{number} " * 30), AIMessage(f"a{number} " * 60)])
         loaded[2 * number + 2] = (await chat.load_history(policy)).messages
     past = {
-        at: await other_process(store, database).conversation(**chat.scope).view_at(at, policy=policy) for at in loaded
+        at: await other_process(store, database)
+        .conversation(**chat.scope)
+        .view_at(at, policy=policy)
+        for at in loaded
     }
     assert all(past[at].messages == loaded[at] for at in loaded if not past[at].is_first_use)
     assert not past[120].is_first_use
@@ -120,14 +129,18 @@ async def test_a_summary_of_another_store_counts_from_the_last_entry_that_it_saw
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
     """A store that compacts need not have appended, or known of, the last entries."""
-    other = other_process(store, database, summarizer=HeadTailSummarizer(RULE)).conversation(**chat.scope)
+    other = other_process(store, database, summarizer=HeadTailSummarizer(RULE)).conversation(
+        **chat.scope
+    )
     await chat.append(rag_turn("Question 0?"))
     await other.load_history()
     for number in range(1, 4):
         receipt = await chat.append(rag_turn(f"Question {number}?"))
     seen = (await chat.load_history()).messages
     await other.compact(force=True)
-    assert (await chat.view_at(receipt.last)).messages == seen != (await chat.load_history()).messages
+    assert (
+        (await chat.view_at(receipt.last)).messages == seen != (await chat.load_history()).messages
+    )
 
 
 async def test_reasons_cover_every_message(store: ConversationStore, chat: Conversation) -> None:
@@ -150,22 +163,34 @@ async def test_reasons_cover_every_message(store: ConversationStore, chat: Conve
     assert reasons[1].summary == 1
     assert reasons[2].limit == "max_tokens"
     assert {reason.state for reason in reasons} >= {"stub"}
-    shown = [message for message in past.messages if not (message.additional_kwargs or {}).get("convstore")]
-    counted = sum(reason.last - reason.first + 1 for reason in reasons if reason.state in ("whole", "stub"))
+    shown = [
+        message
+        for message in past.messages
+        if not (message.additional_kwargs or {}).get("convstore")
+    ]
+    counted = sum(
+        reason.last - reason.first + 1 for reason in reasons if reason.state in ("whole", "stub")
+    )
     assert counted == len(shown)
 
 
 @pytest.mark.slow
-async def test_reasons_are_paged(store: ConversationStore, chat: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reasons_are_paged(
+    store: ConversationStore, chat: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last ranges come first; each page names the one before it, and together they cover the log."""
     assert past._MAX_REASONS == 500
     monkeypatch.setattr(past, "_MAX_REASONS", 25)
     for number in range(30):
-        await chat.append([HumanMessage(f"q{number}", id=f"q{number}"), AIMessage("a", id=f"a{number}")])
+        await chat.append(
+            [HumanMessage(f"q{number}", id=f"q{number}"), AIMessage("a", id=f"a{number}")]
+        )
         await chat.rewind(before=f"a{number}")
     whole, before = [], None
     for _ in range(9):
-        report = (await chat.view_at(policy=HistoryPolicy(max_tokens=None), reasons_before=before)).report
+        report = (
+            await chat.view_at(policy=HistoryPolicy(max_tokens=None), reasons_before=before)
+        ).report
         whole[:0] = report.reasons
         before = report.reasons_before
         if before is None:
@@ -173,7 +198,9 @@ async def test_reasons_are_paged(store: ConversationStore, chat: Conversation, m
     assert [message.first for message in whole] == list(range(1, 61))
 
 
-async def test_another_counter_is_named(store: ConversationStore, chat: Conversation, database: Any) -> None:
+async def test_another_counter_is_named(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
     """A view that differs says so if another counter may have changed it."""
     for number in range(8):
         await chat.append(rag_turn(f"Question {number}?"))
@@ -194,7 +221,9 @@ async def test_another_counter_is_named(store: ConversationStore, chat: Conversa
 async def test_an_adapted_view_is_named(store: ConversationStore, chat: Conversation) -> None:
     """A middleware that shortened it marks its stamp."""
     await chat.append(rag_turn("Question?"))
-    stamp = (await chat.load_history()).stamp.model_copy(update={"adapted": True, "digest": "0" * 32})
+    stamp = (await chat.load_history()).stamp.model_copy(
+        update={"adapted": True, "digest": "0" * 32}
+    )
     past = await chat.view_at(stamp)
     assert (past.match, past.difference) == ("differs", "adapted")
 
@@ -244,7 +273,9 @@ async def test_of_a_deleted_conversation_it_answers_as_for_a_missing_one(
             await chat.view_at(at)
 
 
-async def test_a_view_before_the_first_message_is_compared_like_any_other(chat: Conversation) -> None:
+async def test_a_view_before_the_first_message_is_compared_like_any_other(
+    chat: Conversation,
+) -> None:
     """A stamp of messages that the log never had is not exact, whatever entry it names."""
     await chat.update(title="Empty")
     empty = await chat.load_history()
@@ -257,7 +288,9 @@ async def test_a_view_before_the_first_message_is_compared_like_any_other(chat: 
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("change", [{"entry": 9}, {"entry": -1}, {"summary": "none"}, {"entry": 0, "summary": "none"}])
+@pytest.mark.parametrize(
+    "change", [{"entry": 9}, {"entry": -1}, {"summary": "none"}, {"entry": 0, "summary": "none"}]
+)
 async def test_a_stamp_of_what_never_was_is_unknown_not_damage(
     store: ConversationStore, chat: Conversation, database: Any, change: dict[str, Any]
 ) -> None:
@@ -311,7 +344,10 @@ async def test_the_stamp_of_another_conversation_is_refused(
     A stamp from the same scope before its first message is accepted.
     """
     await chat.append(HumanMessage("Hi"))
-    stamp, new = (await chat.load_history()).stamp, store.conversation(user_id="ada", thread_id=new_id())
+    stamp, new = (
+        (await chat.load_history()).stamp,
+        store.conversation(user_id="ada", thread_id=new_id()),
+    )
     for handle in (new, other_process(store, database).conversation(**new.scope)):
         for message in (AIMessage("Hello."), [HumanMessage("Hi"), AIMessage("Hello.")]):
             with pytest.raises(InvalidInputError, match="another conversation"):
@@ -338,12 +374,18 @@ async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversat
         await chat.append_turn("t", messages=steps, stamp=stamps[-1])
     stamps.append((await chat.load_history()).stamp)
     await chat.append_turn("t", messages=[*steps, AIMessage("There.")], stamp=stamps[-1])
-    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], stamp=stamps[0])  # nothing is written now
-    found = [message.stamp for message in await chat.list_messages() if message.message.type == "ai"]
+    await chat.append_turn(
+        "t", messages=[*steps, AIMessage("There.")], stamp=stamps[0]
+    )  # nothing is written now
+    found = [
+        message.stamp for message in await chat.list_messages() if message.message.type == "ai"
+    ]
     assert found == stamps
 
 
-@pytest.mark.parametrize("at", ["", 0, -1, 2**60, True, 1.5, b"x", {"$ne": ""}, [1], "x" * 600, "\ud800"])
+@pytest.mark.parametrize(
+    "at", ["", 0, -1, 2**60, True, 1.5, b"x", {"$ne": ""}, [1], "x" * 600, "\ud800"]
+)
 async def test_anything_else_is_refused(chat: Conversation, at: Any) -> None:
     """Before anything is read."""
     with pytest.raises(InvalidInputError):

@@ -76,15 +76,25 @@ def test_the_defaults_are_these() -> None:
 def test_edges_are_allowed() -> None:
     """No limits, the smallest numbers and any collection of names."""
     policy = HistoryPolicy(
-        max_tokens=None, max_turns=None, stub_min_tokens=0, keep_last_results=0, never_stub=iter("ab")
+        max_tokens=None,
+        max_turns=None,
+        stub_min_tokens=0,
+        keep_last_results=0,
+        never_stub=iter("ab"),
     )
     assert policy.never_stub == frozenset("ab")
-    assert (HistoryPolicy(max_tokens=1, max_turns=1).max_tokens, HistoryPolicy().max_tokens) == (1, 32_000)
+    assert (HistoryPolicy(max_tokens=1, max_turns=1).max_tokens, HistoryPolicy().max_tokens) == (
+        1,
+        32_000,
+    )
 
 
 def test_equal_policies_are_one_key() -> None:
     """Policies are frozen, compared and hashed by value: what is remembered of a view is found again."""
-    policy, other = HistoryPolicy(never_stub=frozenset({"a", "b"})), HistoryPolicy(never_stub=["b", "a", "b"])
+    policy, other = (
+        HistoryPolicy(never_stub=frozenset({"a", "b"})),
+        HistoryPolicy(never_stub=["b", "a", "b"]),
+    )
     assert {policy: 1}[other] == 1
     assert policy != HistoryPolicy()
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -54,8 +54,15 @@ def ids_of(view: list[BaseMessage]) -> list[str]:
 
 async def test_parts_of_another_provider_are_converted(chat: Conversation) -> None:
     """Ids in the right form, no foreign reasoning, arguments that are JSON, no system message in the middle."""
-    raw = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "a\nb"}'}}
-    turn = [HumanMessage("q", id="q"), *called(1, "call_1", additional_kwargs={"tool_calls": [raw]})]
+    raw = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "search", "arguments": '{"q": "a\nb"}'},
+    }
+    turn = [
+        HumanMessage("q", id="q"),
+        *called(1, "call_1", additional_kwargs={"tool_calls": [raw]}),
+    ]
     await chat.append([*turn, SystemMessage("Be brief.", id="late"), AIMessage("Done.", id="z")])
     view = (await chat.load_history(ANTHROPIC)).messages
     assert [message.type for message in view] == ["human", "ai", "tool", "human", "ai"]
@@ -80,7 +87,9 @@ async def test_ids_are_the_same_each_time_and_each_once(chat: Conversation) -> N
     seen: list[str] = []
     for number in range(4):
         again = "call_0" if number < 2 else f"call_{'a' * 24}"
-        await chat.append([HumanMessage("q", id=f"q{number}"), *called(number, again), AIMessage("so")])
+        await chat.append(
+            [HumanMessage("q", id=f"q{number}"), *called(number, again), AIMessage("so")]
+        )
         for policy in (HistoryPolicy(provider="google_genai"), ANTHROPIC):
             view = (await chat.load_history(policy)).messages
             assert len(set(ids_of(view))) == number + 1
@@ -105,7 +114,9 @@ async def test_a_result_that_comes_back_under_a_new_id_finds_its_call(chat: Conv
 @given(st.lists(messages, max_size=8), names)
 def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: str) -> None:
     """Paired as before, ids in form and each once, nothing lost but reasoning; again changes nothing."""
-    numbered = [message.model_copy(update={"id": f"m{index}"}) for index, message in enumerate(given_)]
+    numbered = [
+        message.model_copy(update={"id": f"m{index}"}) for index, message in enumerate(given_)
+    ]
     paired = pair(with_original_ids(numbered, provider)).messages
     made = made_for(paired, provider)
     form = PROVIDERS[provider]
@@ -114,17 +125,29 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
     assert all(form.call_ids.fits(call.id, tool=call.tool) for call in tools)
     assert len({call.id for call in tools}) == len(tools)
     theirs = [message for message in made if kind_of(message) != "beginning"]
-    assert sorted(str(message.id) for message in theirs) == sorted(str(message.id) for message in paired)
+    assert sorted(str(message.id) for message in theirs) == sorted(
+        str(message.id) for message in paired
+    )
     assert made_for(made, provider) == made
 
 
-said = st.sampled_from(["", " ", [], [{"type": "text", "text": ""}], "yes", [{"type": "thinking", "thinking": "hm"}]])
-spoken = st.builds(AIMessage, said, response_metadata=names.map(lambda name: {"model_provider": name}))
-difference = st.builds(SystemMessage, st.sampled_from(["It is noon.", [{"type": "text", "text": "It is noon."}]]))
+said = st.sampled_from(
+    ["", " ", [], [{"type": "text", "text": ""}], "yes", [{"type": "thinking", "thinking": "hm"}]]
+)
+spoken = st.builds(
+    AIMessage, said, response_metadata=names.map(lambda name: {"model_provider": name})
+)
+difference = st.builds(
+    SystemMessage, st.sampled_from(["It is noon.", [{"type": "text", "text": "It is noon."}]])
+)
 steps = st.one_of(
     st.tuples(difference | spoken),
     st.tuples(
-        st.just(AIMessage("", tool_calls=[{"name": "t", "args": {}, "id": "call_1", "type": "tool_call"}])),
+        st.just(
+            AIMessage(
+                "", tool_calls=[{"name": "t", "args": {}, "id": "call_1", "type": "tool_call"}]
+            )
+        ),
         st.builds(ToolMessage, st.sampled_from(["x", "x" * 2_000]), tool_call_id=st.just("call_1")),
     ),
 )
@@ -135,14 +158,19 @@ steps = st.one_of(
     st.lists(st.lists(steps, max_size=5), max_size=4),
     names,
 )
-def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any]], name: Any) -> None:
+def test_a_view_begins_with_the_one_before(
+    head: list[Any], turns: list[list[Any]], name: Any
+) -> None:
     """At the start of each turn, under every provider, whatever system messages and empty answers there are."""
     log, before, number = PureLog(), list[str](), 0
 
     def numbered(*batch: BaseMessage) -> list[BaseMessage]:
         nonlocal number
         number += len(batch)
-        return [message.model_copy(update={"id": f"m{number - index}"}) for index, message in enumerate(batch)]
+        return [
+            message.model_copy(update={"id": f"m{number - index}"})
+            for index, message in enumerate(batch)
+        ]
 
     for turn in [head, *([message for step in steps for message in step] for steps in turns)]:
         kinds = [message.type for message in turn if message.type in ("ai", "tool")]
@@ -151,7 +179,10 @@ def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any
         if turn:
             log.append(numbered(*turn))
         log.append(numbered(HumanMessage("q")))
-        view = [repr(message) for message in log.view(HistoryPolicy(provider=name, max_tokens=None)).messages]
+        view = [
+            repr(message)
+            for message in log.view(HistoryPolicy(provider=name, max_tokens=None)).messages
+        ]
         assert view[: len(before)] == before
         before = view
 
@@ -159,7 +190,11 @@ def test_a_view_begins_with_the_one_before(head: list[Any], turns: list[list[Any
 @each_case("provider", sorted(PROVIDERS))
 def test_system_messages_stand_where_they_were_said(provider: str) -> None:
     """The leading ones stay; of the others a provider that takes them at the head alone gets human messages."""
-    said: list[BaseMessage] = [SystemMessage("A", id="a"), SystemMessage("B", id="b"), HumanMessage("q", id="q")]
+    said: list[BaseMessage] = [
+        SystemMessage("A", id="a"),
+        SystemMessage("B", id="b"),
+        HumanMessage("q", id="q"),
+    ]
     said += [SystemMessage([{"type": "text", "text": "C"}], id="c"), AIMessage("yes", id="y")]
     made = made_for(said, provider)
     assert [message.id for message in made] == ["a", "b", "q", "c", "y"]
@@ -177,12 +212,26 @@ def test_no_answer_is_empty(provider: str, own: bool) -> None:
     asked = HumanMessage("q")
     blank: list[Any] = ["", " \n", [], [""], [{"type": "text", "text": " "}]]
     for content in blank:
-        empty = AIMessage(content, id="e", additional_kwargs={"refusal": None}, response_metadata=metadata)
-        assert [message.content for message in made_for([asked, empty], provider)] == ["q", "(no text)"]
+        empty = AIMessage(
+            content, id="e", additional_kwargs={"refusal": None}, response_metadata=metadata
+        )
+        assert [message.content for message in made_for([asked, empty], provider)] == [
+            "q",
+            "(no text)",
+        ]
         calling = AIMessage(content, id="e", tool_calls=[call], response_metadata=metadata)
-        assert made_for([asked, calling, ToolMessage("x", tool_call_id=call["id"])], provider)[1].content == content
-    thinking = AIMessage([{"type": "thinking", "thinking": "hm", "signature": "s=="}], response_metadata=metadata)
-    assert made_for([asked, thinking], provider)[1].content == (thinking.content if own else "(no text)")
+        assert (
+            made_for([asked, calling, ToolMessage("x", tool_call_id=call["id"])], provider)[
+                1
+            ].content
+            == content
+        )
+    thinking = AIMessage(
+        [{"type": "thinking", "thinking": "hm", "signature": "s=="}], response_metadata=metadata
+    )
+    assert made_for([asked, thinking], provider)[1].content == (
+        thinking.content if own else "(no text)"
+    )
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
@@ -190,7 +239,10 @@ def test_no_answer_is_empty(provider: str, own: bool) -> None:
 def test_no_message_is_empty(provider: str, kind: type[BaseMessage]) -> None:
     """Providers refuse human and system messages without content, too; one that shows something stays."""
     blank: list[Any] = ["", " \n", [], [""], [{"type": "text", "text": " "}]]
-    picture: Any = [{"type": "text", "text": ""}, {"type": "image", "base64": "AAAA", "mime_type": "image/png"}]
+    picture: Any = [
+        {"type": "text", "text": ""},
+        {"type": "image", "base64": "AAAA", "mime_type": "image/png"},
+    ]
     said = [kind(content, id="m") for content in [*blank, "hi", picture]]
     made = [made_for([message, HumanMessage("q")], provider)[0] for message in said]
     assert [message.content for message in made] == ["(no text)"] * len(blank) + ["hi", picture]
@@ -208,9 +260,16 @@ async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -
         assert same_messages(view[: len(before)], before)
         before = view
     made = [message for message in before if kind_of(message)]
-    assert [message.id for message in before if not kind_of(message)] == ["s", "beginning", "q", "a"]
+    assert [message.id for message in before if not kind_of(message)] == [
+        "s",
+        "beginning",
+        "q",
+        "a",
+    ]
     assert [(message.type, message.text, message.id) for message in made] == (
-        [("human", "(The conversation begins.)", "beginning~")] if PROVIDERS[provider].human_first else []
+        [("human", "(The conversation begins.)", "beginning~")]
+        if PROVIDERS[provider].human_first
+        else []
     )
     assert made == before[1:2] * len(made)
 
@@ -234,9 +293,15 @@ async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter)
     ]
     metadata = {"model_provider": "another"}
     await chat.append([AIMessage("Hi!", id="g"), HumanMessage("", id="q"), *called(1, "call_1")])
-    await chat.append([SystemMessage("Be brief."), AIMessage(thinking, id="z", response_metadata=metadata)])
+    await chat.append(
+        [SystemMessage("Be brief."), AIMessage(thinking, id="z", response_metadata=metadata)]
+    )
     history = await chat.load_history(HistoryPolicy(provider=provider, max_tokens=500))
-    assert history.tokens == history.report.tokens_after == sum(counter([message]) for message in history.messages)
+    assert (
+        history.tokens
+        == history.report.tokens_after
+        == sum(counter([message]) for message in history.messages)
+    )
     assert history.report.over_budget == (history.tokens > 500)
     assert history.report.tokens_before > 500
 
@@ -256,7 +321,9 @@ def test_every_provider_of_a_policy_is_known() -> None:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("content", ["", " \n", [], [{"type": "text", "text": ""}]])
-async def test_an_empty_answer_is_shown_as_a_text_under_every_policy(chat: Conversation, content: Any) -> None:
+async def test_an_empty_answer_is_shown_as_a_text_under_every_policy(
+    chat: Conversation, content: Any
+) -> None:
     """Without a provider, too, from the first view on; the log keeps it, and one that calls or thinks is not empty."""
     empty = AIMessage(content, id="empty")
     await chat.append([HumanMessage("One?"), empty, HumanMessage("Two?")])
@@ -264,7 +331,9 @@ async def test_an_empty_answer_is_shown_as_a_text_under_every_policy(chat: Conve
     assert [message.content for message in view.messages] == ["One?", "(no text)", "Two?"]
     thinking = AIMessage([{"type": "thinking", "thinking": "hm", "signature": "s"}])
     refusal = AIMessage("", additional_kwargs={"refusal": "No."})
-    await chat.append([thinking, HumanMessage("Three?"), refusal, HumanMessage("Four?"), *called(1, "call_1")])
+    await chat.append(
+        [thinking, HumanMessage("Three?"), refusal, HumanMessage("Four?"), *called(1, "call_1")]
+    )
     later = (await chat.load_history()).messages
     assert later[:3] == view.messages
     assert [later[3].content, later[5].content] == [thinking.content, ""]

@@ -48,7 +48,11 @@ def _calls(log: PureLog, policy: HistoryPolicy) -> Iterator[_Call]:
 
 def _unseen(log: PureLog, policy: HistoryPolicy) -> int:
     """Size of what the model has not read yet: the question of the turn in progress and its last step."""
-    rows = [row for row in rows_of(log.entries) if policy.view == "full" or row.message.type in ("human", "system")]
+    rows = [
+        row
+        for row in rows_of(log.entries)
+        if policy.view == "full" or row.message.type in ("human", "system")
+    ]
     first = [row.message.tokens for row in rows if row.message.type == "system"]
     turn_rows = [row for row in rows if row.turn == rows[-1].turn and row.message.type != "system"]
     if is_finished(rows):
@@ -66,15 +70,23 @@ def _unseen(log: PureLog, policy: HistoryPolicy) -> int:
 
 @given(scripts, beginnings, policies)
 @few_examples
-def test_the_marks_never_move_back(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
+def test_the_marks_never_move_back(
+    script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
+) -> None:
     """Start, shortening and stubs of a record only move forward while the log grows."""
     records = [decision.stored for *_, decision, _ in _calls(log_of(script, begin=begin), policy)]
-    assert all(old <= new for earlier, later in pairwise(records) for old, new in zip(earlier, later, strict=True))
+    assert all(
+        old <= new
+        for earlier, later in pairwise(records)
+        for old, new in zip(earlier, later, strict=True)
+    )
 
 
 @given(scripts, beginnings, policies)
 @few_examples
-def test_deciding_twice_changes_nothing(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
+def test_deciding_twice_changes_nothing(
+    script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
+) -> None:
     """With the record that a decision stores, the same log gives the same view and moves nothing."""
     for log, _, decision, view in _calls(log_of(script, begin=begin), policy):
         again = log.decide(policy, decision.stored)
@@ -109,7 +121,11 @@ def test_each_view_begins_with_the_one_before_unless_a_mark_moved(
             before = before if before and log else None
             continue
         marks = decision.marks
-        if before and before[0].marks == marks and (not is_first or decision.begin == before[0].begin):
+        if (
+            before
+            and before[0].marks == marks
+            and (not is_first or decision.begin == before[0].begin)
+        ):
             old = before[1].messages
             shared = len(old) if not is_first else _finished_part(old)
             assert view.messages[:shared] == old[:shared]
@@ -118,7 +134,10 @@ def test_each_view_begins_with_the_one_before_unless_a_mark_moved(
 
 def _finished_part(messages: Sequence[BaseMessage]) -> int:
     """Number of messages before the last question, whose turn changes its form when it is finished."""
-    return max((index for index, message in enumerate(messages) if isinstance(message, HumanMessage)), default=0)
+    return max(
+        (index for index, message in enumerate(messages) if isinstance(message, HumanMessage)),
+        default=0,
+    )
 
 
 def test_a_large_question_leaves_an_eighth_of_the_budget_to_earlier_turns() -> None:
@@ -137,8 +156,12 @@ def test_a_large_question_leaves_an_eighth_of_the_budget_to_earlier_turns() -> N
 def test_a_start_is_found_with_few_notes(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     """Turns that are too large even without a note are passed over, however long the log is; a note costs time."""
     made, make = list[object](), views.make_note
-    monkeypatch.setattr(views, "make_note", lambda *given, **named: made.append(given) or make(*given, **named))
-    decision = log_of([*[([], 200, 200)] * 400, ([], last, 40)], batch=50).decide(HistoryPolicy(max_tokens=4_000))
+    monkeypatch.setattr(
+        views, "make_note", lambda *given, **named: made.append(given) or make(*given, **named)
+    )
+    decision = log_of([*[([], 200, 200)] * 400, ([], last, 40)], batch=50).decide(
+        HistoryPolicy(max_tokens=4_000)
+    )
     assert decision is not None
     assert decision.stored[0] > 700
     assert len(made) <= 12
@@ -159,10 +182,17 @@ def test_a_move_that_makes_the_view_no_smaller_is_not_made() -> None:
 def test_the_start_moves_seldom_and_by_large_steps() -> None:
     """With turns small beside the budget, a move frees about half of it."""
     policy = HistoryPolicy(max_tokens=8_000)
-    script = [([Round((900, 300 * (number % 5)), sources=bool(number % 2))], 200, 300) for number in range(150)]
+    script = [
+        ([Round((900, 300 * (number % 5)), sources=bool(number % 2))], 200, 300)
+        for number in range(150)
+    ]
     log = log_of(script, batch=5)
     calls = list(_calls(log, policy))
-    moves = [view.tokens for (*_, old, _), (*_, new, view) in pairwise(calls) if old.stored[0] != new.stored[0]]
+    moves = [
+        view.tokens
+        for (*_, old, _), (*_, new, view) in pairwise(calls)
+        if old.stored[0] != new.stored[0]
+    ]
     assert log.totals.view_tokens > 4 * 8_000
     assert 2 <= len(moves) <= log.totals.view_tokens // 3_000
     assert all(2_000 <= tokens <= 4_000 for tokens in moves)
@@ -186,10 +216,14 @@ def test_a_view_is_within_the_budget_unless_the_unseen_part_is_not(
 
 @given(scripts, beginnings, policies)
 @few_examples
-def test_what_fits_is_whole(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
+def test_what_fits_is_whole(
+    script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
+) -> None:
     """While the whole log fits, nothing is left out or shortened, and nothing is stored."""
     log = log_of(script, begin=begin)
-    unlimited = HistoryPolicy(max_tokens=10**6, keep_last_results=policy.keep_last_results, view=policy.view)
+    unlimited = HistoryPolicy(
+        max_tokens=10**6, keep_last_results=policy.keep_last_results, view=policy.view
+    )
     for *_, decision, view in _calls(log, unlimited):
         assert decision.stored == (1, 0, 0)
         assert not view.shortened
@@ -249,7 +283,10 @@ def test_reading_from_the_end_gives_what_the_whole_log_gives(
 ) -> None:
     """A read from any entry on gives the decision of the whole log, or asks for more."""
     log = log_of(script, batch=lengths, begin=begin)
-    for record in ((1, 0, 0), *(decision.stored for *_, decision, _ in list(_calls(log, policy))[-3:])):
+    for record in (
+        (1, 0, 0),
+        *(decision.stored for *_, decision, _ in list(_calls(log, policy))[-3:]),
+    ):
         whole = log.decide(policy, record)
         assert whole is not None
         for since in range(1, len(log.entries) + 1):
@@ -260,7 +297,14 @@ def test_reading_from_the_end_gives_what_the_whole_log_gives(
 def _effect(decision: Decision) -> tuple[object, ...]:
     """Return all that a decision shows and stores, without the shortening of turns that left the view."""
     start, short, stubs = decision.stored
-    return start, max(short, start - 1), stubs, decision.marks.start, decision.shown, decision.marks.gap
+    return (
+        start,
+        max(short, start - 1),
+        stubs,
+        decision.marks.start,
+        decision.shown,
+        decision.marks.gap,
+    )
 
 
 @pytest.mark.parametrize("budget", [600, 2_000])
@@ -268,7 +312,9 @@ def test_a_first_view_of_a_long_log_reads_about_a_view(budget: int) -> None:
     """Little more than the budget has to be read to decide without a record."""
     log = log_of([([], 200, 300) for _ in range(200)], batch=2)
     needed = next(
-        since for since in range(len(log.entries), 0, -1) if log.decide(HistoryPolicy(max_tokens=budget), since=since)
+        since
+        for since in range(len(log.entries), 0, -1)
+        if log.decide(HistoryPolicy(max_tokens=budget), since=since)
     )
     rows = rows_of(log.entries[needed - 1 :])
     assert sum(row.message.view_tokens for row in rows) <= 2 * budget
@@ -300,18 +346,24 @@ def test_without_limits_the_whole_log_is_needed() -> None:
     HistoryPolicy(max_tokens=300, max_turns=1),
 )
 @few_examples
-def test_a_view_never_begins_inside_a_turn(script: _Script, begin: list[BaseMessage], policy: HistoryPolicy) -> None:
+def test_a_view_never_begins_inside_a_turn(
+    script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
+) -> None:
     """A human message, or the log's first, follows the leading system messages and the note."""
     for log, _, decision, _ in _calls(log_of(script, begin=begin), policy):
         rows = rows_of(log.entries)
         if decision.begin < len(rows):
             first = rows[decision.begin]
-            assert first.message.type == "human" or all(row.message.type == "system" for row in rows[: first.place - 1])
+            assert first.message.type == "human" or all(
+                row.message.type == "system" for row in rows[: first.place - 1]
+            )
 
 
 @given(scripts, beginnings, st.integers(1, 12))
 @few_examples
-def test_max_turns_bounds_the_turns_of_a_view(script: _Script, begin: list[BaseMessage], maximum: int) -> None:
+def test_max_turns_bounds_the_turns_of_a_view(
+    script: _Script, begin: list[BaseMessage], maximum: int
+) -> None:
     """Never more turns than allowed, and three quarters of them directly after a move."""
     policy = HistoryPolicy(max_tokens=None, max_turns=maximum)
     start = 1
@@ -324,7 +376,9 @@ def test_max_turns_bounds_the_turns_of_a_view(script: _Script, begin: list[BaseM
             assert shown == (maximum - maximum // 4 or 1)
 
 
-@pytest.mark.parametrize(("unseen", "gap"), [(5_999, 2_001), (6_000, 1_999), (6_001, 1_999), (9_000, 0)])
+@pytest.mark.parametrize(
+    ("unseen", "gap"), [(5_999, 2_001), (6_000, 1_999), (6_001, 1_999), (9_000, 0)]
+)
 def test_the_room_of_an_excursion_is_never_a_quarter(unseen: int, gap: int) -> None:
     """By a quarter a stamp says that results which stay whole were not counted."""
     choice: Any = SimpleNamespace(log=SimpleNamespace(unseen=unseen), early=lambda: 0)

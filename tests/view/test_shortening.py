@@ -34,7 +34,11 @@ def test_a_text_is_shortened_by_its_middle(words: Any, times: Any, tokens: Any) 
     if shown == text:
         assert weight(text) <= 4 * tokens or len(text) < 4 * tokens + 130
         return
-    head, note, tail = shown.rsplit("\n[", 1)[0], shown.rsplit("\n[", 1)[1].split("]\n")[0], shown.rsplit("]\n", 1)[1]
+    head, note, tail = (
+        shown.rsplit("\n[", 1)[0],
+        shown.rsplit("\n[", 1)[1].split("]\n")[0],
+        shown.rsplit("]\n", 1)[1],
+    )
     assert weight(text) > 4 * tokens
     assert text.startswith(head.rstrip())
     assert text.endswith(tail) or text.rstrip().endswith(tail)
@@ -58,10 +62,16 @@ def test_a_text_is_cut_between_words() -> None:
 def test_the_edges_in_the_body_are_enough_up_to_a_thousand_tokens(words: Any, tokens: Any) -> None:
     """A long text whose payload was not read is shown as one that was, in a string or in a block."""
     text = words * (20_000 // len(words))
-    for message in (HumanMessage(text, id="m"), AIMessage([{"type": "text", "text": text, "x": 1}, "and"], id="m")):
+    for message in (
+        HumanMessage(text, id="m"),
+        AIMessage([{"type": "text", "text": text, "x": 1}, "and"], id="m"),
+    ):
         encoded = encode_message(CODEC, fields_of(message), max_edges=4_000)
         assert encoded.is_edged
-        assert same(with_short_texts(decode_message(CODEC, encoded.body), tokens), with_short_texts(message, tokens))
+        assert same(
+            with_short_texts(decode_message(CODEC, encoded.body), tokens),
+            with_short_texts(message, tokens),
+        )
 
 
 def _pastes(number: int, policy: HistoryPolicy, tokens: int = 5_000) -> PureLog:
@@ -117,7 +127,10 @@ def _large(kind: str) -> list[BaseMessage]:
     if kind == "paste":
         return [HumanMessage(text, id="h"), AIMessage("Read.", id="z")]
     if kind == "blocks":
-        return [HumanMessage([{"type": "text", "text": text}], id="h"), AIMessage(_text(3_000, "z"), id="z")]
+        return [
+            HumanMessage([{"type": "text", "text": text}], id="h"),
+            AIMessage(_text(3_000, "z"), id="z"),
+        ]
     call = {"name": "write_file", "args": {"files": [{"path": "a.py", "text": text}]}, "id": "c"}
     made = turn(1, [Round((30,), sources=False)])
     made[1].tool_calls[0] |= {"args": call["args"]}
@@ -147,7 +160,9 @@ def test_the_newest_turn_is_kept_although_it_exceeds_the_budget(kind: str) -> No
         assert view.tokens == approximate_tokens(view.messages) <= 32_000
         assert {"h0", large[0].id, large[-1].id} <= {message.id for message in view.messages}
         assert view.shortened
-        assert all(f"message id {id_} to read them" in repr(view.messages) for id_ in view.shortened)
+        assert all(
+            f"message id {id_} to read them" in repr(view.messages) for id_ in view.shortened
+        )
     assert same(views[1].messages[: len(views[0].messages)], views[0].messages)
     assert same(log.view(HistoryPolicy(max_tokens=None)).messages[2:-1], large)
 

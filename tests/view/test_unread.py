@@ -26,7 +26,9 @@ async def chat() -> AsyncIterator[Conversation]:
 
 def calling(id_: str, *calls: str) -> AIMessage:
     """An AI message with calls."""
-    return AIMessage("", id=id_, tool_calls=[{"name": "look", "args": {}, "id": call} for call in calls])
+    return AIMessage(
+        "", id=id_, tool_calls=[{"name": "look", "args": {}, "id": call} for call in calls]
+    )
 
 
 def result(call: str, *, text: str = LONG) -> ToolMessage:
@@ -52,7 +54,9 @@ async def results(chat: Conversation, policy: HistoryPolicy | None = None) -> li
     ],
     ids=["a note", "an image", "messages of the tool"],
 )
-async def test_messages_after_a_result_do_not_make_it_a_stub(chat: Conversation, between: list[BaseMessage]) -> None:
+async def test_messages_after_a_result_do_not_make_it_a_stub(
+    chat: Conversation, between: list[BaseMessage]
+) -> None:
     """Until the model has answered."""
     await chat.append([HumanMessage("Page 3?", id="q1"), calling("c1", "a")])
     await chat.append([result("a"), *between])
@@ -82,7 +86,9 @@ async def test_turns_that_interleave_leave_together(chat: Conversation) -> None:
 
 async def test_what_was_a_stub_stays_one_when_an_earlier_run_goes_on(chat: Conversation) -> None:
     """Its form was decided when the newer question was asked; its turn and the newer one are one then."""
-    await chat.append([HumanMessage("First?", id="q1"), calling("c1", "a"), result("a"), calling("c2", "b")])
+    await chat.append(
+        [HumanMessage("First?", id="q1"), calling("c1", "a"), result("a"), calling("c2", "b")]
+    )
     await chat.append(HumanMessage("Second?", id="q2"))
     assert (await results(chat))[0] is False
     await chat.append([result("b"), AIMessage("First answer.")], turn="q1")
@@ -100,7 +106,9 @@ async def test_a_reply_reads_only_what_its_view_showed(chat: Conversation) -> No
     assert await results(chat, policy) == [True, True, True]
 
 
-async def test_the_stamp_of_an_extended_view_does_not_say_what_the_model_saw(chat: Conversation) -> None:
+async def test_the_stamp_of_an_extended_view_does_not_say_what_the_model_saw(
+    chat: Conversation,
+) -> None:
     """A graph adds messages of its state to the view, which may replace those that the view made up."""
     await chat.append([HumanMessage("Both?", id="q1"), calling("c1", "a")])
     history = await chat.load_history()
@@ -154,8 +162,12 @@ async def test_a_turn_whose_end_was_rewound_keeps_what_is_unread(chat: Conversat
 
 async def test_a_summary_covers_nothing_unread() -> None:
     """The next turn sees what an agent that died has found."""
-    rule = CompactionRule(max_tokens_before_summary=1_000, max_summary_tokens=200, keep_last_turns=0)
-    async with await ConversationStore.connect("memory://", summarizer=HeadTailSummarizer(rule)) as store:
+    rule = CompactionRule(
+        max_tokens_before_summary=1_000, max_summary_tokens=200, keep_last_turns=0
+    )
+    async with await ConversationStore.connect(
+        "memory://", summarizer=HeadTailSummarizer(rule)
+    ) as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="t")
         await chat.append([HumanMessage("Orcas? " * 800), AIMessage("Yes. " * 800)])
@@ -175,7 +187,10 @@ async def test_a_turn_that_began_with_thinking_begins_with_it_as_long_as_it_is_o
     for number in range(24):
         step = calling(f"c{number}", str(number))
         await chat.append(
-            [step.model_copy(update={"content": [thinking]}) if number == 0 else step, result(str(number))]
+            [
+                step.model_copy(update={"content": [thinking]}) if number == 0 else step,
+                result(str(number)),
+            ]
         )
     history = await chat.load_history(HistoryPolicy(max_tokens=budget))
     said = [message for message in history.messages if message.type == "ai"]

@@ -53,7 +53,9 @@ def _kinds(messages: list[BaseMessage]) -> list[Any]:
 
 
 def _from_log(messages: list[BaseMessage]) -> list[BaseMessage]:
-    return [message for message, kind in zip(messages, _kinds(messages), strict=True) if kind is None]
+    return [
+        message for message, kind in zip(messages, _kinds(messages), strict=True) if kind is None
+    ]
 
 
 @st.composite
@@ -68,24 +70,32 @@ def _damaged(draw: Any) -> list[BaseMessage]:
         if isinstance(message, ToolMessage) and how == 0:
             del made[index]
         elif isinstance(message, ToolMessage) and how < 3:
-            copy = message.model_copy(update={"id": f"{message.id}-{len(made)}"} if how == 1 else {})
+            copy = message.model_copy(
+                update={"id": f"{message.id}-{len(made)}"} if how == 1 else {}
+            )
             made.insert(draw(st.integers(0, len(made))), copy)
             made = [item for item in made if item is not message or how == 1]
         elif isinstance(message, AIMessage) and how == 3:
             again = message.model_copy(update={"id": f"{message.id}-{len(made)}"})
             made.insert(draw(st.integers(0, len(made))), again)
         else:
-            big = type(message)(**(message.model_dump() | {"content": [{"type": "data", "data": LARGE}, "small"]}))
+            big = type(message)(
+                **(message.model_dump() | {"content": [{"type": "data", "data": LARGE}, "small"]})
+            )
             made[index] = big
     return made
 
 
 @given(_damaged(), policies, st.sampled_from([None, *PROVIDERS]), st.integers(1, 9))
 @examples(120)
-def test_any_view_is_one_that_providers_accept(made: Any, policy: Any, provider: Any, batch: Any) -> None:
+def test_any_view_is_one_that_providers_accept(
+    made: Any, policy: Any, provider: Any, batch: Any
+) -> None:
     """No result without its call, no call without all its results, in any log under any policy; sizes add up."""
     policy = replace(policy, provider=provider)
-    log = _log(*(made[index : index + batch] for index in range(0, len(made), batch)), counter=_exact)
+    log = _log(
+        *(made[index : index + batch] for index in range(0, len(made), batch)), counter=_exact
+    )
     view = log.view(policy)
     assert check_pairing(view.messages) == []
     assert view.tokens == sum(_exact([message]) for message in view.messages)
@@ -142,9 +152,16 @@ def test_a_stub_replaces_a_result() -> None:
     "message",
     [
         HumanMessage(LARGE, id="m"),
-        HumanMessage([{"type": "text", "text": LARGE, "id": "b"}, {"type": "text-plain", "text": LARGE}], id="m"),
+        HumanMessage(
+            [{"type": "text", "text": LARGE, "id": "b"}, {"type": "text-plain", "text": LARGE}],
+            id="m",
+        ),
         AIMessage([{"type": "reasoning", "encrypted_content": LARGE}, "so"], id="m"),
-        AIMessage("", id="m", invalid_tool_calls=[{"name": "run", "args": LARGE, "id": "c", "error": None}]),
+        AIMessage(
+            "",
+            id="m",
+            invalid_tool_calls=[{"name": "run", "args": LARGE, "id": "c", "error": None}],
+        ),
         AIMessage("", id="m", tool_calls=[{"name": "run", "args": {"code": LARGE}, "id": "c"}]),
         ChatMessage(content=LARGE, role="critic", id="m"),
         FunctionMessage(content=LARGE, name="f", id="m"),
@@ -163,13 +180,26 @@ def test_what_people_and_models_said_is_whole_in_finished_turns(message: Any) ->
 
 _MEDIA = [
     ({"type": "image", "base64": "QUJD", "mime_type": "image/png"}, "image, image/png, 3 bytes"),
-    ({"type": "image", "base64": "A" * 40_000, "filename": "cat 1.png"}, 'image "cat 1.png", 30,000 bytes'),
-    ({"type": "image_url", "image_url": {"url": "https://example.org/c.png"}}, 'image "https://example.org/c.png"'),
+    (
+        {"type": "image", "base64": "A" * 40_000, "filename": "cat 1.png"},
+        'image "cat 1.png", 30,000 bytes',
+    ),
+    (
+        {"type": "image_url", "image_url": {"url": "https://example.org/c.png"}},
+        'image "https://example.org/c.png"',
+    ),
     ({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUI="}}, "image, 2 bytes"),
-    ({"type": "input_audio", "input_audio": {"data": "A" * 20_000, "format": "wav"}}, "audio, 15,000 bytes"),
+    (
+        {"type": "input_audio", "input_audio": {"data": "A" * 20_000, "format": "wav"}},
+        "audio, 15,000 bytes",
+    ),
     ({"type": "file", "file": {"filename": "a.pdf", "file_data": "QUJD"}}, 'file "a.pdf", 3 bytes'),
     (
-        {"type": "document", "title": "T", "source": {"type": "base64", "media_type": "a/pdf", "data": "A" * 20_000}},
+        {
+            "type": "document",
+            "title": "T",
+            "source": {"type": "base64", "media_type": "a/pdf", "data": "A" * 20_000},
+        },
         'file "T", a/pdf, 15,000 bytes',
     ),
     ({"type": "file", "file_id": "file-1"}, "file"),
@@ -186,7 +216,11 @@ def test_media_of_a_finished_turn_are_placeholders(block: Any, about: Any) -> No
     log.append([AIMessage("done", id="z")])
     view = log.view(DEFAULT)
     note = f"[{about}; left out to save context, call retrieve_previous_sources with message id m to read it]"
-    assert view.messages[0].content == [message.content[0], {"type": "text", "text": note}, "and this"]
+    assert view.messages[0].content == [
+        message.content[0],
+        {"type": "text", "text": note},
+        "and this",
+    ]
     assert view.placeholders == ("m",)
     assert view.tokens == _exact(view.messages)
     [(_, ref)] = log.payloads_needed(DEFAULT)
@@ -223,7 +257,9 @@ def test_what_a_provider_ran_stays_with_its_request() -> None:
 def test_a_small_result_keeps_its_content_without_its_large_artifact() -> None:
     """A result that is no stub is shown with its content; a large artifact stays away, and no payload is read."""
     call = AIMessage("", id="a", tool_calls=[{"name": "plot", "args": {}, "id": "c"}])
-    plot = ToolMessage("plot saved", id="t", tool_call_id="c", name="plot", artifact={"png": b"x" * 50_000, "n": 1})
+    plot = ToolMessage(
+        "plot saved", id="t", tool_call_id="c", name="plot", artifact={"png": b"x" * 50_000, "n": 1}
+    )
     log = _log([HumanMessage("?", id="h"), call, plot, AIMessage("done", id="z")])
     shown = log.view(DEFAULT).messages[2]
     assert isinstance(shown, ToolMessage)
@@ -232,18 +268,24 @@ def test_a_small_result_keeps_its_content_without_its_large_artifact() -> None:
     assert [id_ for id_, _ in log.payloads_needed(HistoryPolicy(stub_tools="never"))] == ["t"]
 
 
-@each_case("content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}'])
+@each_case(
+    "content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}']
+)
 def test_a_lower_limit_makes_stubs_when_loading(content: Any) -> None:
     """A policy with a lower `stub_min_tokens` gets the stub that append would have made, and its true size."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "call-id"}])
-    result = ToolMessage(content, id="t", tool_call_id="call-id", name="book", additional_kwargs={"k": 1})
+    result = ToolMessage(
+        content, id="t", tool_call_id="call-id", name="book", additional_kwargs={"k": 1}
+    )
     log = _log([HumanMessage("?", id="h"), call, result, AIMessage("done", id="z")])
     assert log.view(DEFAULT).messages[2].content == content
     tokens = log.entries[0].messages[2].tokens
     assert log.view(HistoryPolicy(stub_min_tokens=tokens)).messages[2].content == content
     view = log.view(HistoryPolicy(stub_min_tokens=tokens - 1))
     error = "none left" if content[0] == "{" else None
-    assert view.messages[2].content == make_stub(tool="book", tool_message_id="t", content=content, error=error)
+    assert view.messages[2].content == make_stub(
+        tool="book", tool_message_id="t", content=content, error=error
+    )
     assert view.tokens == sum(log.counter([message]) for message in view.messages)
     assert view.stubbed == ("t",)
 
@@ -252,7 +294,12 @@ def test_a_short_result_is_never_replaced_by_a_longer_stub() -> None:
     """A short result stays even with the lowest limit for stubs, because its stub would be longer."""
     call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
     log = _log(
-        [HumanMessage("?", id="h"), call, ToolMessage("ok", id="t", tool_call_id="c"), AIMessage("done", id="z")]
+        [
+            HumanMessage("?", id="h"),
+            call,
+            ToolMessage("ok", id="t", tool_call_id="c"),
+            AIMessage("done", id="z"),
+        ]
     )
     assert log.view(HistoryPolicy(stub_min_tokens=0)).messages[2].content == "ok"
 
@@ -287,21 +334,31 @@ def test_the_note_follows_the_system_messages_and_names_twenty_results() -> None
     left_out = int(str(first.id).removeprefix("h")) - 1
     text = view.messages[1].text
     named = [
-        f"r{number}-0-0 (source ids {2 * number - 1}-{2 * number})" for number in range(left_out, left_out - 20, -1)
+        f"r{number}-0-0 (source ids {2 * number - 1}-{2 * number})"
+        for number in range(left_out, left_out - 20, -1)
     ]
     assert text.startswith(f"[Note: {left_out} earlier turns")
     assert text.endswith(f"newest tool message ids: {', '.join(named)}.]")
 
 
-@each_case(("id_", "name"), [("call_1:m-123", "call_1:m-123"), ("e3a23b90-425e-4d5f-8fc6-9192ed44b2ff", "m{}")])
+@each_case(
+    ("id_", "name"),
+    [("call_1:m-123", "call_1:m-123"), ("e3a23b90-425e-4d5f-8fc6-9192ed44b2ff", "m{}")],
+)
 def test_a_note_names_long_ids_by_their_ordinals(id_: str, name: str) -> None:
     """Twenty UUIDs would take 400 tokens; a stub keeps the whole id."""
     log = PureLog()
     for number in range(1, 24):
         own = id_[:-2] + f"{number:02}"
-        call = AIMessage("", id=f"a{number}", tool_calls=[{"name": "search", "args": {}, "id": "c"}])
-        result = ToolMessage("x" * 3_000, id=own, tool_call_id="c", artifact=[("text", {"title": "T"})])
-        stored = log.append([HumanMessage("?", id=f"h{number}"), call, result, AIMessage("!", id=f"z{number}")])
+        call = AIMessage(
+            "", id=f"a{number}", tool_calls=[{"name": "search", "args": {}, "id": "c"}]
+        )
+        result = ToolMessage(
+            "x" * 3_000, id=own, tool_call_id="c", artifact=[("text", {"title": "T"})]
+        )
+        stored = log.append(
+            [HumanMessage("?", id=f"h{number}"), call, result, AIMessage("!", id=f"z{number}")]
+        )
         assert f'"tool_message_id": "{own}"' in str(stored.messages[2].stub)
     note = log.view(HistoryPolicy(max_turns=1)).messages[0]
     newest = name.format(4 * 22 - 1) if "{" in name else f"{name[:-2]}22"
@@ -314,7 +371,13 @@ def test_a_made_result_says_so() -> None:
     calls = [{"name": "search", "args": {}, "id": id_} for id_ in ("c1", "c2")]
     late = ToolMessage("late", id="t2", tool_call_id="c2", name="search")
     stray = ToolMessage("stray", id="t3", tool_call_id="c3", name="search")
-    made = [HumanMessage("?", id="h"), AIMessage("", id="a", tool_calls=calls), HumanMessage("!", id="h2"), late, stray]
+    made = [
+        HumanMessage("?", id="h"),
+        AIMessage("", id="a", tool_calls=calls),
+        HumanMessage("!", id="h2"),
+        late,
+        stray,
+    ]
     view = _log(made).view(DEFAULT)
     assert [message.id for message in view.messages] == ["h", "a", "a:missing-result-0", "t2", "h2"]
     assert _kinds(view.messages)[2] == {"kind": "missing_result"}
@@ -342,7 +405,9 @@ def test_a_result_whose_call_is_left_out_is_shown_as_text() -> None:
     Later messages do not move it.
     """
     call = AIMessage("", id="a", tool_calls=[{"name": "pay", "args": {"invoice": 7}, "id": "c"}])
-    log = _log([HumanMessage("Pay.", id="h"), call], *(turn(number, said=2_000) for number in range(9)))
+    log = _log(
+        [HumanMessage("Pay.", id="h"), call], *(turn(number, said=2_000) for number in range(9))
+    )
     late = ToolMessage("Paid.", id="t", tool_call_id="c")
     whole, cut = HistoryPolicy(max_tokens=None), HistoryPolicy(max_turns=3)
     before = log.view(cut).messages
@@ -378,7 +443,9 @@ def test_the_talk_of_a_list_is_the_same_objects() -> None:
     assert all(any(message is other for other in made) for message in picked)
 
 
-@each_case("body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}'])
+@each_case(
+    "body", ["", "[]", '{"type":"human"', '{"content":"x"}', '{"type":"alien"}', '{"$":["line",3]}']
+)
 def test_a_damaged_message_is_named(body: str) -> None:
     """A body that cannot be read is an error with the message's id, whichever form it would have had."""
     log = _log(turn(1, [Round((3_000,), sources=True)]))
@@ -387,4 +454,6 @@ def test_a_damaged_message_is_named(body: str) -> None:
         damaged = [*rows]
         damaged[index] = rows[index]._replace(message=replace(rows[index].message, body=body))
         with pytest.raises(CorruptDocumentError, match=f"message '{rows[index].message.id}'"):
-            build_view(damaged, [FINISHED] * len(rows), decoder=Decoder(DEFAULT, log.codec, log.counter))
+            build_view(
+                damaged, [FINISHED] * len(rows), decoder=Decoder(DEFAULT, log.codec, log.counter)
+            )

@@ -38,7 +38,9 @@ class Brief:
 
     def __init__(self, budget: int) -> None:
         self.rule = CompactionRule(
-            max_tokens_before_summary=budget // 2, max_summary_tokens=budget // 10, keep_last_turns=2
+            max_tokens_before_summary=budget // 2,
+            max_summary_tokens=budget // 10,
+            keep_last_turns=2,
         )
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:  # noqa: ARG002 - as the protocol has it
@@ -89,7 +91,9 @@ async def test_a_seventeenth_policy_decides_without_storing(database: Any) -> No
             continue
         for number, policy in enumerate(used):
             decision = decide(log, policy, records.get(number))
-            assert essence((await chat.load_history(policy)).messages) == essence(decision.messages())
+            assert essence((await chat.load_history(policy)).messages) == essence(
+                decision.messages()
+            )
             records[number] = decision.record if number < 16 else None
             if number == 15:
                 stored = await stored_views(database, chat)
@@ -175,8 +179,17 @@ async def test_the_last_results_stay_whole(stores: list[ConversationStore], kept
             assert history.tokens <= 5_000 or oracle.unseen + kept_size(oracle, kept) > 5_000
             assert history.stamp
             marks = history.stamp.marks
-            shown = [turn for turn in oracle.finished if turn.first > max(marks.short_through, marks.stubs_through)]
-            results = [str(line.message.id) for turn in shown for line in turn.lines if line.message.type == "tool"]
+            shown = [
+                turn
+                for turn in oracle.finished
+                if turn.first > max(marks.short_through, marks.stubs_through)
+            ]
+            results = [
+                str(line.message.id)
+                for turn in shown
+                for line in turn.lines
+                if line.message.type == "tool"
+            ]
             assert not {*results[-kept:]} & {*history.report.stubbed}
 
 
@@ -188,7 +201,9 @@ def kept_size(oracle: Oracle, kept: int) -> int:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_real_counter_keeps_within_the_budget_and_a_note(store: ConversationStore, seed: int) -> None:
+async def test_a_real_counter_keeps_within_the_budget_and_a_note(
+    store: ConversationStore, seed: int
+) -> None:
     """With the default counter, a view exceeds the budget by a note at most, unless what is unseen does not fit."""
     chosen = random.Random(seed)
     budget = chosen.choice([2_000, 4_000])
@@ -201,8 +216,12 @@ async def test_a_real_counter_keeps_within_the_budget_and_a_note(store: Conversa
             continue
         history = await chat.load_history(policy)
         assert history.tokens == approximate_tokens(history.messages)
-        unseen = approximate_tokens([line.message for line in Oracle(script.log, policy).unseen_lines])
-        note = approximate_tokens([message for message in history.messages if kinds([message]) == ["note"]])
+        unseen = approximate_tokens(
+            [line.message for line in Oracle(script.log, policy).unseen_lines]
+        )
+        note = approximate_tokens(
+            [message for message in history.messages if kinds([message]) == ["note"]]
+        )
         assert note <= NOTE_TOKENS
         assert history.tokens <= max(budget, unseen) + note
         assert history.report.over_budget == (history.tokens > budget)
@@ -217,7 +236,9 @@ def writes(commands: Commands) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_view_that_fits_writes_nothing(client: Client, database_name: str, commands: Commands) -> None:
+async def test_a_view_that_fits_writes_nothing(
+    client: Client, database_name: str, commands: Commands
+) -> None:
     """Loads of a small conversation, of a log decided before, or without a budget only read."""
     store = ConversationStore(client[database_name], token_counter=count_letters, clock=STANDING)
     [chat], log, record = handles([store]), Log(), None
@@ -240,17 +261,27 @@ async def test_a_view_that_fits_writes_nothing(client: Client, database_name: st
 
 
 @pytest.mark.slow
-async def test_a_record_that_cannot_be_stored_fails_no_load(server_uri: str, database_name: str) -> None:
+async def test_a_record_that_cannot_be_stored_fails_no_load(
+    server_uri: str, database_name: str
+) -> None:
     """If the server refuses to store a record, each load still shows the view that the rule decides."""
     name = "a store that cannot write"
     async with AsyncMongoClient[dict[str, Any]](server_uri, appname=name) as client:
-        store = ConversationStore(client[database_name], token_counter=count_letters, clock=STANDING)
+        store = ConversationStore(
+            client[database_name], token_counter=count_letters, clock=STANDING
+        )
         [chat], log, policy = handles([store]), Log(), HistoryPolicy(max_tokens=2_000)
         for batch in list(WORKLOADS["short chat"](Writer()))[:61]:
             await chat.append(batch)
             log.append(batch)
-        failing = {"failCommands": ["update", "findAndModify", "insert"], "errorCode": 13, "appName": name}
-        await client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=failing)
+        failing = {
+            "failCommands": ["update", "findAndModify", "insert"],
+            "errorCode": 13,
+            "appName": name,
+        }
+        await client.admin.command(
+            "configureFailPoint", "failCommand", mode="alwaysOn", data=failing
+        )
         try:
             for _ in range(3):
                 found = await chat.load_history(policy)
@@ -263,12 +294,16 @@ async def test_a_record_that_cannot_be_stored_fails_no_load(server_uri: str, dat
 LONG = "word " * 5_000
 SHAPES: dict[str, AIMessage] = {
     "arguments": AIMessage("", tool_calls=[{"name": "write", "args": {"text": LONG}, "id": "c"}]),
-    "arguments beside a text": AIMessage(LONG, tool_calls=[{"name": "write", "args": {"text": LONG}, "id": "c"}]),
+    "arguments beside a text": AIMessage(
+        LONG, tool_calls=[{"name": "write", "args": {"text": LONG}, "id": "c"}]
+    ),
     "two texts": AIMessage([{"type": "text", "text": LONG}, {"type": "text", "text": LONG}]),
     "a dense text beside a long one": AIMessage(
         [{"type": "text", "text": "海" * 3_000}, {"type": "text", "text": LONG}]
     ),
-    "reasoning": AIMessage([{"type": "thinking", "thinking": LONG, "signature": "s"}, {"type": "text", "text": "so"}]),
+    "reasoning": AIMessage(
+        [{"type": "thinking", "thinking": LONG, "signature": "s"}, {"type": "text", "text": "so"}]
+    ),
     "a call as a block": AIMessage(
         [{"type": "tool_use", "id": "c", "name": "write", "input": {"text": LONG}}],
         tool_calls=[{"name": "write", "args": {"text": LONG}, "id": "c"}],
@@ -291,7 +326,10 @@ async def test_what_is_not_shortened_counts_in_the_budget(
         said = SHAPES[shape].model_copy(update={"id": f"said {number}"})
         results = [ToolMessage("ok", tool_call_id="c")] if said.tool_calls else []
         await chat.append([said, *results, AIMessage("Done.")])
-    assert history.report.left_out_turns + history.report.left_out_steps or shape not in {"arguments", "reasoning"}
+    assert history.report.left_out_turns + history.report.left_out_steps or shape not in {
+        "arguments",
+        "reasoning",
+    }
 
 
 async def test_the_turn_in_progress_counts_whole_towards_a_summary(chat: Conversation) -> None:

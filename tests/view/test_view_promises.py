@@ -38,7 +38,10 @@ async def test_views_of_awkward_conversations_keep_their_promises(database: Any,
     counter, budget = chosen.choice(COUNTERS), chosen.choice(BUDGETS)
     stores, policy = [_opened(database, counter) for _ in range(2)], policy_of(chosen, budget)
     chat, other = (store.conversation(**scope) for store in stores)
-    talk, views = Talk(chosen, budget, per_token=1 if counter is count_characters else 4), list[Any]()
+    talk, views = (
+        Talk(chosen, budget, per_token=1 if counter is count_characters else 4),
+        list[Any](),
+    )
     for batch, is_call in talk.batches():
         await chat.append(batch)
         if chosen.random() < 0.03:
@@ -54,7 +57,11 @@ async def test_views_of_awkward_conversations_keep_their_promises(database: Any,
             break
     for history in views[::3]:
         past = await other.view_at(history.stamp)
-        assert (past.match, past.messages, past.tokens) == ("exact", history.messages, history.tokens)
+        assert (past.match, past.messages, past.tokens) == (
+            "exact",
+            history.messages,
+            history.tokens,
+        )
     for store in stores:
         await store.close()
 
@@ -116,18 +123,33 @@ async def test_images_stay_in_a_shortened_turn(chat: Conversation) -> None:
 
 DENSE = "海" * 33_000
 SHAPES: dict[str, list[BaseMessage]] = {
-    "images": [HumanMessage([{"type": "image", "base64": "A" * 400}] * 40, id="h"), AIMessage("So.", id="z")],
-    "many texts": [AIMessage("", tool_calls=[{"name": "f", "args": {"t": ["word " * 80] * 900}, "id": "c"}], id="z")],
-    "numbers": [AIMessage("", tool_calls=[{"name": "f", "args": {"n": [*range(30_000)]}, "id": "c"}], id="z")],
+    "images": [
+        HumanMessage([{"type": "image", "base64": "A" * 400}] * 40, id="h"),
+        AIMessage("So.", id="z"),
+    ],
+    "many texts": [
+        AIMessage(
+            "", tool_calls=[{"name": "f", "args": {"t": ["word " * 80] * 900}, "id": "c"}], id="z"
+        )
+    ],
+    "numbers": [
+        AIMessage(
+            "", tool_calls=[{"name": "f", "args": {"n": [*range(30_000)]}, "id": "c"}], id="z"
+        )
+    ],
     "dense reasoning": [
-        AIMessage([{"type": "thinking", "thinking": DENSE}, {"type": "text", "text": LONG * 8}], id="z")
+        AIMessage(
+            [{"type": "thinking", "thinking": DENSE}, {"type": "text", "text": LONG * 8}], id="z"
+        )
     ],
 }
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_a_newest_turn_of_any_shape_keeps_to_the_budget(chat: Conversation, shape: str) -> None:
+async def test_a_newest_turn_of_any_shape_keeps_to_the_budget(
+    chat: Conversation, shape: str
+) -> None:
     """What cannot be cut counts, and arguments of many texts or numbers are cut as one text."""
     policy = HistoryPolicy(max_tokens=32_000, media="never")
     large = SHAPES[shape]
@@ -141,7 +163,9 @@ async def test_a_newest_turn_of_any_shape_keeps_to_the_budget(chat: Conversation
 async def test_results_made_up_for_tools_with_long_names_count(chat: Conversation) -> None:
     """The view says of each call without a result that it has none, with the name of its tool."""
     calls = [{"name": "n" * 3_000, "args": {}, "id": f"c{at}"} for at in range(8)]
-    await chat.append([HumanMessage("First."), AIMessage("", tool_calls=calls), AIMessage("Sorry.")])
+    await chat.append(
+        [HumanMessage("First."), AIMessage("", tool_calls=calls), AIMessage("Sorry.")]
+    )
     await chat.append([HumanMessage("And now?")])
     history = await chat.load_history(HistoryPolicy(max_tokens=12_000))
     assert history.tokens == approximate_tokens(history.messages) <= 12_000
@@ -171,8 +195,14 @@ async def test_reasoning_counts_beside_arguments_that_the_counter_leaves_out(
     chat, policy = store.conversation(**scope), HistoryPolicy(max_tokens=32_000)
     call = {"name": "f", "args": {"text": "word " * 60_000}, "id": "c"}
     asked = AIMessage([{"type": "reasoning", "reasoning": "so " * 37_000}], tool_calls=[call])
-    await chat.append([HumanMessage("First."), asked, ToolMessage("ok", tool_call_id="c"), AIMessage("Done.")])
+    await chat.append(
+        [HumanMessage("First."), asked, ToolMessage("ok", tool_call_id="c"), AIMessage("Done.")]
+    )
     await chat.append(HumanMessage(LONG))
     history = await chat.load_history(policy)
-    assert history.tokens == sum(count_tokens_approximately([message]) for message in history.messages) <= 32_000
+    assert (
+        history.tokens
+        == sum(count_tokens_approximately([message]) for message in history.messages)
+        <= 32_000
+    )
     await store.close()

@@ -22,7 +22,9 @@ CONVERSATIONS, CALLS = 25, 40
 # Budgets are up to 4,000: a text that keeps more than 1,000 tokens is measured by a bound, as its payload is not read.
 
 
-def replay(stores: Sequence[ConversationStore], chosen: random.Random, *, rewinds: float = 0.04) -> Replay:
+def replay(
+    stores: Sequence[ConversationStore], chosen: random.Random, *, rewinds: float = 0.04
+) -> Replay:
     """A random script on a new conversation, with four policies."""
     budget = chosen.choice([2_700, 3_000])
     script = Script(chosen, budget, policies=4, processes=len(stores), rewinds=rewinds)
@@ -31,14 +33,18 @@ def replay(stores: Sequence[ConversationStore], chosen: random.Random, *, rewind
 
 @given(chosen=st.randoms(use_true_random=False))
 @examples(50, suppress_health_check=SHARED)
-async def test_a_view_shows_what_the_rule_says(stores: list[ConversationStore], chosen: random.Random) -> None:
+async def test_a_view_shows_what_the_rule_says(
+    stores: list[ConversationStore], chosen: random.Random
+) -> None:
     """Each message is whole, a stub, shortened or absent as the rule says, in two processes, under several policies."""
     await replay(stores, chosen).run(CALLS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(8))
-async def test_a_thousand_views_show_what_the_rule_says(stores: list[ConversationStore], block: int) -> None:
+async def test_a_thousand_views_show_what_the_rule_says(
+    stores: list[ConversationStore], block: int
+) -> None:
     """The same for a thousand calls of random conversations."""
     for number in range(CONVERSATIONS):
         await replay(stores, random.Random(f"{block} {number}")).run(CALLS)
@@ -47,7 +53,9 @@ async def test_a_thousand_views_show_what_the_rule_says(stores: list[Conversatio
 @pytest.mark.slow
 @given(chosen=st.randoms(use_true_random=False))
 @examples(30, suppress_health_check=SHARED)
-async def test_processes_that_load_at_once_see_the_same(stores: list[ConversationStore], chosen: random.Random) -> None:
+async def test_processes_that_load_at_once_see_the_same(
+    stores: list[ConversationStore], chosen: random.Random
+) -> None:
     """Loads of two processes at the same time show the view of one record, whichever of them stored it."""
     running = replay(stores, chosen)
     for event in running.script.events(20):
@@ -78,7 +86,9 @@ async def test_another_question_keeps_the_view(stores: list[ConversationStore]) 
 
 
 @pytest.mark.slow
-async def test_a_first_view_of_a_long_log_is_that_of_the_rule(stores: list[ConversationStore]) -> None:
+async def test_a_first_view_of_a_long_log_is_that_of_the_rule(
+    stores: list[ConversationStore],
+) -> None:
     """A policy that never loaded a view begins with the whole log, and then makes room in it."""
     [chat, other] = handles(stores)
     log = Log()
@@ -124,14 +134,18 @@ async def recall(running: Replay, calls: int) -> None:
 @pytest.mark.slow
 @given(chosen=st.randoms(use_true_random=False))
 @examples(30, suppress_health_check=SHARED)
-async def test_a_stamp_rebuilds_its_view(stores: list[ConversationStore], chosen: random.Random) -> None:
+async def test_a_stamp_rebuilds_its_view(
+    stores: list[ConversationStore], chosen: random.Random
+) -> None:
     """Each view is built again from its stamp, whatever happened to log and records since."""
     await recall(replay(stores, chosen), 20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(5))
-async def test_a_thousand_stamps_rebuild_their_views(stores: list[ConversationStore], block: int) -> None:
+async def test_a_thousand_stamps_rebuild_their_views(
+    stores: list[ConversationStore], block: int
+) -> None:
     """The same for a thousand views of random conversations."""
     for number in range(5):
         await recall(replay(stores, random.Random(f"past {block} {number}")), CALLS)

@@ -40,9 +40,17 @@ def test_any_json_comes_back(own: dict[str, Any]) -> None:
 
 def test_what_messages_hold_is_not_repeated() -> None:
     """Whole contents and long texts, of the second message too; a text that a view has changed is restored changed."""
-    said = AIMessage([{"type": "text", "text": LONG}], tool_calls=[{"name": "look", "args": {"at": LONG}, "id": "a"}])
+    said = AIMessage(
+        [{"type": "text", "text": LONG}],
+        tool_calls=[{"name": "look", "args": {"at": LONG}, "id": "a"}],
+    )
     result = ToolMessage(LONG[::-1], tool_call_id="a")
-    own = {"said": {"content": said.content}, "result": LONG[::-1], "seal": LONG, "args": {"at": LONG}}
+    own = {
+        "said": {"content": said.content},
+        "result": LONG[::-1],
+        "seal": LONG,
+        "args": {"at": LONG},
+    }
     mark = marked(own, said, result)
     assert LONG not in json.dumps(mark)
     assert LONG[::-1] not in json.dumps(mark)

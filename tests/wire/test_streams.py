@@ -22,7 +22,11 @@ def _chat(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
 
 
 def _function(index: int, arguments: str, **named: str) -> dict[str, Any]:
-    return {"index": index, "function": {"arguments": arguments, **({"name": "search"} if named else {})}, **named}
+    return {
+        "index": index,
+        "function": {"arguments": arguments, **({"name": "search"} if named else {})},
+        **named,
+    }
 
 
 def _block(index: int, delta: dict[str, Any]) -> dict[str, Any]:
@@ -50,24 +54,43 @@ CHAT = [
 ANTHROPIC = [
     {
         "type": "message_start",
-        "message": {"id": "m1", "role": "assistant", "model": "claude", "usage": {"input_tokens": 3}},
+        "message": {
+            "id": "m1",
+            "role": "assistant",
+            "model": "claude",
+            "usage": {"input_tokens": 3},
+        },
     },
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     _block(0, {"type": "text_delta", "text": "Let "}),
     {"type": "text", "text": "Let ", "snapshot": "Let "},
     _block(0, {"type": "text_delta", "text": "me see."}),
     {"type": "content_block_stop", "index": 0},
-    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t1", "name": "search"}},
+    {
+        "type": "content_block_start",
+        "index": 1,
+        "content_block": {"type": "tool_use", "id": "t1", "name": "search"},
+    },
     _block(1, {"type": "input_json_delta", "partial_json": '{"n"'}),
     _block(1, {"type": "input_json_delta", "partial_json": ": 1}"}),
-    {"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "t2", "name": "search"}},
+    {
+        "type": "content_block_start",
+        "index": 2,
+        "content_block": {"type": "tool_use", "id": "t2", "name": "search"},
+    },
     _block(2, {"type": "input_json_delta", "partial_json": '{"n": 2}'}),
     {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 2}},
     {"type": "message_stop"},
 ]
 MESSAGE_ITEM = {"type": "message", "id": "i1", "role": "assistant", "content": []}
 CALL_ITEMS = [
-    {"type": "function_call", "id": f"f{number}", "call_id": f"t{number}", "name": "search", "arguments": ""}
+    {
+        "type": "function_call",
+        "id": f"f{number}",
+        "call_id": f"t{number}",
+        "name": "search",
+        "arguments": "",
+    }
     for number in (1, 2)
 ]
 WHOLE = {
@@ -81,7 +104,10 @@ WHOLE = {
     "usage": USAGE,
 }
 RESPONSES = [
-    {"type": "response.created", "response": {"id": "r1", "object": "response", "model": "gpt-5", "output": []}},
+    {
+        "type": "response.created",
+        "response": {"id": "r1", "object": "response", "model": "gpt-5", "output": []},
+    },
     {"type": "response.output_item.added", "output_index": 0, "item": MESSAGE_ITEM},
     _said(0, "Let "),
     _said(0, "me see."),
@@ -112,13 +138,23 @@ def test_a_whole_stream_is_the_whole_reply(kind: str) -> None:
     """Text, parallel calls, usage, model and provider are there."""
     message = _message(KINDS[kind])
     assert message.text == _reply(KINDS[kind]).text == "Let me see."
-    assert [(call["id"], call["args"]) for call in message.tool_calls] == [("t1", {"n": 1}), ("t2", {"n": 2})]
+    assert [(call["id"], call["args"]) for call in message.tool_calls] == [
+        ("t1", {"n": 1}),
+        ("t2", {"n": 2}),
+    ]
     assert message.usage_metadata is not None
-    assert {name: message.usage_metadata[name] for name in ("input_tokens", "output_tokens", "total_tokens")} == USAGE
-    assert message.response_metadata["model_provider"] == ("anthropic" if kind == "anthropic" else "openai")
+    assert {
+        name: message.usage_metadata[name]
+        for name in ("input_tokens", "output_tokens", "total_tokens")
+    } == USAGE
+    assert message.response_metadata["model_provider"] == (
+        "anthropic" if kind == "anthropic" else "openai"
+    )
 
 
-@each_case(("kind", "cut"), [(kind, cut) for kind, all_ in KINDS.items() for cut in range(1, len(all_))])
+@each_case(
+    ("kind", "cut"), [(kind, cut) for kind, all_ in KINDS.items() for cut in range(1, len(all_))]
+)
 def test_a_stream_may_be_cut_anywhere(kind: str, cut: int) -> None:
     """A stream can be cut anywhere. Its text is a prefix, and each call is whole, invalid or missing.
 
@@ -150,7 +186,10 @@ def test_objects_of_an_sdk_are_taken() -> None:
         index: int = 0
         delta: dict[str, Any] | None = None
 
-    events = [Event(type="content_block_delta", delta={"type": "text_delta", "text": text}) for text in ("a", "b")]
+    events = [
+        Event(type="content_block_delta", delta={"type": "text_delta", "text": text})
+        for text in ("a", "b")
+    ]
     assert _reply(events).text == "ab"
 
 
@@ -161,7 +200,10 @@ def test_chunks_of_langchain_are_one_message() -> None:
     assert _message([AIMessage("ab", id="x")]) == AIMessage("ab", id="x")
 
 
-@each_case("chunks", [[1], [{}], [{"type": "ping"}], ["a", AIMessage("b")], [AIMessageChunk(content="a"), "b"]])
+@each_case(
+    "chunks",
+    [[1], [{}], [{"type": "ping"}], ["a", AIMessage("b")], [AIMessageChunk(content="a"), "b"]],
+)
 def test_other_things_are_refused(chunks: list[Any]) -> None:
     """With an error that names them."""
     with pytest.raises(InvalidInputError, match=r"stream"):
@@ -172,10 +214,18 @@ def test_other_things_are_refused(chunks: list[Any]) -> None:
     "events",
     [
         [
-            {"type": "message_start", "message": {"type": "message", "role": "assistant", "content": []}},
+            {
+                "type": "message_start",
+                "message": {"type": "message", "role": "assistant", "content": []},
+            },
             {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
         ],
-        [{"type": "response.completed", "response": {"object": "response", "status": "completed", "output": []}}],
+        [
+            {
+                "type": "response.completed",
+                "response": {"object": "response", "status": "completed", "output": []},
+            }
+        ],
     ],
 )
 def test_a_model_may_end_without_a_word(events: list[Any]) -> None:
@@ -184,5 +234,10 @@ def test_a_model_may_end_without_a_word(events: list[Any]) -> None:
     for event in events:
         reply.add(event)
     assert reply.message().content == ""
-    begun.add({"type": "message_start", "message": {"type": "message", "role": "assistant", "content": []}})
+    begun.add(
+        {
+            "type": "message_start",
+            "message": {"type": "message", "role": "assistant", "content": []},
+        }
+    )
     assert begun.message() is None

@@ -24,7 +24,9 @@ REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_conten
 
 def view(*messages: BaseMessage) -> History:
     """A view of just these messages, with the ids m0, m1 and so on."""
-    numbered = [message.model_copy(update={"id": f"m{number}"}) for number, message in enumerate(messages)]
+    numbered = [
+        message.model_copy(update={"id": f"m{number}"}) for number, message in enumerate(messages)
+    ]
     return History(messages=numbered)
 
 
@@ -38,7 +40,11 @@ def calling(*calls: Any, said: Any = "", **fields: Any) -> AIMessage:
     return AIMessage(said, tool_calls=list(calls), **fields)
 
 
-SEARCHED = (HumanMessage("Orcas?"), calling(call(q="orcas")), ToolMessage("They are whales.", tool_call_id="call_1"))
+SEARCHED = (
+    HumanMessage("Orcas?"),
+    calling(call(q="orcas")),
+    ToolMessage("They are whales.", tool_call_id="call_1"),
+)
 
 
 def test_a_call_and_its_result_in_each_form() -> None:
@@ -68,7 +74,10 @@ def test_a_call_and_its_result_in_each_form() -> None:
 def test_results_of_parallel_calls_are_one_message_of_anthropic() -> None:
     """In the order of the calls, also if they came late; a failed one says so."""
     calls = calling(call("call_1"), call("call_2"))
-    late = [ToolMessage("2", tool_call_id="call_2", status="error"), ToolMessage("1", tool_call_id="call_1")]
+    late = [
+        ToolMessage("2", tool_call_id="call_2", status="error"),
+        ToolMessage("1", tool_call_id="call_1"),
+    ]
     messages = view(HumanMessage("?"), calls, AIMessage("Wait."), *late).to_anthropic()["messages"]
     assert [len(message["content"]) for message in messages[1:3]] == [2, 2]
     assert [(block["tool_use_id"], block.get("is_error")) for block in messages[2]["content"]] == [
@@ -80,7 +89,12 @@ def test_results_of_parallel_calls_are_one_message_of_anthropic() -> None:
 
 def test_an_answer_that_was_paused_goes_back_as_it_came() -> None:
     """Later it is one message with what followed it. After another question, a call without a result is left out."""
-    asked = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "seals"}}
+    asked = {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {"query": "seals"},
+    }
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     text = {"type": "text", "text": "I look it up."}
     paused = AIMessage([text, asked], response_metadata={"stop_reason": "pause_turn"})
@@ -88,7 +102,12 @@ def test_an_answer_that_was_paused_goes_back_as_it_came() -> None:
     assert view(HumanMessage("?"), paused).to_anthropic()["messages"][1]["content"] == [text, asked]
     for messages in ((paused, rest), (paused, rest, HumanMessage("And?"))):
         request = view(HumanMessage("?"), *messages).to_anthropic()
-        assert request["messages"][1]["content"] == [text, asked, found, {"type": "text", "text": "They do."}]
+        assert request["messages"][1]["content"] == [
+            text,
+            asked,
+            found,
+            {"type": "text", "text": "They do."},
+        ]
         assert request.dropped == ()
     left = view(HumanMessage("?"), paused, HumanMessage("And?")).to_anthropic()
     assert left["messages"][1]["content"] == "I look it up."
@@ -98,7 +117,12 @@ def test_an_answer_that_was_paused_goes_back_as_it_came() -> None:
 def test_an_answer_that_was_paused_after_a_thought_goes_back_with_it() -> None:
     """A model often searches without a word: the thought before the search is signed, and stays."""
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
-    asked = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "seals"}}
+    asked = {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {"query": "seals"},
+    }
     paused = AIMessage([thought, asked], response_metadata={"stop_reason": "pause_turn"})
     request = view(HumanMessage("?"), paused).to_anthropic()
     assert (request["messages"][1]["content"], request.dropped) == ([thought, asked], ())
@@ -111,7 +135,9 @@ def test_an_answer_that_was_paused_after_a_thought_goes_back_with_it() -> None:
 def test_a_paused_answer_keeps_the_results_of_its_calls() -> None:
     """If it also calls a tool of the application, what follows is a message of its own, after the result."""
     call = {"name": "search", "args": {}, "id": "toolu_1"}
-    paused = AIMessage("I look it up.", tool_calls=[call], response_metadata={"stop_reason": "pause_turn"})
+    paused = AIMessage(
+        "I look it up.", tool_calls=[call], response_metadata={"stop_reason": "pause_turn"}
+    )
     result = ToolMessage("They do.", tool_call_id="toolu_1")
     messages = view(HumanMessage("?"), paused, result, AIMessage("Yes.")).to_anthropic()["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
@@ -120,10 +146,22 @@ def test_a_paused_answer_keeps_the_results_of_its_calls() -> None:
 
 def test_a_call_that_was_cut_is_valid_and_named() -> None:
     """A call that was cut has an empty object as arguments and a placeholder result, and is named in `.dropped`."""
-    cut = {"name": "search", "args": '{"q": "or', "id": "call_1", "error": None, "type": "invalid_tool_call"}
+    cut = {
+        "name": "search",
+        "args": '{"q": "or',
+        "id": "call_1",
+        "error": None,
+        "type": "invalid_tool_call",
+    }
     history = view(HumanMessage("?"), AIMessage("", invalid_tool_calls=[cut]))
-    for request in (history.to_openai(), history.to_openai(api="responses"), history.to_anthropic()):
-        assert request.dropped == (Dropped("m1", "arguments of search", "they are not a JSON object"),)
+    for request in (
+        history.to_openai(),
+        history.to_openai(api="responses"),
+        history.to_anthropic(),
+    ):
+        assert request.dropped == (
+            Dropped("m1", "arguments of search", "they are not a JSON object"),
+        )
         assert "arguments were malformed" in json.dumps(request)
     assert history.to_openai()[1]["tool_calls"][0]["function"]["arguments"] == "{}"
 
@@ -149,7 +187,12 @@ def test_names_of_tools_and_users_have_the_characters_of_the_api() -> None:
 def test_an_image_in_a_result_goes_where_the_api_takes_it() -> None:
     """Into a user message after all results in Chat Completions; elsewhere it stays in the result."""
     shot = ToolMessage([{"type": "text", "text": "Here:"}, IMAGE], tool_call_id="call_1")
-    history = view(HumanMessage("?"), calling(call(), call("call_2")), shot, ToolMessage("2", tool_call_id="call_2"))
+    history = view(
+        HumanMessage("?"),
+        calling(call(), call("call_2")),
+        shot,
+        ToolMessage("2", tool_call_id="call_2"),
+    )
     *_, first, second, moved = history.to_openai()
     assert (first["role"], second["role"], moved["role"]) == ("tool", "tool", "user")
     assert [part["text"] for part in first["content"]] == ["Here:", "[image, image/png, 8 bytes]"]
@@ -162,14 +205,39 @@ def test_an_image_in_a_result_goes_where_the_api_takes_it() -> None:
 @each_case(
     ("block", "chat", "responses", "anthropic"),
     [
-        ({"type": "image_url", "image_url": {"url": "https://a/b.png"}}, "image_url", "input_image", "image"),
-        ({"type": "image", "base64": "QUJD", "mime_type": "image/tiff"}, "text", "input_text", "text"),
-        ({"type": "audio", "base64": "QUJD", "mime_type": "audio/wav"}, "input_audio", "input_text", "text"),
-        ({"type": "file", "base64": "QUJD", "mime_type": "application/pdf"}, "file", "input_file", "document"),
+        (
+            {"type": "image_url", "image_url": {"url": "https://a/b.png"}},
+            "image_url",
+            "input_image",
+            "image",
+        ),
+        (
+            {"type": "image", "base64": "QUJD", "mime_type": "image/tiff"},
+            "text",
+            "input_text",
+            "text",
+        ),
+        (
+            {"type": "audio", "base64": "QUJD", "mime_type": "audio/wav"},
+            "input_audio",
+            "input_text",
+            "text",
+        ),
+        (
+            {"type": "file", "base64": "QUJD", "mime_type": "application/pdf"},
+            "file",
+            "input_file",
+            "document",
+        ),
         ({"type": "file", "url": "https://a/b.pdf"}, "text", "input_file", "document"),
         ({"type": "file", "base64": "QUJD", "mime_type": "text/csv"}, "text", "input_text", "text"),
         ({"type": "file", "file": {"file_id": "file-1"}}, "file", "input_file", "text"),
-        ({"type": "document", "source": {"type": "file", "file_id": "file_1"}}, "text", "input_text", "document"),
+        (
+            {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
+            "text",
+            "input_text",
+            "document",
+        ),
     ],
 )
 def test_media_of_a_user(block: Any, chat: str, responses: str, anthropic: str) -> None:
@@ -185,7 +253,9 @@ def thinking(thought: Any, metadata: Any, **fields: Any) -> AIMessage:
     return calling(call(), said=[thought], response_metadata=metadata, **fields)
 
 
-@each_case(("thought", "metadata", "api"), [(THOUGHT, ANTHROPIC, ""), (REASONING, OPENAI, "responses")])
+@each_case(
+    ("thought", "metadata", "api"), [(THOUGHT, ANTHROPIC, ""), (REASONING, OPENAI, "responses")]
+)
 def test_reasoning_goes_along_within_the_open_turn(thought: Any, metadata: Any, api: Any) -> None:
     """With the call that followed it; after the next question it is dropped."""
     turn = (HumanMessage("?"), thinking(thought, metadata), ToolMessage("1", tool_call_id="call_1"))
@@ -205,21 +275,37 @@ def test_thinking_in_langchains_standard_form_is_thinking_again() -> None:
     standard = {"type": "reasoning", "reasoning": "Hm.", "extras": {"signature": "c2ln"}}
     history = view(HumanMessage("?"), thinking(standard, ANTHROPIC))
     assert history.to_anthropic()["messages"][1]["content"][0] == THOUGHT
-    gemini = view(HumanMessage("?"), thinking(standard, {"model_provider": "google_genai", "model_name": "g"}))
+    gemini = view(
+        HumanMessage("?"), thinking(standard, {"model_provider": "google_genai", "model_name": "g"})
+    )
     assert [dropped.part for dropped in gemini.to_anthropic().dropped] == ["reasoning"]
 
 
 def test_an_item_that_follows_reasoning_has_its_id() -> None:
     """Without the reasoning it has none, because OpenAI would miss the reasoning."""
-    block = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "search", "arguments": "{}"}
+    block = {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "search",
+        "arguments": "{}",
+    }
     text = {"type": "text", "text": "I look.", "id": "msg_1", "phase": "commentary"}
-    turn = [HumanMessage("?"), calling(call(), said=[REASONING, text, block], response_metadata=OPENAI)]
+    turn = [
+        HumanMessage("?"),
+        calling(call(), said=[REASONING, text, block], response_metadata=OPENAI),
+    ]
     now = view(*turn).to_openai(api="responses")
     assert [item.get("id") for item in now] == [None, "rs_1", "msg_1", "fc_1", None]
     assert (now[2]["content"][0]["text"], now[2]["phase"]) == ("I look.", "commentary")
     later = view(*turn, HumanMessage("And?")).to_openai(api="responses")
     assert [item.get("id") for item in later] == [None] * 5
-    assert later[1] == {"type": "message", "role": "assistant", "content": "I look.", "phase": "commentary"}
+    assert later[1] == {
+        "type": "message",
+        "role": "assistant",
+        "content": "I look.",
+        "phase": "commentary",
+    }
     assert responses_errors(now) == responses_errors(later) == []
 
 
@@ -232,10 +318,15 @@ def test_an_item_that_follows_reasoning_has_its_id() -> None:
         ({"type": "thinking", "thinking": "Hm."}, ANTHROPIC, None),
     ],
 )
-def test_reasoning_of_another_model_or_without_its_seal_is_dropped(thought: Any, metadata: Any, model: Any) -> None:
+def test_reasoning_of_another_model_or_without_its_seal_is_dropped(
+    thought: Any, metadata: Any, model: Any
+) -> None:
     """The APIs reject it, or ignore it."""
     history = view(HumanMessage("?"), thinking(thought, metadata))
-    for request in (history.to_anthropic(model=model), history.to_openai(api="responses", model=model)):
+    for request in (
+        history.to_anthropic(model=model),
+        history.to_openai(api="responses", model=model),
+    ):
         assert [dropped.part for dropped in request.dropped] == ["reasoning"]
         assert request.dropped[0].message_id == "m1"
 
@@ -243,7 +334,9 @@ def test_reasoning_of_another_model_or_without_its_seal_is_dropped(thought: Any,
 def test_reasoning_of_other_servers_goes_to_the_model_that_wrote_it() -> None:
     """DeepSeek wants it back within the turn; to a model that is not named it is not sent."""
     said = calling(
-        call(), response_metadata={"model_name": "deepseek-1"}, additional_kwargs={"reasoning_content": "Hm."}
+        call(),
+        response_metadata={"model_name": "deepseek-1"},
+        additional_kwargs={"reasoning_content": "Hm."},
     )
     history = view(HumanMessage("?"), said)
     assert history.to_openai(model="deepseek-1")[1]["reasoning_content"] == "Hm."
@@ -255,13 +348,20 @@ def test_reasoning_of_other_servers_goes_to_the_model_that_wrote_it() -> None:
 def test_a_message_of_the_store_begins_no_turn() -> None:
     """A note or a late result within the turn leaves its reasoning where it is."""
     note = HumanMessage("[Note: …]", additional_kwargs=mark("note"))
-    turn = (HumanMessage("?"), thinking(THOUGHT, ANTHROPIC), ToolMessage("1", tool_call_id="call_1"), note)
+    turn = (
+        HumanMessage("?"),
+        thinking(THOUGHT, ANTHROPIC),
+        ToolMessage("1", tool_call_id="call_1"),
+        note,
+    )
     assert view(*turn).to_anthropic()["messages"][1]["content"][0] == THOUGHT
 
 
 def test_system_messages_of_anthropic() -> None:
     """Leading ones are apart; a later one is a user message in its place, and a lone one gets a first message."""
-    late = view(SystemMessage("A"), HumanMessage("?"), SystemMessage("B"), AIMessage("!")).to_anthropic()
+    late = view(
+        SystemMessage("A"), HumanMessage("?"), SystemMessage("B"), AIMessage("!")
+    ).to_anthropic()
     assert late["system"] == [{"type": "text", "text": "A"}]
     assert late["messages"][1]["content"][0]["text"] == "[Instruction of the application]"
     lone = view(SystemMessage("A")).to_anthropic()
@@ -276,7 +376,10 @@ def test_a_developer_message_stays_one() -> None:
     assert view(said).to_openai(api="responses")[0]["role"] == "developer"
 
 
-@each_case("message", [HumanMessage(""), AIMessage(" \n"), AIMessage([]), SystemMessage([{"type": "text"}])])
+@each_case(
+    "message",
+    [HumanMessage(""), AIMessage(" \n"), AIMessage([]), SystemMessage([{"type": "text"}])],
+)
 def test_no_message_is_empty(message: BaseMessage) -> None:
     """A text stands for no content, which the APIs reject."""
     history = view(HumanMessage("?"), message)
@@ -287,11 +390,19 @@ def test_no_message_is_empty(message: BaseMessage) -> None:
 
 def test_what_a_provider_ran_stays_with_it() -> None:
     """Anthropic gets its own searches back whole; half of one, and those of others, are dropped by name."""
-    ran = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    ran = {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {"query": "x"},
+    }
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
     whole = view(HumanMessage("?"), AIMessage([ran, found, "Yes."]))
     assert whole.to_anthropic()["messages"][1]["content"][:2] == [ran, found]
-    assert [dropped.part for dropped in whole.to_openai().dropped] == ["server_tool_use", "web_search_tool_result"]
+    assert [dropped.part for dropped in whole.to_openai().dropped] == [
+        "server_tool_use",
+        "web_search_tool_result",
+    ]
     half = view(HumanMessage("?"), AIMessage([ran, "Yes."])).to_anthropic()
     assert half["messages"][1]["content"] == "Yes."
     assert half.dropped[0].part == "server_tool_use"
@@ -299,7 +410,11 @@ def test_what_a_provider_ran_stays_with_it() -> None:
 
 def test_cache_marks_end_what_stays() -> None:
     """The system messages, the finished turns and the view: three marks, none on thinking."""
-    turn = [HumanMessage("?"), thinking(THOUGHT, ANTHROPIC), ToolMessage("1", tool_call_id="call_1")]
+    turn = [
+        HumanMessage("?"),
+        thinking(THOUGHT, ANTHROPIC),
+        ToolMessage("1", tool_call_id="call_1"),
+    ]
     history = view(SystemMessage("A"), HumanMessage("1?"), AIMessage("1."), *turn)
     request = history.to_anthropic(cache="1h")
     marked = [message for message in request["messages"] if "cache_control" in json.dumps(message)]
@@ -311,7 +426,10 @@ def test_cache_marks_end_what_stays() -> None:
 
 def test_a_view_that_ends_with_an_answer_has_no_space_at_its_end() -> None:
     """Anthropic rejects it."""
-    assert view(HumanMessage("?"), AIMessage("Well. ")).to_anthropic()["messages"][-1]["content"] == "Well."
+    assert (
+        view(HumanMessage("?"), AIMessage("Well. ")).to_anthropic()["messages"][-1]["content"]
+        == "Well."
+    )
 
 
 def test_custom_calls_keep_their_form() -> None:
@@ -345,19 +463,40 @@ FUNCTION = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "
 @each_case(
     ("messages", "error"),
     [
-        ([{"role": "assistant", "content": None, "tool_calls": [MADE]}], "did not have response messages: c"),
+        (
+            [{"role": "assistant", "content": None, "tool_calls": [MADE]}],
+            "did not have response messages: c",
+        ),
         ([ANSWERED], "preceeding message with 'tool_calls'"),
         ([{"role": "assistant", "content": None}], "expected a string, got null"),
         ([{"role": "assistant", "content": "", "tool_calls": []}], "empty array"),
-        ([{"role": "assistant", "content": None, "tool_calls": [{**MADE, "id": "c" * 41}]}], "string too long"),
+        (
+            [{"role": "assistant", "content": None, "tool_calls": [{**MADE, "id": "c" * 41}]}],
+            "string too long",
+        ),
         ([{"role": "user", "content": "?", "name": "Ada L"}], "does not match pattern"),
         ([{**ASKED, "content": []}], "empty array"),
         ([{**ASKED, "content": "\ud83d"}], "the client fails"),
         ([{**ASKED, "id": "m1"}], "Unknown parameter"),
         ([{"role": "human", "content": "?"}], "Supported values"),
-        ([{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "https://a"}}]}], "role 'user'"),
         (
-            [{**ASKED, "content": [{"type": "image_url", "image_url": {"url": "data:image/tiff;base64,QQ=="}}]}],
+            [
+                {
+                    "role": "system",
+                    "content": [{"type": "image_url", "image_url": {"url": "https://a"}}],
+                }
+            ],
+            "role 'user'",
+        ),
+        (
+            [
+                {
+                    **ASKED,
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,QQ=="}}
+                    ],
+                }
+            ],
             "data URL",
         ),
     ],
@@ -376,7 +515,16 @@ def test_the_rules_of_chat_completions(messages: Any, error: str) -> None:
         ([{**REASONING, "id": "x"}], "begins with 'rs'"),
         ([{**REASONING, "encrypted_content": ""}], "not persisted"),
         ([REASONING, REASONING], "Duplicate item"),
-        ([{"type": "message", "role": "assistant", "content": [{"type": "input_text", "text": "?"}]}], "output_text"),
+        (
+            [
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [{"type": "input_text", "text": "?"}],
+                }
+            ],
+            "output_text",
+        ),
         ([{"type": "message", "role": "user", "content": ""}], "empty string"),
         ([{"type": "web_search_call"}], "Supported values"),
     ],
@@ -389,21 +537,46 @@ def test_the_rules_of_the_responses_api(items: Any, error: str) -> None:
 @each_case(
     ("messages", "error"),
     [
-        ([ASKED, {"role": "assistant", "content": [USED]}], "without `tool_result` blocks immediately after: c"),
-        ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": ""}]}], "unexpected"),
+        (
+            [ASKED, {"role": "assistant", "content": [USED]}],
+            "without `tool_result` blocks immediately after: c",
+        ),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "c", "content": ""}],
+                }
+            ],
+            "unexpected",
+        ),
         ([{"role": "assistant", "content": "!"}], 'first message must use the "user" role'),
         ([], "at least one message"),
         ([{**ASKED, "content": " "}], "non-whitespace"),
         ([{**ASKED, "content": []}], "non-empty content"),
         ([ASKED, {"role": "assistant", "content": "! "}], "trailing whitespace"),
         ([ASKED, {"role": "assistant", "content": [THOUGHT]}], "cannot be `thinking`"),
-        ([ASKED, {"role": "assistant", "content": [{**THOUGHT, "signature": ""}, USED]}], "Invalid `signature`"),
+        (
+            [ASKED, {"role": "assistant", "content": [{**THOUGHT, "signature": ""}, USED]}],
+            "Invalid `signature`",
+        ),
         ([ASKED, {"role": "system", "content": "A"}], "role 'system'"),
         (
-            [{**ASKED, "content": [{"type": "text", "text": "?", "cache_control": {"type": "ephemeral"}}] * 5}],
+            [
+                {
+                    **ASKED,
+                    "content": [
+                        {"type": "text", "text": "?", "cache_control": {"type": "ephemeral"}}
+                    ]
+                    * 5,
+                }
+            ],
             "Found 5",
         ),
-        ([ASKED, {"role": "assistant", "content": [{**USED, "id": "a b"}]}], "does not match pattern"),
+        (
+            [ASKED, {"role": "assistant", "content": [{**USED, "id": "a b"}]}],
+            "does not match pattern",
+        ),
     ],
 )
 def test_the_rules_of_anthropic(messages: Any, error: str) -> None:

@@ -13,7 +13,14 @@ import pytest
 from api_rules import anthropic_errors, chat_errors, responses_errors
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from properties import STRIDE, examples
 from strategies import PureLog, any_text
 from strategies import messages as awkward_messages
@@ -48,20 +55,38 @@ media = st.sampled_from(
         {"type": "image_url", "image_url": {"url": "https://a/b.png"}},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
         {"type": "image", "base64": PIXEL, "mime_type": "image/png"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/svg+xml", "data": "PHN2Zy8+"}},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/svg+xml", "data": "PHN2Zy8+"},
+        },
         {"type": "image", "source": {"type": "url", "url": "http://a/b.png"}},
         {"type": "image", "source_type": "id", "id": "file-1"},
         {"type": "input_image", "image_url": "not an address"},
         {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}},
         {"type": "audio", "base64": "QUJD", "mime_type": "audio/ogg"},
-        {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}},
+        {
+            "type": "file",
+            "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"},
+        },
         {"type": "file", "file": {"file_id": "file-1"}},
         {"type": "file", "base64": "QUJD", "mime_type": "text/csv", "filename": "a.csv"},
         {"type": "file", "url": "https://a/b.pdf"},
-        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "QUJD"}},
-        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Law."}, "title": "T"},
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": "QUJD"},
+        },
+        {
+            "type": "document",
+            "source": {"type": "text", "media_type": "text/plain", "data": "Law."},
+            "title": "T",
+        },
         {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
-        {"type": "search_result", "source": "https://a", "title": "A", "content": [{"type": "text", "text": "B"}]},
+        {
+            "type": "search_result",
+            "source": "https://a",
+            "title": "A",
+            "content": [{"type": "text", "text": "B"}],
+        },
         {"type": "video", "url": "https://a/b.mp4"},
         {"type": "document_url", "document_url": "https://a/b.pdf"},
         {"type": "image", "data": b"GIF89a", "mime_type": "image/gif"},
@@ -69,11 +94,15 @@ media = st.sampled_from(
     ]
 )
 texts = st.sampled_from(["", " \n", "Hello. ", "cut \ud83d"]) | any_text
-blocks = st.lists(media | texts | texts.map(lambda text: {"type": "text", "text": text}), max_size=3)
+blocks = st.lists(
+    media | texts | texts.map(lambda text: {"type": "text", "text": text}), max_size=3
+)
 content = texts | blocks
 ids = st.sampled_from(["call_1", "call_2", "toolu_1", "x" * 60, "a b", "", "fc.1"])
 names = st.sampled_from(["search", "functions.search", "", "n" * 80, "Suche ä"])
-arguments = st.sampled_from([{}, {"q": "ä\ud83d"}, {"n": [1, None]}, {"x": float("nan")}, {"b": b"x"}])
+arguments = st.sampled_from(
+    [{}, {"q": "ä\ud83d"}, {"n": [1, None]}, {"x": float("nan")}, {"b": b"x"}]
+)
 cut = st.sampled_from(['{"q": "ora', "", "null", "[1]", '{"q": "a\nb"}', "{}"])
 thoughts = st.sampled_from(
     [
@@ -96,9 +125,14 @@ hosted = st.sampled_from(
         {"type": "compaction", "encrypted_content": "eA=="},
     ]
 )
-own_calls = st.lists(st.fixed_dictionaries({"name": names, "args": arguments, "id": ids | st.none()}), max_size=3)
+own_calls = st.lists(
+    st.fixed_dictionaries({"name": names, "args": arguments, "id": ids | st.none()}), max_size=3
+)
 cut_calls = st.lists(
-    st.fixed_dictionaries({"name": names, "args": cut, "id": ids | st.none(), "error": st.just("cut")}), max_size=2
+    st.fixed_dictionaries(
+        {"name": names, "args": cut, "id": ids | st.none(), "error": st.just("cut")}
+    ),
+    max_size=2,
 )
 metadata = st.sampled_from(
     [
@@ -109,9 +143,17 @@ metadata = st.sampled_from(
     ]
 )
 kwargs = st.sampled_from(
-    [{}, {}, {"refusal": "No."}, {"reasoning_content": "Hm."}, {"audio": {"id": "a", "transcript": "Hi."}}]
+    [
+        {},
+        {},
+        {"refusal": "No."},
+        {"reasoning_content": "Hm."},
+        {"audio": {"id": "a", "transcript": "Hi."}},
+    ]
 )
-call_blocks = st.builds(lambda id_: {"type": "tool_use", "id": id_, "name": "search", "input": {}}, ids)
+call_blocks = st.builds(
+    lambda id_: {"type": "tool_use", "id": id_, "name": "search", "input": {}}, ids
+)
 
 
 def answer(body: Any, calls: Any, bad: Any, **fields: Any) -> AIMessage:
@@ -132,7 +174,9 @@ def said(inside: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             response_metadata=metadata,
             additional_kwargs=kwargs,
         ),
-        st.builds(ToolMessage, content, tool_call_id=ids, status=st.sampled_from(["success", "error"])),
+        st.builds(
+            ToolMessage, content, tool_call_id=ids, status=st.sampled_from(["success", "error"])
+        ),
         st.builds(FunctionMessage, content=texts, name=names),
     )
 
@@ -189,7 +233,9 @@ def test_a_request_comes_back_equal(log: list[BaseMessage], form: Any) -> None:
 
 @given(st.lists(said(hosted), min_size=2, max_size=8), st.data(), st.sampled_from(FORMS))
 @examples(200)
-def test_a_longer_view_begins_with_the_same_request(log: list[BaseMessage], data: Any, form: Any) -> None:
+def test_a_longer_view_begins_with_the_same_request(
+    log: list[BaseMessage], data: Any, form: Any
+) -> None:
     """Prompt caches live on it: new ids, moved images and placeholders do not depend on what follows."""
     write, as_batch = form
     for number, message in enumerate(log):
@@ -204,7 +250,10 @@ def test_a_longer_view_begins_with_the_same_request(log: list[BaseMessage], data
 def conversations(path: Path) -> list[list[BaseMessage]]:
     """The recorded conversations of a file."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [normalize_messages(json.loads(line)["messages"], key=str(n)) for n, line in enumerate(lines)]
+        return [
+            normalize_messages(json.loads(line)["messages"], key=str(n))
+            for n, line in enumerate(lines)
+        ]
 
 
 @pytest.mark.slow

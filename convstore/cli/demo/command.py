@@ -15,7 +15,10 @@ def demo_command(
     *,
     uri: AnyUri = "memory://",
     inspect: Annotated[
-        bool, typer.Option("--inspect", help="Open three example conversations in the inspector instead.")
+        bool,
+        typer.Option(
+            "--inspect", help="Open three example conversations in the inspector instead."
+        ),
     ] = False,
     port: Port = 0,
     no_browser: NoBrowser = False,
@@ -37,7 +40,11 @@ def demo_command(
       convstore demo --json | jq .tokens
       convstore demo --inspect
     """
-    shown = _inspect(uri, port=port, open_browser=not no_browser, as_document=as_document) if inspect else _run(uri)
+    shown = (
+        _inspect(uri, port=port, open_browser=not no_browser, as_document=as_document)
+        if inspect
+        else _run(uri)
+    )
     answer(shown, as_document=as_document)
 
 

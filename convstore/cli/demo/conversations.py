@@ -12,7 +12,15 @@ from contextlib import asynccontextmanager
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.cli.demo.corpus import DEEP_LEARNING, MACHINE_LEARNING, THIRD_QUESTION, TURNS, called, searched, used
+from convstore.cli.demo.corpus import (
+    DEEP_LEARNING,
+    MACHINE_LEARNING,
+    THIRD_QUESTION,
+    TURNS,
+    called,
+    searched,
+    used,
+)
 from convstore.cli.options import open_store
 from convstore.values.policy import CompactionRule, HistoryPolicy
 
@@ -36,7 +44,8 @@ _FOURTH = "Sources [21] to [23]. The second of them is the passage that I cited 
 @asynccontextmanager
 async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
     """Open a store with the demo's conversations."""
-    policy, run = HistoryPolicy(max_tokens=_BUDGET), secrets.token_hex(4)
+    policy = HistoryPolicy(max_tokens=_BUDGET)
+    run = secrets.token_hex(4)
     async with open_store(uri, setup=True, policy=policy, summarizer=_Summarizer()) as store:
         await _reading_list(store.conversation(user_id=f"grace-{run}", thread_id="reading-list"))
         # A turn in progress, so that its result is whole.
@@ -65,15 +74,21 @@ async def _lesson(chat: Conversation) -> None:
     await chat.rewind(before=wrong)
     right = await _ask(chat, [], _THIRD)
     await chat.annotate(right, rating=1, comment="clear at last")
-    await _ask(chat, searched(4, "Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH)
+    await _ask(
+        chat, searched(4, "Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH
+    )
     last = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
     await _say(chat, [last, called(5, "deep learning on small tables")])
-    await chat.update(title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"})
+    await chat.update(
+        title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"}
+    )
 
 
 async def _reading_list(chat: Conversation) -> None:
     for passage in [*MACHINE_LEARNING, *DEEP_LEARNING] * 2:
-        await _ask(chat, [HumanMessage(f"Explain this chapter: {passage['title']}")], passage["text"])
+        await _ask(
+            chat, [HumanMessage(f"Explain this chapter: {passage['title']}")], passage["text"]
+        )
     await chat.update(title="A reading list, chapter by chapter")
 
 

@@ -25,7 +25,9 @@ class Passage(TypedDict):
 
 def as_text(passages: Iterable[Passage]) -> str:
     """Return passages as the content of a tool's result."""
-    return "\n\n".join(f"{passage['title']}\nURL: {passage['url']}\n{passage['text']}" for passage in passages)
+    return "\n\n".join(
+        f"{passage['title']}\nURL: {passage['url']}\n{passage['text']}" for passage in passages
+    )
 
 
 def _passages(address: str, file: str) -> tuple[Passage, ...]:
@@ -77,5 +79,9 @@ def called(number: int, query: str) -> AIMessage:
 
 def used(read: int, wrote: int) -> dict[str, dict[str, object]]:
     """Return the fields of an AI message that name the model and its usage."""
-    usage: dict[str, object] = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote}
+    usage: dict[str, object] = {
+        "input_tokens": read,
+        "output_tokens": wrote,
+        "total_tokens": read + wrote,
+    }
     return {"usage_metadata": usage, "response_metadata": {"model_name": "demo-model"}}

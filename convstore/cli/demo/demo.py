@@ -71,7 +71,9 @@ class Demo:
 async def run_demo(uri: str) -> Demo:
     """Run the conversation, and read it."""
     async with open_store(uri, setup=True, summarizer=HeadTailSummarizer(_RULE)) as store:
-        return await _talk(store.conversation(user_id=f"demo-{secrets.token_hex(4)}", thread_id="demo"))
+        return await _talk(
+            store.conversation(user_id=f"demo-{secrets.token_hex(4)}", thread_id="demo")
+        )
 
 
 def demo_as_json(demo: Demo) -> dict[str, Any]:
@@ -80,7 +82,8 @@ def demo_as_json(demo: Demo) -> dict[str, Any]:
         "conversation": demo.info.model_dump(include={"scope", "conversation_id"}),
         "stored": [_stored(message, record) for message, record in demo.stored],
         "view": [
-            {"id": message.id, "type": message.type, "content": message.content} for message in demo.history.messages
+            {"id": message.id, "type": message.type, "content": message.content}
+            for message in demo.history.messages
         ],
         "read_back": {
             "tool_message_id": _FIRST_RESULT,
@@ -90,23 +93,43 @@ def demo_as_json(demo: Demo) -> dict[str, Any]:
             "source_ids": _sources_on(demo.pages),
         },
         "tokens": _tokens(demo.history),
-        "summary": {"text": demo.later.summary, "stands_for_messages": demo.expanded, "tokens": _tokens(demo.later)},
+        "summary": {
+            "text": demo.later.summary,
+            "stands_for_messages": demo.expanded,
+            "tokens": _tokens(demo.later),
+        },
     }
 
 
 def print_demo(console: Console, demo: Demo, uri: str) -> None:
     """Print the demo, and if it left its conversation at an address, how to look at it."""
-    _heading(console, "1. What is stored", "Every message, whole. Sources are numbered through the conversation.")
+    _heading(
+        console,
+        "1. What is stored",
+        "Every message, whole. Sources are numbered through the conversation.",
+    )
     console.print(_log_table(demo))
-    _heading(console, "2. What the model gets at the third question", "The same messages, old results as stubs.")
+    _heading(
+        console,
+        "2. What the model gets at the third question",
+        "The same messages, old results as stubs.",
+    )
     console.print(_view_table(demo))
-    _heading(console, "3. What the model reads back", f"The result {_FIRST_RESULT}, page 1 of {len(demo.pages)}.")
-    console.print(Text(f'retrieve_previous_sources(tool_message_ids=["{_FIRST_RESULT}"])\n', style="yellow"))
+    _heading(
+        console,
+        "3. What the model reads back",
+        f"The result {_FIRST_RESULT}, page 1 of {len(demo.pages)}.",
+    )
+    console.print(
+        Text(f'retrieve_previous_sources(tool_message_ids=["{_FIRST_RESULT}"])\n', style="yellow")
+    )
     console.print(_page_text(demo))
     _heading(console, "4. What it saves", "")
     console.print(_savings(demo.history))
     _heading(
-        console, "5. Many turns later", "Old turns are a summary. With a chat model it is written by RunningSummarizer."
+        console,
+        "5. Many turns later",
+        "Old turns are a summary. With a chat model it is written by RunningSummarizer.",
     )
     console.print(_summary_text(demo))
     console.print(_savings(demo.later))
@@ -117,14 +140,26 @@ def _print_commands(console: Console, demo: Demo, uri: str) -> None:
     """Print the commands that show the conversation, as this process was started."""
     names: dict[str, str] = {"convstore": command_name()}
     if not uri.startswith("mongodb"):
-        _heading(console, "6. Look at it", "It was in memory. In the browser, or in a database of yours:")
-        names["extra"] = "" if _has_inspector() else f"{pip_name()} install 'convstore[inspector]'\n"
+        _heading(
+            console, "6. Look at it", "It was in memory. In the browser, or in a database of yours:"
+        )
+        names["extra"] = (
+            "" if _has_inspector() else f"{pip_name()} install 'convstore[inspector]'\n"
+        )
         console.print(_IN_MEMORY.format(**names), soft_wrap=True)
         return
     address, is_whole = address_to_print(uri)
-    about = "" if is_whole else " For … write what the address has: the user with the password, and options."
+    about = (
+        ""
+        if is_whole
+        else " For … write what the address has: the user with the password, and options."
+    )
     _heading(console, "6. Look at it", f"The conversation stays in the database.{about}")
-    names |= {"address": shlex.quote(address), "id": demo.info.conversation_id, "user": demo.info.scope["user_id"]}
+    names |= {
+        "address": shlex.quote(address),
+        "id": demo.info.conversation_id,
+        "user": demo.info.scope["user_id"],
+    }
     console.print(_COMMANDS.format(**names), soft_wrap=True)
 
 
@@ -141,7 +176,9 @@ async def _talk(chat: Conversation) -> Demo:
     tool = chat.retrieve_previous_sources_tool(page_tokens=_PAGE_TOKENS)
     pages = [page async for page in pages_of(tool, _FIRST_RESULT)]
     later, expanded = await _go_on(chat)
-    return Demo(list(zip(log, records, strict=True)), history, pages, later, expanded, await chat.info())
+    return Demo(
+        list(zip(log, records, strict=True)), history, pages, later, expanded, await chat.info()
+    )
 
 
 def _has_inspector() -> bool:
@@ -149,7 +186,9 @@ def _has_inspector() -> bool:
 
 
 async def _go_on(chat: Conversation) -> tuple[History, int]:
-    await chat.append(AIMessage("It does much better on what it was trained on than on what it was not [6]."))
+    await chat.append(
+        AIMessage("It does much better on what it was trained on than on what it was not [6].")
+    )
     for passage in DEEP_LEARNING:
         question = HumanMessage(f"Tell me more about this: {passage['title']}")
         await chat.append([question, AIMessage(passage["text"][:400])])
@@ -171,12 +210,22 @@ def _log_table(demo: Demo) -> Table:
     table = new_table(*columns, numbers=("#", "characters", "source ids"))
     for message, record in demo.stored:
         row = _stored(message, record)
-        table.add_row(str(row["ordinal"]), row["type"], row["tool"], f"{row['characters']:,}", row["source_ids"])
+        table.add_row(
+            str(row["ordinal"]),
+            row["type"],
+            row["tool"],
+            f"{row['characters']:,}",
+            row["source_ids"],
+        )
     return table
 
 
 def _stored(message: BaseMessage, record: ToolRecord) -> dict[str, Any]:
-    calls = ", ".join(call["name"] for call in message.tool_calls) if isinstance(message, AIMessage) else ""
+    calls = (
+        ", ".join(call["name"] for call in message.tool_calls)
+        if isinstance(message, AIMessage)
+        else ""
+    )
     return {
         "ordinal": record.ordinal,
         "id": record.tool_message_id,
@@ -189,10 +238,14 @@ def _stored(message: BaseMessage, record: ToolRecord) -> dict[str, Any]:
 
 def _view_table(demo: Demo) -> Table:
     full = {message.id: len(message.text) for message, _ in demo.stored}
-    table = new_table("#", "type", "what the model reads", "characters", numbers=("#", "characters"))
+    table = new_table(
+        "#", "type", "what the model reads", "characters", numbers=("#", "characters")
+    )
     for number, message in enumerate(demo.history.messages, 1):
         stubbed = message.id in demo.history.report.stubbed
-        size = f"{full[message.id]:,} → {len(message.text):,}" if stubbed else f"{len(message.text):,}"
+        size = (
+            f"{full[message.id]:,} → {len(message.text):,}" if stubbed else f"{len(message.text):,}"
+        )
         text = Text(plain(message.text), style="yellow") if stubbed else Text(_reads(message))
         table.add_row(str(number), message.type, text, size)
     return table
@@ -210,7 +263,9 @@ def _page_text(demo: Demo) -> Text:
     text = Text()
     for passage in cut_page(page.text)[0]:
         end = passage.start + len(passage.text)
-        text.append(f"{passage.label}, characters {passage.start}-{end} of {passage.length}\n", style="cyan")
+        text.append(
+            f"{passage.label}, characters {passage.start}-{end} of {passage.length}\n", style="cyan"
+        )
         text.append(short(passage.text, maximum=_SHOWN) + "\n")
     text.append(page.text.rpartition("\n")[2], style="cyan")
     sources = _sources_on(demo.pages)
@@ -220,7 +275,9 @@ def _page_text(demo: Demo) -> Text:
 
 
 def _sources_on(pages: list[ToolMessage]) -> str:
-    return write_ids(sorted({source.source_id for page in pages for source in page.artifact.sources}))
+    return write_ids(
+        sorted({source.source_id for page in pages for source in page.artifact.sources})
+    )
 
 
 def _summary_text(demo: Demo) -> Text:

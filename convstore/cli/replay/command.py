@@ -24,8 +24,12 @@ def replay_command(
     *,
     uri: AnyUri = "memory://",
     jobs: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 4,
-    limit: Annotated[int | None, typer.Option(min=1, help="Conversations of each file; all if not given.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the conversations in the database.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Conversations of each file; all if not given.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the conversations in the database.")
+    ] = False,
     as_document: Json = False,
 ) -> None:
     """Replay recorded conversations and check that nothing is lost.
@@ -66,12 +70,17 @@ def replay_command(
             check_readable(path)
         with progress("", sum(map(os.path.getsize, files)), quiet=as_document) as show:
             reports = await replay.files(
-                files, on_progress=lambda size, number: show(size, number, number_of(number, "conversation"))
+                files,
+                on_progress=lambda size, number: show(
+                    size, number, number_of(number, "conversation")
+                ),
             )
         has_problems = any(report.problems for report in reports)
         document = partial(_document, uri, replay.user_id, reports)
         return Answer(
-            document, partial(print_report, reports=reports, kept=replay.user_id if keep else ""), has_problems
+            document,
+            partial(print_report, reports=reports, kept=replay.user_id if keep else ""),
+            has_problems,
         )
 
     answer(work(), as_document=as_document)

@@ -92,7 +92,8 @@ class Replay:
         on_progress: Callable[[int, int], object],
     ) -> None:
         """Replay the conversations of a file, whose report is the last one."""
-        report, ids = reports[-1], set[str]()
+        report = reports[-1]
+        ids = set[str]()
         size_before = sum(earlier.size for earlier in reports)
 
         def count(position: int) -> None:
@@ -118,7 +119,11 @@ class Replay:
         await run_each(each_of(records()), replay_one, jobs=self.jobs)
 
     async def _conversation(
-        self, record: ConversationRecord, thread_id: str, shared: ConversationStore, report: FileReport
+        self,
+        record: ConversationRecord,
+        thread_id: str,
+        shared: ConversationStore,
+        report: FileReport,
     ) -> None:
         """Replay one conversation and delete it; an error is noted in the report unless the server is gone."""
         try:
@@ -128,7 +133,9 @@ class Replay:
                 try:
                     await _ReplayRunner(chat, record, report).play()
                 except StoreUnavailableError:
-                    clean_up = False  # the server is gone: deleting would only wait for another timeout
+                    clean_up = (
+                        False  # the server is gone: deleting would only wait for another timeout
+                    )
                     raise
                 finally:
                     if clean_up:
@@ -188,7 +195,9 @@ class _ReplayRunner:
         self.report.loads += 1
         self.report.tokens_full += history.report.tokens_before
         self.report.tokens_loaded += history.tokens
-        problems = check_pairing(history.messages) + check_left_out(self.appended, history, budget=_BUDGET)
+        problems = check_pairing(history.messages) + check_left_out(
+            self.appended, history, budget=_BUDGET
+        )
         self._note([f"view {self.views}: {problem}" for problem in problems])
         self._measure_context(history.messages)
         self._compare_with_view_before(history)
@@ -224,28 +233,47 @@ class _ReplayRunner:
         self.last = history, now
 
     async def _check_log(self) -> None:
-        self._note(check_log(list(self.appended.values()), [message async for message in self.chat.messages()]))
+        self._note(
+            check_log(
+                list(self.appended.values()), [message async for message in self.chat.messages()]
+            )
+        )
         results = list(self._results().items())
         for start in range(0, len(results), MAX_IDS):
             asked = dict(results[start : start + MAX_IDS])
-            self._note(check_records(list(asked.values()), await self.chat.get_tool_messages(list(asked))))
+            self._note(
+                check_records(list(asked.values()), await self.chat.get_tool_messages(list(asked)))
+            )
 
     async def _check_sources(self) -> None:
-        found_in = (find_sources(result, parse_json(text_of(result.content))) for result in self._results().values())
+        found_in = (
+            find_sources(result, parse_json(text_of(result.content)))
+            for result in self._results().values()
+        )
         wanted = [source.text for found in found_in for source in found.items]
         self.report.sources += len(wanted)
         found: dict[int, str] = {}
         for start in range(1, len(wanted) + 1, MAX_SOURCES):
-            numbers, cursor = range(start, min(start + MAX_SOURCES, len(wanted) + 1)), ""
+            numbers = range(start, min(start + MAX_SOURCES, len(wanted) + 1))
+            cursor = ""
             while True:
-                page = await self.chat.get_sources(numbers, cursor=cursor, page_tokens=MAXIMUM_PAGE_TOKENS)
+                page = await self.chat.get_sources(
+                    numbers, cursor=cursor, page_tokens=MAXIMUM_PAGE_TOKENS
+                )
                 for source in page.sources:
                     found[source.source_id] = found.get(source.source_id, "") + source.content
                 if page.next_cursor is None:
                     break
                 cursor = page.next_cursor
-        wrong = [number for number, text in enumerate(wanted, 1) if text and found.get(number) != text]
-        self._note([f"source {number}, read by its number, is not what its tool returned" for number in wrong])
+        wrong = [
+            number for number, text in enumerate(wanted, 1) if text and found.get(number) != text
+        ]
+        self._note(
+            [
+                f"source {number}, read by its number, is not what its tool returned"
+                for number in wrong
+            ]
+        )
 
     async def _check_read_back(self, ids: set[str]) -> None:
         """Read every tool result, and every message with placeholders, through the tool."""
@@ -259,7 +287,11 @@ class _ReplayRunner:
             self._note(problems)
 
     def _results(self) -> dict[str, ToolMessage]:
-        return {id_: message for id_, message in self.appended.items() if isinstance(message, ToolMessage)}
+        return {
+            id_: message
+            for id_, message in self.appended.items()
+            if isinstance(message, ToolMessage)
+        }
 
     def _note(self, problems: Sequence[str]) -> None:
         for problem in problems:
@@ -289,4 +321,8 @@ def _turns(record: ConversationRecord) -> Iterator[list[_Message]]:
 
 
 def _is_question(message: _Message) -> bool:
-    return message.get("role") == "user" if isinstance(message, dict) else isinstance(message, HumanMessage)
+    return (
+        message.get("role") == "user"
+        if isinstance(message, dict)
+        else isinstance(message, HumanMessage)
+    )

@@ -83,7 +83,11 @@ class FileReport:
                 "reduction": self.reduction,
             },
             "prefix": {"stable": self.stable, "total": self.prefixes, "stability": self.stability},
-            "read_back": {"pages": self.pages, "sources": self.sources, "unreachable_characters": self.unreachable},
+            "read_back": {
+                "pages": self.pages,
+                "sources": self.sources,
+                "unreachable_characters": self.unreachable,
+            },
             "append_ms": _times(self.append_ms),
             "load_ms": _times(self.load_ms),
             "errors": len(self.problems),
@@ -94,20 +98,31 @@ def print_report(console: Console, *, reports: Sequence[FileReport], kept: str) 
     """Print the table of all files and the first problems, within 80 columns; `kept` is the user of what stays."""
     console.print(_table(reports))
     console.print(_LEGEND, style="dim")
-    full, shown = (sum(getattr(report, name) for report in reports) for name in ("context_full", "context_shown"))
+    full, shown = (
+        sum(getattr(report, name) for report in reports)
+        for name in ("context_full", "context_shown")
+    )
     if full:
         console.print(f"Tool context: saved {percent(max(0.0, 1 - shown / full))}.")
     problems = [problem for report in reports for problem in report.problems]
     if not problems:
-        pages, sources = (sum(getattr(report, name) for report in reports) for name in ("pages", "sources"))
-        console.print(f"Read back: {number_of(pages, 'page')} by message, {number_of(sources, 'source')} by number.")
+        pages, sources = (
+            sum(getattr(report, name) for report in reports) for name in ("pages", "sources")
+        )
+        console.print(
+            f"Read back: {number_of(pages, 'page')} by message, {number_of(sources, 'source')} by number."
+        )
         console.print("Nothing lost, changed or unreachable; every view is valid.", style="green")
     for problem in problems[:_SHOWN_PROBLEMS]:
         console.print(Text(plain("{file}, {conversation}: {what}".format(**problem)), style="red"))
     if len(problems) > _SHOWN_PROBLEMS:
-        console.print(f"… and {len(problems) - _SHOWN_PROBLEMS} more; --json names them all.", style="red")
+        console.print(
+            f"… and {len(problems) - _SHOWN_PROBLEMS} more; --json names them all.", style="red"
+        )
     if kept:
-        console.print(f"The conversations stay in the database, with user_id {kept!r}.", soft_wrap=True)
+        console.print(
+            f"The conversations stay in the database, with user_id {kept!r}.", soft_wrap=True
+        )
 
 
 def _table(reports: Sequence[FileReport]) -> Table:
@@ -145,7 +160,10 @@ def _times(times: Sequence[float]) -> dict[str, float | None]:
 
 def _median_and_p95(times: Sequence[float]) -> str:
     both = [_quantile(times, part) for part in (0.5, 0.95)]
-    return "/".join("-" if number is None else f"{number:.1f}" if number < 100 else f"{number:.0f}" for number in both)
+    return "/".join(
+        "-" if number is None else f"{number:.1f}" if number < 100 else f"{number:.0f}"
+        for number in both
+    )
 
 
 def _quantile(times: Sequence[float], part: float) -> float | None:

@@ -29,7 +29,9 @@ def to_log(entry: Entry) -> list[BaseMessage | LogItem]:
 
 def item_of(entry: Entry, *messages: BaseMessage) -> LogItem:
     """Return the item of an entry, without the content that messages of the log hold."""
-    data = marked({"entry": entry}, *messages) | {"content_of": [str(message.id) for message in messages]}
+    data = marked({"entry": entry}, *messages) | {
+        "content_of": [str(message.id) for message in messages]
+    }
     return LogItem(kind=KIND, data=data, id=id_of(entry))
 
 
@@ -47,8 +49,13 @@ def from_log(data: Mapping[str, Any], messages: Mapping[str, BaseMessage]) -> En
 
 def _messages_of(entry: Entry) -> list[BaseMessage]:
     """Return the messages of a user or assistant entry; none if it has no message that the log can hold."""
-    message, id_ = entry.get("message"), entry.get("uuid")
-    if entry.get("type") not in ("user", "assistant") or not isinstance(message, Mapping) or not isinstance(id_, str):
+    message = entry.get("message")
+    id_ = entry.get("uuid")
+    if (
+        entry.get("type") not in ("user", "assistant")
+        or not isinstance(message, Mapping)
+        or not isinstance(id_, str)
+    ):
         return []
     given = {**message, "id": id_}
     if not message.get("stop_reason"):

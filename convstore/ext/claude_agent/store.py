@@ -17,7 +17,14 @@ from convstore.exceptions import (
     StateConflictError,
 )
 from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
-from convstore.integration import append_in_halves, as_of, check_store, each_conversation, read_current, update_state_of
+from convstore.integration import (
+    append_in_halves,
+    as_of,
+    check_store,
+    each_conversation,
+    read_current,
+    update_state_of,
+)
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:
@@ -66,7 +73,10 @@ class ConvstoreSessionStore:
                 f"the store has the scope keys {', '.join(store.scope_keys)}: pass a value for each but {project!r} "
                 f"and {session!r}, or name the keys for the project and the session with project= and session="
             )
-        self.store, self._project, self._session, self._values = store, project, session, values
+        self.store = store
+        self._project = project
+        self._session = session
+        self._values = values
 
     def conversation(self, key: SessionKey) -> Conversation:
         """Return the conversation of a session, or of a sub-path of it; no I/O."""
@@ -82,7 +92,8 @@ class ConvstoreSessionStore:
         """
         if not entries:
             return
-        chat, ids = self.conversation(key), dict[Any, Entry]()
+        chat = self.conversation(key)
+        ids = dict[Any, Entry]()
         for index, entry in enumerate(cast("list[Entry]", entries)):
             ids.setdefault(id_of(entry) or index, entry)  # the first one under a uuid counts
         await _append(chat, list(ids.values()))
@@ -109,7 +120,9 @@ class ConvstoreSessionStore:
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries that the SDK made of a project's sessions. Two commands for each session."""
         found = list[Any]()
-        async with aclosing(each_conversation(self.store, self._scope_of(project_key))) as conversations:
+        async with aclosing(
+            each_conversation(self.store, self._scope_of(project_key))
+        ) as conversations:
             async for info in conversations:
                 state = await self.store.conversation(**info.scope).state.get()
                 if _SUMMARY in state.values:
@@ -128,7 +141,9 @@ class ConvstoreSessionStore:
     def _scope_of(self, project_key: str) -> dict[str, str]:
         return {self._project: project_key, **self._values}
 
-    async def _fold(self, chat: Conversation, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
+    async def _fold(
+        self, chat: Conversation, key: SessionKey, entries: list[SessionStoreEntry]
+    ) -> None:
         """Fold entries into the summary, which concurrent calls change one after the other.
 
         It is dated as the session is in listings, by which the SDK knows that it has all entries.
@@ -141,7 +156,9 @@ class ConvstoreSessionStore:
             try:
                 with as_of(info.updated_at):
                     summary = {_SUMMARY: dict(folded)}
-                    await update_state_of(chat, info.conversation_id, summary, revision=state.revision)
+                    await update_state_of(
+                        chat, info.conversation_id, summary, revision=state.revision
+                    )
                 return
             except StateConflictError:
                 if (await chat.info()).conversation_id != info.conversation_id:

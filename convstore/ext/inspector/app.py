@@ -60,7 +60,10 @@ _PAGES: dict[str, _Page] = {
 
 
 def inspector(
-    store: ConversationStore, *, authorize: Authorize | None = None, policy: HistoryPolicy | None = None
+    store: ConversationStore,
+    *,
+    authorize: Authorize | None = None,
+    policy: HistoryPolicy | None = None,
 ) -> ASGIApp:
     """Return an ASGI application that shows a store's conversations and changes nothing.
 
@@ -89,7 +92,10 @@ def inspector(
             Route("/", site.listing(listing_page)),
             Route("/search", site.listing(search_all_page)),
             Route("/static/{name}", site.static),
-            *(Route(f"/c/{{conversation_id}}{path}", site.page(page)) for path, page in _PAGES.items()),
+            *(
+                Route(f"/c/{{conversation_id}}{path}", site.page(page))
+                for path, page in _PAGES.items()
+            ),
             Route("/{path:path}/", _without_slash),
         ],
         exception_handlers={HTTPException: _problem, ConvstoreError: _problem},
@@ -99,8 +105,12 @@ def inspector(
 
 
 class _Site:
-    def __init__(self, store: ConversationStore, authorize: Authorize, policy: HistoryPolicy | None) -> None:
-        self._store, self._authorize, self._policy = store, authorize, policy
+    def __init__(
+        self, store: ConversationStore, authorize: Authorize, policy: HistoryPolicy | None
+    ) -> None:
+        self._store = store
+        self._authorize = authorize
+        self._policy = policy
 
     def listing(self, page: _Listing) -> Callable[[Request], Awaitable[Response]]:
         """Return the handler of a page about the conversations that the request may see."""
@@ -123,10 +133,13 @@ class _Site:
 
         async def handle(request: Request) -> Response:
             permitted = await scope_for(self._authorize, request)
-            chat = await self._store.find_conversation(request.path_params["conversation_id"], **permitted)
+            chat = await self._store.find_conversation(
+                request.path_params["conversation_id"], **permitted
+            )
             if chat is None:
                 raise HTTPException(404)
-            request.state.policy, request.state.chat = self._policy, chat
+            request.state.policy = self._policy
+            request.state.chat = chat
             return await page(request, chat)
 
         return handle
@@ -134,7 +147,8 @@ class _Site:
 
 async def _without_slash(request: Request) -> Response:
     """Redirect to the address without the slash at its end."""
-    name, query = request.path_params["path"].rpartition("/")[2], request.scope["query_string"].decode("latin-1")
+    name = request.path_params["path"].rpartition("/")[2]
+    query = request.scope["query_string"].decode("latin-1")
     return RedirectResponse(f"../{quote(name)}{'?' if query else ''}{query}")
 
 
@@ -142,17 +156,23 @@ async def _problem(request: Request, error: Exception) -> Response:
     """Return the page for an error: what happened and what to do."""
     command = log = ""
     if isinstance(error, HTTPException):
-        status, text = error.status_code, error.detail
+        status = error.status_code
+        text = error.detail
     elif isinstance(error, StoreUnavailableError):
-        status, text = 503, without_addresses(str(error))
+        status = 503
+        text = without_addresses(str(error))
     elif isinstance(error, InvalidInputError) and not isinstance(error, InvalidScopeError):
-        status, text = 404, ""
+        status = 404
+        text = ""
     else:
-        status, text = 500, without_addresses(str(error))
+        status = 500
+        text = without_addresses(str(error))
     if isinstance(error, CorruptDocumentError):
         chat = getattr(request.state, "chat", None)
         command = doctor_command(chat)
         log = f"/c/{quote(request.path_params['conversation_id'])}" if chat else ""
     if status == 404:
         text = "There is no such page, or you may not see it."
-    return render("problem.html", request, status, status=status, text=text, command=command, log=log)
+    return render(
+        "problem.html", request, status, status=status, text=text, command=command, log=log
+    )

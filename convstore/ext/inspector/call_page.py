@@ -33,7 +33,9 @@ from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import changed_options
 
 
-async def load_call(request: Request, chat: Conversation, calls: Calls, *, before: int | None = None) -> View:
+async def load_call(
+    request: Request, chat: Conversation, calls: Calls, *, before: int | None = None
+) -> View:
     """Load the view of the moment that the calls are around; see `load_view`."""
     near = () if calls.moment else calls.near
     return await load_view(request, chat, calls.moment, before=before, near=near)
@@ -51,18 +53,27 @@ async def load_view(
 
     If the end of the log is `near`, its stamps save a search for the newest policy, which reads whole turns.
     """
-    stamp, policy, origin = stored.stamp if stored else None, request.state.policy, "chosen for these pages"
+    stamp = stored.stamp if stored else None
+    policy = request.state.policy
+    origin = "chosen for these pages"
     if stamp is not None:
-        policy, origin = None, "that of the call"
+        policy = None
+        origin = "that of the call"
     elif policy is None:
         policy = _newest_policy(near) or await chat.last_policy()
         origin = "as in the last call" if policy else "of the store, as no call has a stamp"
     if asked := what_if_in(request):
         usual = stamp.history_policy if stamp else policy or chat.store.policy
-        policy, origin = _changed(usual, asked), "asked for here"
+        policy = _changed(usual, asked)
+        origin = "asked for here"
     at = stamp or (stored.ordinal if stored else None)
     history = await chat.view_at(at, policy=policy, reasons_before=before)
-    return View(history, chat.store.token_counter, origin=origin, answer=stored.ordinal if stored and stamp else 0)
+    return View(
+        history,
+        chat.store.token_counter,
+        origin=origin,
+        answer=stored.ordinal if stored and stamp else 0,
+    )
 
 
 def _newest_policy(near: Sequence[StoredMessage]) -> HistoryPolicy | None:
@@ -81,7 +92,8 @@ def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy
     'max_tokens=None,max_turns=3,stub_tools=never'
     """
     values: dict[str, Any] = {
-        name: int(text) if text.isascii() and text.isdigit() else text or None for name, text in options.items()
+        name: int(text) if text.isascii() and text.isdigit() else text or None
+        for name, text in options.items()
     }
     if values.get("keep_last_results", 0) is None:
         values["keep_last_results"] = 0
@@ -105,11 +117,17 @@ async def render_call(
     **more: Any,
 ) -> Response:
     """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
-    info, history, is_own = await titled_info(chat), view.history, bool(calls.moment and calls.moment.stamp)
+    info = await titled_info(chat)
+    history = view.history
+    is_own = bool(calls.moment and calls.moment.stamp)
     policy = None if is_own and not what_if_in(request) else view.policy
     at = f"--at {calls.moment.ordinal}" if calls.moment else "--view"
     full = history.report.tokens_before or info.tokens
-    upcoming = await load_view(request, chat, before=1, near=calls.near) if calls.has_end and calls.moment else None
+    upcoming = (
+        await load_view(request, chat, before=1, near=calls.near)
+        if calls.has_end and calls.moment
+        else None
+    )
     cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
     if cut and not before:
         before = await load_view(request, chat, calls.before(calls.moment), before=1)
@@ -139,15 +157,25 @@ async def render_call(
     )
 
 
-def _as_python(conversation_id: str, moment: StoredMessage | None, policy: HistoryPolicy | None) -> str:
+def _as_python(
+    conversation_id: str, moment: StoredMessage | None, policy: HistoryPolicy | None
+) -> str:
     """Return the lines of Python that load the view."""
     lines = [f'chat = await store.find_conversation("{conversation_id}")']
     at = str(moment.ordinal) if moment else "None"
     if moment and moment.stamp:
-        lines.append(f"[answer] = await chat.list_messages(after={moment.ordinal - 1}, limit=1, rewound=True)")
+        lines.append(
+            f"[answer] = await chat.list_messages(after={moment.ordinal - 1}, limit=1, rewound=True)"
+        )
         at = "answer.stamp"
-    options = ", ".join(f"{name}={value!r}" for name, value in changed_options(policy).items()) if policy else ""
-    lines.append(f"view = await chat.view_at({at}{f', policy=HistoryPolicy({options})' if policy else ''})")
+    options = (
+        ", ".join(f"{name}={value!r}" for name, value in changed_options(policy).items())
+        if policy
+        else ""
+    )
+    lines.append(
+        f"view = await chat.view_at({at}{f', policy=HistoryPolicy({options})' if policy else ''})"
+    )
     return "\n".join(lines)
 
 

@@ -26,8 +26,11 @@ from convstore.sources.stub import RETRIEVAL_TOOL, stub_sources
 from convstore.types import StoredMessage
 from convstore.values.explanations import ADDED
 
-_SENT_BYTES, _MESSAGE_BYTES, _SENT = 50_000, 12_000, 100
-_LOOKED_AT, _CALLS = 300, 60
+_SENT_BYTES = 50_000
+_MESSAGE_BYTES = 12_000
+_SENT = 100
+_LOOKED_AT = 300
+_CALLS = 60
 _ROLES = {"human": "user", "ai": "assistant"}
 _WORD = re.compile(r"[^\s,;\[\]\"']+")
 
@@ -48,11 +51,13 @@ class _Sent:
 
 async def sent_page(request: Request, chat: Conversation) -> Response:
     """Return the messages of the view in order, as the model got them, from the one with the number ``from=`` on."""
-    calls, start = await calls_of(request, chat), number_in(request, "from", 1) or 1
+    calls = await calls_of(request, chat)
+    start = number_in(request, "from", 1) or 1
     view = await load_call(request, chat, calls)
     if start > max(1, len(view.sizes)):
         raise HTTPException(404)
-    sent, budget = list[_Sent](), _SENT_BYTES
+    sent = list[_Sent]()
+    budget = _SENT_BYTES
     for item in _sent(view, start - 1):
         budget -= len(escapeHtml(item.text).encode("utf-8", "replace"))
         if sent and (budget < 0 or len(sent) == _SENT):
@@ -60,12 +65,16 @@ async def sent_page(request: Request, chat: Conversation) -> Response:
         sent.append(item)
     end = start + len(sent)
     following = end if end <= len(view.sizes) else None
-    return await render_call(request, chat, "sent", calls, view, sent=sent, start=start, following=following)
+    return await render_call(
+        request, chat, "sent", calls, view, sent=sent, start=start, following=following
+    )
 
 
 def _sent(view: View, start: int) -> Iterator[_Sent]:
     ordinals = view.ordinals()
-    for message, size, part in list(zip(view.history.messages, view.sizes, view.keys, strict=True))[start:]:
+    for message, size, part in list(zip(view.history.messages, view.sizes, view.keys, strict=True))[
+        start:
+    ]:
         text = sent_text(message)
         beginning = clip(text, _MESSAGE_BYTES)
         kind = kind_of(message)
@@ -125,7 +134,9 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     messages = await chat.list_messages(before=end, limit=_LOOKED_AT, rewound=True)
     active = [message for message in messages if not message.is_rewound]
     tools = sorted(_tools(active, view).values(), key=lambda tool: -tool.stored)
-    results = sorted((found for tool in tools for found in tool.results), key=lambda found: -found[0].ordinal)
+    results = sorted(
+        (found for tool in tools for found in tool.results), key=lambda found: -found[0].ordinal
+    )
     return await render_call(
         request,
         chat,
@@ -140,12 +151,14 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
 
 
 def _tools(messages: Sequence[StoredMessage], view: View) -> dict[str, _Tool]:
-    tools, asked = dict[str, _Tool](), _read_back(messages)
+    tools = dict[str, _Tool]()
+    asked = _read_back(messages)
     for message in messages:
         for call in message.message.tool_calls if isinstance(message.message, AIMessage) else []:
             tools.setdefault(call["name"], _Tool(call["name"])).calls += 1
         if isinstance(message.message, ToolMessage):
-            given, is_again = view.given(message), bool(_names(message) & asked)
+            given = view.given(message)
+            is_again = bool(_names(message) & asked)
             name = message.message.name or ""
             tool = tools.setdefault(name, _Tool(name))
             shown = given.tokens if given.message is not None and given.state != "summarised" else 0
@@ -159,11 +172,22 @@ def _tools(messages: Sequence[StoredMessage], view: View) -> dict[str, _Tool]:
 
 def _read_back(messages: Sequence[StoredMessage]) -> frozenset[str]:
     """Return the ids, ordinals and numbers of sources that calls of the tool that reads results again name."""
-    calls = (call for stored in messages if isinstance(stored.message, AIMessage) for call in stored.message.tool_calls)
-    arguments = (json.dumps(call["args"], default=repr) for call in calls if call["name"] == RETRIEVAL_TOOL)
+    calls = (
+        call
+        for stored in messages
+        if isinstance(stored.message, AIMessage)
+        for call in stored.message.tool_calls
+    )
+    arguments = (
+        json.dumps(call["args"], default=repr) for call in calls if call["name"] == RETRIEVAL_TOOL
+    )
     return frozenset(word for text in arguments for word in _WORD.findall(text))
 
 
 def _names(message: StoredMessage) -> set[str]:
     """Return the names by which a result can be read again: its id, its ordinal, the numbers of its sources."""
-    return {str(message.message.id), f"m{message.ordinal}", *map(str, stub_sources(message.message.text))}
+    return {
+        str(message.message.id),
+        f"m{message.ordinal}",
+        *map(str, stub_sources(message.message.text)),
+    }

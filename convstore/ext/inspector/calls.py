@@ -44,7 +44,8 @@ class Calls:
     """
 
     def __init__(self, near: Sequence[StoredMessage], moment: StoredMessage | None) -> None:
-        self.near, self.moment = near, moment
+        self.near = near
+        self.moment = moment
         self.all = [call for call in near if call.message.type == "ai"]
 
     @property
@@ -56,12 +57,21 @@ class Calls:
     def previous(self) -> StoredMessage | None:
         """The call before the moment."""
         moment = self.moment
-        return next((call for call in reversed(self.all) if moment is None or call.ordinal < moment.ordinal), None)
+        return next(
+            (
+                call
+                for call in reversed(self.all)
+                if moment is None or call.ordinal < moment.ordinal
+            ),
+            None,
+        )
 
     @property
     def next(self) -> StoredMessage | None:
         """The call after the moment."""
-        return next((call for call in self.all if self.moment and call.ordinal > self.moment.ordinal), None)
+        return next(
+            (call for call in self.all if self.moment and call.ordinal > self.moment.ordinal), None
+        )
 
     def before(self, call: StoredMessage | None) -> StoredMessage | None:
         """Return the call before one, of which a prompt cache may have the beginning; None stands for the next.
@@ -73,7 +83,11 @@ class Calls:
         before = [message for message in reversed(self.all) if message.ordinal < end]
         stamped = [message for message in before if message.stamp and (call is None or call.stamp)]
         active = [message for message in stamped or before if not message.is_rewound]
-        whole = [message for message in stamped[:1] if call and not break_between(message.stamp, call.stamp)]
+        whole = [
+            message
+            for message in stamped[:1]
+            if call and not break_between(message.stamp, call.stamp)
+        ]
         return next(iter(whole or active), None)
 
     def cut_by(self, call: StoredMessage | None) -> str:
@@ -82,13 +96,19 @@ class Calls:
         if not before or not call:
             return ""
         cause = break_between(before.stamp, call.stamp)
-        has_ended = cause == "results became stubs" and self.has_question(before.ordinal, call.ordinal)
+        has_ended = cause == "results became stubs" and self.has_question(
+            before.ordinal, call.ordinal
+        )
         return "turn ended" if has_ended else cause
 
     def has_question(self, after: int, before: int | None = None) -> bool:
         """Return True if a question that is not rewound stands between two ordinals, by default up to the moment."""
-        end = before or (self.moment.ordinal if self.moment else self.near[-1].ordinal + 1 if self.near else 0)
-        between = (stored for stored in self.near if after < stored.ordinal < end and not stored.is_rewound)
+        end = before or (
+            self.moment.ordinal if self.moment else self.near[-1].ordinal + 1 if self.near else 0
+        )
+        between = (
+            stored for stored in self.near if after < stored.ordinal < end and not stored.is_rewound
+        )
         return any(stored.turn_id == stored.message.id for stored in between)
 
     def cuts(self) -> list[tuple[int, str]]:
@@ -97,15 +117,21 @@ class Calls:
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
-        found, waiting = dict[tuple[int, str], ToolCall](), dict[str, int]()
+        found = dict[tuple[int, str], ToolCall]()
+        waiting = dict[str, int]()
         for stored in self.near:
-            message, ordinal = stored.message, stored.ordinal
+            message = stored.message
+            ordinal = stored.ordinal
             if isinstance(message, AIMessage):
                 waiting |= {str(call["id"]): ordinal for call in message.tool_calls}
-                found |= {(ordinal, str(call["id"])): ToolCall(ordinal) for call in message.tool_calls}
+                found |= {
+                    (ordinal, str(call["id"])): ToolCall(ordinal) for call in message.tool_calls
+                }
             id_ = getattr(message, "tool_call_id", None)
             if caller := waiting.get(id_ or ""):
-                found[caller, str(id_)] = found[ordinal, str(id_)] = ToolCall(caller, ordinal, has_failed(message))
+                found[caller, str(id_)] = found[ordinal, str(id_)] = ToolCall(
+                    caller, ordinal, has_failed(message)
+                )
         return found
 
 

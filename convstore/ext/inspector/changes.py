@@ -16,7 +16,9 @@ from convstore.messages.provenance import kind_of
 from convstore.types import PastView
 from convstore.values.explanations import STATES, limit_of
 
-_MAX_LINES, _NEAR, _ALIKE = 60, 80, 40
+_MAX_LINES = 60
+_NEAR = 80
+_ALIKE = 40
 _CAUSES = {
     "whole": "whole again",
     "stub": "shown by a stub",
@@ -77,7 +79,10 @@ def changes_between(before: View, after: View, has_ended: Callable[[int], bool])
         same_tokens=sum(after.sizes[:same]),
         new_tokens=sum(line.tokens for line in lines if line.kind == "add"),
         is_kept=same == len(before.history.messages),
-        cause=next(_causes(before.history, after.history, has_ended), "another summary or note stands before them"),
+        cause=next(
+            _causes(before.history, after.history, has_ended),
+            "another summary or note stands before them",
+        ),
         lines=lines[:_MAX_LINES],
         left=len(lines[_MAX_LINES:]),
     )
@@ -96,14 +101,19 @@ def _key(message: BaseMessage) -> tuple[str, str | None, str]:
 
 def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
     """Yield the lines of the diff; what is the same and what was removed in a row share one."""
-    old, new = before.history.messages, after.history.messages
+    old = before.history.messages
+    new = after.history.messages
     if same:
         yield _line("same", after, range(same))
     matcher = SequenceMatcher(
-        None, [_key(message) for message in old[same:]], [_key(message) for message in new[same:]], autojunk=False
+        None,
+        [_key(message) for message in old[same:]],
+        [_key(message) for message in new[same:]],
+        autojunk=False,
     )
     for kind, first, last, start, stop in matcher.get_opcodes():
-        removed, added = range(same + first, same + last), range(same + start, same + stop)
+        removed = range(same + first, same + last)
+        added = range(same + start, same + stop)
         if kind == "equal":
             yield _line("again", after, added)
             continue
@@ -119,25 +129,36 @@ def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
 def _changed(before: View, after: View, earlier: int | None, index: int) -> Iterator[DiffLine]:
     """Yield the lines of a message that is new, or has another form than in the view before."""
     if earlier is None:
-        yield _line("add" if _is_new(after.history.messages[index], before) else "form", after, [index])
+        yield _line(
+            "add" if _is_new(after.history.messages[index], before) else "form", after, [index]
+        )
         return
     texts = [sent_text(before.history.messages[earlier]), sent_text(after.history.messages[index])]
     head = _alike(*texts)
     tail = _alike(*(text[head:][::-1] for text in texts))
     head, tail = (head, tail) if head + tail >= _ALIKE else (0, 0)
-    for kind, view, at, text in zip(("was", "form"), (before, after), (earlier, index), texts, strict=True):
+    for kind, view, at, text in zip(
+        ("was", "form"), (before, after), (earlier, index), texts, strict=True
+    ):
         middle = text[head : len(text) - tail]
-        yield _line(kind, view, [at], (text[:head][-_NEAR:], middle, text[len(text) - tail :][:_NEAR]))
+        yield _line(
+            kind, view, [at], (text[:head][-_NEAR:], middle, text[len(text) - tail :][:_NEAR])
+        )
 
 
 def _alike(items: Iterable[Any], others: Iterable[Any]) -> int:
     """Return the number of keys or characters with which both begin."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(items, others, strict=False)))
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(items, others, strict=False))
+    )
 
 
-def _line(kind: str, view: View, indexes: Sequence[int], parts: tuple[str, str, str] | None = None) -> DiffLine:
+def _line(
+    kind: str, view: View, indexes: Sequence[int], parts: tuple[str, str, str] | None = None
+) -> DiffLine:
     messages = view.history.messages
-    first, last = messages[indexes[0]], messages[indexes[-1]]
+    first = messages[indexes[0]]
+    last = messages[indexes[-1]]
     head, text, tail = parts or ("", sent_text(first), "")
     tokens = sum(view.sizes[index] for index in indexes)
     return DiffLine(kind, first, last, len(indexes), tokens, head, text, tail)
@@ -159,7 +180,11 @@ def _causes(before: PastView, after: PastView, has_ended: Callable[[int], bool])
             if new.state == "stub":
                 change += ", as its turn ended" if has_ended(first) else ", as its turn is long"
             last = new.last if new.state in ("summarised", "left_out") else following - 1
-            late = f" ({_range(end + 1, last)} came after the call before)" if last > end >= first else ""
+            late = (
+                f" ({_range(end + 1, last)} came after the call before)"
+                if last > end >= first
+                else ""
+            )
             many = last > first
             yield f"message{'s' * many} {_range(first, last)}{late} {'are' if many else 'is'} now {change}"
 

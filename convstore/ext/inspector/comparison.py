@@ -80,12 +80,19 @@ class View:
         answer: Ordinal of the message that answers it, 0 if that is not known.
     """
 
-    def __init__(self, history: PastView, counter: TokenCounter, *, origin: str, answer: int = 0) -> None:
-        self.history, self.policy, self.origin, self._answer = history, history.policy, origin, answer
+    def __init__(
+        self, history: PastView, counter: TokenCounter, *, origin: str, answer: int = 0
+    ) -> None:
+        self.history = history
+        self.policy = history.policy
+        self.origin = origin
+        self._answer = answer
         self.sizes = [count(counter, message) for message in history.messages]
         self.ids = {message.id for message in history.messages}
         report = history.report
-        self.keys = parts_of(history.messages, {*report.stubbed, *report.placeholders, *report.shortened})
+        self.keys = parts_of(
+            history.messages, {*report.stubbed, *report.placeholders, *report.shortened}
+        )
         self._late = frozenset(history.report.late_results)
         self._by_id: dict[str | None, tuple[BaseMessage, int, str]] = {}
         self._added_after: dict[str | None, list[Given]] = {}
@@ -107,7 +114,8 @@ class View:
                 self._replacing.setdefault(kind, added)
                 continue
             self._by_id[message.id] = message, size, part
-            self._added_before[message.id], pending = pending, []
+            self._added_before[message.id] = pending
+            pending = []
             last = message.id
         self._added_after.setdefault(last, []).extend(pending)
 
@@ -140,13 +148,16 @@ class View:
         return [(reason, self._given(reason, None)) for reason in ranges if reason.state in _SHARED]
 
     def _given(self, reason: ViewReason, message_id: str | None) -> Given:
-        label, why = label_of(reason), STATES[reason.state][1]
+        label = label_of(reason)
+        why = STATES[reason.state][1]
         outside = "rewound" if reason.state == "rewound" else "later"
         if limit := limit_of(reason, self.policy):
             why = f"Left out {limit}. It stays in the log."
         message, size, part = self._by_id.get(message_id, (None, 0, outside))
         if message is None and (added := self._replacing.get(_SHARED.get(reason.state, ""))):
-            message, size, part = added.message, added.tokens, added.part
+            message = added.message
+            size = added.tokens
+            part = added.part
         return Given(reason.state, label, why, size, message, reason.summary, part)
 
     def ordinals(self) -> dict[str | None, int]:

@@ -2,6 +2,8 @@
 
 Only a row whose message the model got in another form opens in two halves. Messages that one summary covers share a
 row. A page of the log begins and ends between turns where it can.
+
+The module is long because one page is one template, with a part for each kind of row.
 """
 
 from __future__ import annotations
@@ -31,10 +33,20 @@ from convstore.sources.stub import stub_sources
 from convstore.types import StoredItem, StoredMessage, ToolRecord
 from convstore.values.explanations import ADDED
 
-_PAGE, _SCANNED, _LATER = 25, 300, 6
-_LOG_BYTES, _VIEW_BYTES, _LINE, _SHORT, _ARGUMENTS = 700, 600, 160, 100, 160
-_RESULT_TOKENS, _RESULTS_TOKENS = 8_000, 40_000
-_TITLES, _TOOLS, _CALLS, _ITEMS = 2, 20, 12, 40
+_PAGE = 25
+_SCANNED = 300
+_LATER = 6
+_LOG_BYTES = 700
+_VIEW_BYTES = 600
+_LINE = 160
+_SHORT = 100
+_ARGUMENTS = 160
+_RESULT_TOKENS = 8_000
+_RESULTS_TOKENS = 40_000
+_TITLES = 2
+_TOOLS = 20
+_CALLS = 12
+_ITEMS = 40
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 """States of messages that the store wrote; they are shown exactly as the model gets them."""
 
@@ -68,8 +80,12 @@ class _Entry:
     @property
     def is_folded(self) -> bool:
         """True for a system message or a result that takes more than a line."""
-        is_long = bool(self.body.left) or any("\n" in piece.text.strip() for piece in self.body.pieces)
-        return self.stored.message.type in ("system", "tool") and (is_long or len(self.line) > _SHORT)
+        is_long = bool(self.body.left) or any(
+            "\n" in piece.text.strip() for piece in self.body.pieces
+        )
+        return self.stored.message.type in ("system", "tool") and (
+            is_long or len(self.line) > _SHORT
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +139,9 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a conversation, now or at an earlier message, with one page of its log."""
     if (number := number_in(request, "go")) is not None:
         kept = {name: value for name, value in request.query_params.items() if name != "go"}
-        return RedirectResponse(f"?{urlencode({**kept, 'after': max(0, number - 4)})}#m{number}", 303)
+        return RedirectResponse(
+            f"?{urlencode({**kept, 'after': max(0, number - 4)})}#m{number}", 303
+        )
     try:
         return await _whole_page(request, chat)
     except CorruptDocumentError as error:
@@ -131,14 +149,19 @@ async def conversation_page(request: Request, chat: Conversation) -> Response:
 
 
 async def _whole_page(request: Request, chat: Conversation) -> Response:
-    calls, choice = await calls_of(request, chat), _choice(request)
+    calls = await calls_of(request, chat)
+    choice = _choice(request)
     page = await _read(request, chat, calls, _SCANNED if choice else _PAGE)
     end = page.stored[-1].ordinal + 1 if page.stored else None
-    view, number = await asyncio.gather(load_call(request, chat, calls, before=end), _last_turn(chat, page))
+    view, number = await asyncio.gather(
+        load_call(request, chat, calls, before=end), _last_turn(chat, page)
+    )
     rows = view.rows(page.stored)
     if choice:
         rows = [row for row in rows if _matches(row, choice)]
-        page = _LogPage(page.stored, rows[-_PAGE].stored[0].ordinal if rows[_PAGE:] else page.older, page.newer)
+        page = _LogPage(
+            page.stored, rows[-_PAGE].stored[0].ordinal if rows[_PAGE:] else page.older, page.newer
+        )
         rows = rows[-_PAGE:]
     lines = await _lines(chat, rows, calls)
     return await render_call(
@@ -158,13 +181,18 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         choice=choice,
         roles=ROLES,
         tools=_tools_of(calls),
-        legend={line.given.label: LEGEND[line.given.state][1] for line in lines if line.given.state in LEGEND},
+        legend={
+            line.given.label: LEGEND[line.given.state][1]
+            for line in lines
+            if line.given.state in LEGEND
+        },
     )
 
 
 async def _items(chat: Conversation, page: _LogPage) -> dict[int, list[StoredItem]]:
     """Return the first items of a page of the log, by the message that they follow."""
-    found, first = dict[int, list[StoredItem]](), page.stored[0].ordinal if page.older else 0
+    found = dict[int, list[StoredItem]]()
+    first = page.stored[0].ordinal if page.older else 0
     end = page.stored[-1].ordinal + 1 if page.newer else None
     async with aclosing(chat.items(after=first, before=end)) as items:
         async for item in items:
@@ -186,13 +214,16 @@ async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
 
 def _tools_of(calls: Calls) -> list[str]:
     """Return the names of the tools that were called near the moment, as far as an address can hold them."""
-    named = {call["name"] for stored in calls.all for call in getattr(stored.message, "tool_calls", ())}
+    named = {
+        call["name"] for stored in calls.all for call in getattr(stored.message, "tool_calls", ())
+    }
     return sorted(name for name in named if name.isprintable())[:_TOOLS]
 
 
 async def _read(request: Request, chat: Conversation, calls: Calls, limit: int) -> _LogPage:
     """Return the page of the log that the address names, by default its end, or what is around the moment."""
-    before, after = number_in(request, "before"), number_in(request, "after")
+    before = number_in(request, "before")
+    after = number_in(request, "after")
     if before is None and after is not None:
         stored = await chat.list_messages(after=after, limit=limit + 1, rewound=True)
         shown = _until_turn(stored[:limit]) if len(stored) > limit else stored
@@ -203,7 +234,9 @@ async def _read(request: Request, chat: Conversation, calls: Calls, limit: int) 
     shown = _from_turn(stored[-limit:]) if len(stored) > limit else stored
     last = shown[-1].ordinal if shown else 0
     has_newer = bool(shown) and (before is not None or last < calls.near[-1].ordinal)
-    return _LogPage(shown, shown[0].ordinal if len(stored) > len(shown) else None, last if has_newer else None)
+    return _LogPage(
+        shown, shown[0].ordinal if len(stored) > len(shown) else None, last if has_newer else None
+    )
 
 
 def _from_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
@@ -215,7 +248,9 @@ def _from_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
 def _until_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
     """Leave out the end from a question on, if the larger half remains."""
     half = range(len(stored) - 1, len(stored) // 2, -1)
-    return stored[: next((index for index in half if stored[index].message.type == "human"), len(stored))]
+    return stored[
+        : next((index for index in half if stored[index].message.type == "human"), len(stored))
+    ]
 
 
 def _choice(request: Request) -> tuple[str, str] | None:
@@ -244,26 +279,39 @@ def _matches(row: Row, choice: tuple[str, str]) -> bool:
 
 async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
     records, damage = await _results(chat, [message for row in rows for message in row.stored])
-    found, opened = calls.tools(), set[str]()
+    found = calls.tools()
+    opened = set[str]()
     lines = list[_Line]()
     for row in rows:
         entries = [_entry(message, records, found) for message in row.stored]
-        entries = [replace(entry, damage=damage.get(str(entry.stored.message.id), "")) for entry in entries]
+        entries = [
+            replace(entry, damage=damage.get(str(entry.stored.message.id), "")) for entry in entries
+        ]
         state = row.given.state
         message = row.given.message if state not in ("whole", "answer") else None
-        shown = body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT) if message is not None else None
+        shown = (
+            body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT)
+            if message is not None
+            else None
+        )
         lines.append(_Line(entries, row.given, shown, is_open=state in _HALVES - opened))
         opened.add(state)
     return lines
 
 
-async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> tuple[dict[str, ToolRecord], dict[str, str]]:
+async def _results(
+    chat: Conversation, shown: Sequence[StoredMessage]
+) -> tuple[dict[str, ToolRecord], dict[str, str]]:
     """Return the tool results of a page in full, the small ones first, as far as their sizes allow.
 
     Of those that are damaged, which the page shows as stubs, return what is wrong and the command that checks them.
     """
-    tools = sorted((result for result in shown if result.message.type == "tool"), key=lambda result: result.tokens)
-    ids, total = list[str](), 0
+    tools = sorted(
+        (result for result in shown if result.message.type == "tool"),
+        key=lambda result: result.tokens,
+    )
+    ids = list[str]()
+    total = 0
     for message in tools:
         total += message.tokens
         if message.tokens > _RESULT_TOKENS or total > _RESULTS_TOKENS:
@@ -275,21 +323,29 @@ async def _results(chat: Conversation, shown: Sequence[StoredMessage]) -> tuple[
         return await _sound_results(chat, ids)
 
 
-async def _sound_results(chat: Conversation, ids: Sequence[str]) -> tuple[dict[str, ToolRecord], dict[str, str]]:
+async def _sound_results(
+    chat: Conversation, ids: Sequence[str]
+) -> tuple[dict[str, ToolRecord], dict[str, str]]:
     """Read results one by one, since one of them is damaged."""
-    records, damage = dict[str, ToolRecord](), dict[str, str]()
+    records = dict[str, ToolRecord]()
+    damage = dict[str, str]()
     for id_ in ids:
         try:
-            records |= {record.tool_message_id: record for record in await chat.get_tool_messages([id_])}
+            records |= {
+                record.tool_message_id: record for record in await chat.get_tool_messages([id_])
+            }
         except CorruptDocumentError as error:
             damage[id_] = f"{error}. Check it: {doctor_command(chat)}"
     return records, damage
 
 
 def _entry(
-    stored: StoredMessage, records: Mapping[str, ToolRecord], tools: Mapping[tuple[int, str], ToolCall]
+    stored: StoredMessage,
+    records: Mapping[str, ToolRecord],
+    tools: Mapping[tuple[int, str], ToolCall],
 ) -> _Entry:
-    message, record = stored.message, records.get(str(stored.message.id))
+    message = stored.message
+    record = records.get(str(stored.message.id))
     numbers = [source.source_id for source in record.sources] if record else []
     whole = message if record is None else message.model_copy(update={"content": record.content})
     calls = message.tool_calls if isinstance(message, AIMessage) else []
@@ -299,7 +355,10 @@ def _entry(
         body_of(whole, _LOG_BYTES, is_stored=True, with_calls=False),
         _line_of(record, first_line(whole, _LINE)),
         (record.tool if record else "") or message.name or "",
-        [(_call_text(call), tools.get((stored.ordinal, str(call["id"])), lost)) for call in calls[:_CALLS]],
+        [
+            (_call_text(call), tools.get((stored.ordinal, str(call["id"])), lost))
+            for call in calls[:_CALLS]
+        ],
         len(calls[_CALLS:]),
         tools.get((stored.ordinal, str(getattr(message, "tool_call_id", ""))), ToolCall(0)).caller,
         numbers,
@@ -309,7 +368,12 @@ def _entry(
 def _highest_source(view: View, near: Sequence[StoredMessage], lines: Sequence[_Line]) -> int:
     """Return the highest number of a source that stubs, of the view or near it, or results of the page name."""
     messages = [*view.history.messages, *(stored.message for stored in near)]
-    named = [number for message in messages if message.type == "tool" for number in stub_sources(message.text)]
+    named = [
+        number
+        for message in messages
+        if message.type == "tool"
+        for number in stub_sources(message.text)
+    ]
     shown = [number for line in lines for entry in line.entries for number in entry.sources]
     return max([*named, *shown], default=0)
 
@@ -323,7 +387,9 @@ def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:
     pairs = [
         (first.ordinal, other.ordinal)
         for first, other in pairwise(firsts)
-        if first.is_rewound and first is not stored[0] and first.message.type == other.message.type in ("human", "ai")
+        if first.is_rewound
+        and first is not stored[0]
+        and first.message.type == other.message.type in ("human", "ai")
     ]
     return {**dict(pairs), **{other: first for first, other in pairs}}
 
@@ -339,13 +405,21 @@ def _call_text(call: Mapping[str, object]) -> str:
     """Return a call as Python writes it, at most its beginning."""
     given = call["args"]
     pairs = given.items() if isinstance(given, dict) else ()
-    text = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in pairs)
+    text = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in pairs
+    )
     return f"{call['name']}({text if len(text) <= _ARGUMENTS else text[:_ARGUMENTS] + '…'})"
 
 
-def _sections(lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int | None) -> list[_Section]:
+def _sections(
+    lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int | None
+) -> list[_Section]:
     """Divide rows at turns; `last` is the number of the turn to which the last message belongs, if it is known."""
-    questions = [message.ordinal for message in stored if message.message.type == "human" and not message.is_rewound]
+    questions = [
+        message.ordinal
+        for message in stored
+        if message.message.type == "human" and not message.is_rewound
+    ]
 
     def turn_at(ordinal: int) -> int:
         return (last or 0) - sum(1 for question in questions if question > ordinal)
@@ -369,8 +443,13 @@ def _begins(line: _Line, section: _Section) -> bool:
 def _title(line: _Line, turn_at: Callable[[int], int]) -> str:
     if line.first is None or line.first.message.type == "system":
         return ""
-    first, last = turn_at(line.first.ordinal), turn_at(line.entries[-1].stored.ordinal)
+    first = turn_at(line.first.ordinal)
+    last = turn_at(line.entries[-1].stored.ordinal)
     if last <= 0:
         return "Before the first turn"
     is_begun = line.first.message.type != "human" and not line.is_run
-    return f"Turns {max(first, 1)} to {last}" if last > first else f"Turn {last}{', continued' if is_begun else ''}"
+    return (
+        f"Turns {max(first, 1)} to {last}"
+        if last > first
+        else f"Turn {last}{', continued' if is_begun else ''}"
+    )

@@ -20,7 +20,10 @@ from convstore.ext.inspector.text import Body, body_of
 from convstore.types import StoredMessage
 from convstore.values.scope import PATH
 
-_PAGE, _BYTES, _TOKENS, _FAR = 25, 700, 100_000, 2**50
+_PAGE = 25
+_BYTES = 700
+_TOKENS = 100_000
+_FAR = 2**50
 
 
 class _Row(NamedTuple):
@@ -39,10 +42,13 @@ def doctor_command(chat: Conversation | None) -> str:
     return " ".join(["convstore doctor", *(f"--scope {shlex.quote(pair)}" for pair in pairs)])
 
 
-async def damaged_page(request: Request, chat: Conversation, error: CorruptDocumentError) -> Response:
+async def damaged_page(
+    request: Request, chat: Conversation, error: CorruptDocumentError
+) -> Response:
     """Return a page of the log, read message by message; raise the error again if no message can be read."""
     last = await _last_ordinal(chat, error)
-    before, after = number_in(request, "before"), number_in(request, "after")
+    before = number_in(request, "before")
+    after = number_in(request, "after")
     end = min(last, before - 1 if before else last if after is None else after + _PAGE)
     start = max(1, end - _PAGE + 1)
     rows = [await _row(chat, ordinal) for ordinal in range(start, end + 1)]
@@ -63,9 +69,11 @@ async def _last_ordinal(chat: Conversation, error: CorruptDocumentError) -> int:
     """Return the last ordinal of the log, which its readable messages lead to; raise the error if none does."""
     if await _exists(chat, _FAR):
         raise error
-    low, high = 0, 1
+    low = 0
+    high = 1
     while await _exists(chat, high):
-        low, high = high, high * 2
+        low = high
+        high = high * 2
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if await _exists(chat, middle) else (low, middle)
@@ -91,7 +99,13 @@ async def _row(chat: Conversation, ordinal: int) -> _Row:
             problem = str(error)
             continue
         if found and found[0].ordinal == ordinal:
-            return _Row(ordinal, ordinal, found[0], body_of(found[0].message, _BYTES), await _hurt(chat, found[0]))
+            return _Row(
+                ordinal,
+                ordinal,
+                found[0],
+                body_of(found[0].message, _BYTES),
+                await _hurt(chat, found[0]),
+            )
     return _Row(ordinal, ordinal, problem=problem)
 
 

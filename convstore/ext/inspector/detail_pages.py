@@ -25,8 +25,11 @@ from convstore.types import StoredMessage
 _SLICE = 6_000
 """Characters of one part on a page."""
 
-_VIEW_BYTES, _COVERED_BYTES, _SUMMARY_CHARACTERS = 4_000, 600, 20_000
-_LOOKED_AT, _COVERED = 200, 40
+_VIEW_BYTES = 4_000
+_COVERED_BYTES = 600
+_SUMMARY_CHARACTERS = 20_000
+_LOOKED_AT = 200
+_COVERED = 40
 """Messages after a source in which citations are looked for, and those on a page of a summary."""
 
 
@@ -73,7 +76,11 @@ async def message_page(request: Request, chat: Conversation) -> Response:
 def _slice(request: Request, name: str, text: str) -> _Part:
     """Return the slice of a part that the address asks for, by default the first; HTTPException if it has none."""
     slices = max(1, -(-len(text) // _SLICE))
-    number = (number_in(request, "slice", 1) or 0) if request.query_params.get("part", "content") == name else 1
+    number = (
+        (number_in(request, "slice", 1) or 0)
+        if request.query_params.get("part", "content") == name
+        else 1
+    )
     if not 1 <= number <= slices:
         raise HTTPException(404)
     return _Part(name, text[(number - 1) * _SLICE : number * _SLICE], len(text), number, slices)
@@ -102,7 +109,9 @@ async def source_page(request: Request, chat: Conversation) -> Response:
         titled_info(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
     )
     answers = [stored for stored in messages if stored.message.type == "ai"]
-    cited = await asyncio.to_thread(lambda: [said for said in answers if cites(said.message.text, number)])  # slow
+    cited = await asyncio.to_thread(
+        lambda: [said for said in answers if cites(said.message.text, number)]
+    )  # slow
     return render(
         "source.html",
         request,
@@ -123,7 +132,9 @@ async def _shown_again(
     chat: Conversation, number: int, messages: Sequence[StoredMessage]
 ) -> list[tuple[StoredMessage, int]]:
     """Return the later results that contain the same text, each with the number that it has there."""
-    tools = {str(message.message.id): message for message in messages if message.message.type == "tool"}
+    tools = {
+        str(message.message.id): message for message in messages if message.message.type == "tool"
+    }
     records = await chat.get_tool_messages(list(tools)) if tools else []
     return [
         (tools[record.tool_message_id], source.source_id)
@@ -136,7 +147,14 @@ async def _shown_again(
 async def summary_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a summary, with a page of the messages that it covers."""
     info, summaries = await asyncio.gather(titled_info(chat), chat.summaries())
-    summary = next((candidate for candidate in summaries if candidate.version == number_in(request, "version")), None)
+    summary = next(
+        (
+            candidate
+            for candidate in summaries
+            if candidate.version == number_in(request, "version")
+        ),
+        None,
+    )
     if summary is None:
         raise HTTPException(404)
     after = max(number_in(request, "after", 0) or 0, summary.first - 1)
@@ -151,6 +169,9 @@ async def summary_page(request: Request, chat: Conversation) -> Response:
         others=[other for other in summaries if other is not summary],
         text=rendered(text),
         left=len(summary.text) - len(text),
-        messages=[(message, body_of(message.message, _COVERED_BYTES, is_stored=True)) for message in covered],
+        messages=[
+            (message, body_of(message.message, _COVERED_BYTES, is_stored=True))
+            for message in covered
+        ],
         next_after=covered[-1].ordinal if covered and covered[-1].ordinal < summary.last else None,
     )

@@ -28,7 +28,9 @@ _TYPES = {
 def is_image(block: dict[str, Any]) -> bool:
     """Return True for a content block that holds an image; one that names an address elsewhere holds none."""
     data = media_data(block) if KINDS.get(block_type(block)) == "image" else None
-    return data is not None and (isinstance(data, bytes) or data.startswith("data:") or "://" not in data[:20])
+    return data is not None and (
+        isinstance(data, bytes) or data.startswith("data:") or "://" not in data[:20]
+    )
 
 
 def image_in(message: BaseMessage, number: int) -> tuple[bytes, str]:
@@ -45,7 +47,11 @@ def image_numbers(message: BaseMessage) -> list[int]:
 
 def _images_in(message: BaseMessage) -> dict[int, dict[str, Any]]:
     blocks = message.content if isinstance(message.content, list) else []
-    return {number: block for number, block in enumerate(blocks, 1) if isinstance(block, dict) and is_image(block)}
+    return {
+        number: block
+        for number, block in enumerate(blocks, 1)
+        if isinstance(block, dict) and is_image(block)
+    }
 
 
 def _bytes_in(block: dict[str, Any]) -> bytes:
@@ -54,6 +60,10 @@ def _bytes_in(block: dict[str, Any]) -> bytes:
     if len(data) > _MAX_CHARACTERS:
         return b""
     try:
-        return data if isinstance(data, bytes) else base64.b64decode(data.rpartition(",")[2], validate=True)
+        return (
+            data
+            if isinstance(data, bytes)
+            else base64.b64decode(data.rpartition(",")[2], validate=True)
+        )
     except ValueError:
         return b""

@@ -23,8 +23,11 @@ from convstore.integration import marks_of, titled, with_children
 from convstore.values.models import ConversationInfo
 from convstore.values.reports import ConversationHits, SearchResult
 
-_PAGE, _CHILDREN, _HITS = 50, 5, 30
-_QUERY_CHARACTERS, _NO_END = 500, 2**53 - 1
+_PAGE = 50
+_CHILDREN = 5
+_HITS = 30
+_QUERY_CHARACTERS = 500
+_NO_END = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,9 @@ class _Choice:
     scope: dict[str, str] = field(default_factory=dict)
 
 
-async def _choice_of(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> _Choice:
+async def _choice_of(
+    request: Request, store: ConversationStore, permitted: Mapping[str, str]
+) -> _Choice:
     """Return the choice that ``key=`` and ``like=`` in the address name; HTTPException if they do not exist."""
     key, like = (request.query_params.get(name, "") for name in ("key", "like"))
     if not key and not like:
@@ -47,20 +52,28 @@ async def _choice_of(request: Request, store: ConversationStore, permitted: Mapp
     return _Choice(key, like, {key: chat.scope[key]})
 
 
-async def listing_page(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> Response:
+async def listing_page(
+    request: Request, store: ConversationStore, permitted: Mapping[str, str]
+) -> Response:
     """Return a page of the conversations that a request may see."""
     choice = await _choice_of(request, store, permitted)
     cursor = request.query_params.get("cursor")
     scope: dict[str, Any] = {**permitted, **choice.scope}
-    found = await store.list_conversations(limit=_PAGE, cursor=cursor, everything=not scope, **scope)
-    families = [[member async for member in with_children(store, info)] for info in found.conversations]
+    found = await store.list_conversations(
+        limit=_PAGE, cursor=cursor, everything=not scope, **scope
+    )
+    families = [
+        [member async for member in with_children(store, info)] for info in found.conversations
+    ]
     shown = [member for family in families for member in family[: 1 + _CHILDREN]]
     return render(
         "listing.html",
         request,
         rows=[(info, _budget_of(info)) for info in await titled(store, shown)],
         more={
-            family[_CHILDREN].conversation_id: len(family[1 + _CHILDREN :]) for family in families if family[_CHILDREN:]
+            family[_CHILDREN].conversation_id: len(family[1 + _CHILDREN :])
+            for family in families
+            if family[_CHILDREN:]
         },
         next_cursor=found.next_cursor,
         choice=choice,
@@ -78,16 +91,24 @@ def _budget_of(info: ConversationInfo) -> int | None:
 
 async def search_page(request: Request, chat: Conversation) -> Response:
     """Return the messages of a conversation that match the words of the query."""
-    text, end = _text(request), (number_in(request, "at") or _NO_END) + 1
+    text = _text(request)
+    end = (number_in(request, "at") or _NO_END) + 1
     info, hits = await asyncio.gather(titled_info(chat), chat.search(text, limit=_HITS, before=end))
-    groups = [ConversationHits(scope=info.scope, conversation_id=info.conversation_id, title=info.title, hits=hits)]
+    groups = [
+        ConversationHits(
+            scope=info.scope, conversation_id=info.conversation_id, title=info.title, hits=hits
+        )
+    ]
     found = SearchResult(conversations=groups if hits else [], searched=1)
     return _hits(request, text, found, info=info, choice=_Choice())
 
 
-async def search_all_page(request: Request, store: ConversationStore, permitted: Mapping[str, str]) -> Response:
+async def search_all_page(
+    request: Request, store: ConversationStore, permitted: Mapping[str, str]
+) -> Response:
     """Return the messages that match the words of the query, from the conversations that the request may see."""
-    text, choice = _text(request), await _choice_of(request, store, permitted)
+    text = _text(request)
+    choice = await _choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.search(text, limit=_HITS, everything=not scope, **scope)
     found = found.model_copy(update={"conversations": await titled(store, found.conversations)})
@@ -99,7 +120,14 @@ def _hits(request: Request, text: str, found: SearchResult, **context: Any) -> R
     hits = sum(len(conversation.hits) for conversation in found.conversations)
     marks = marks_of(text)
     return render(
-        "search.html", request, text=text, found=found, hits=hits, is_cut=hits == _HITS, marks=marks, **context
+        "search.html",
+        request,
+        text=text,
+        found=found,
+        hits=hits,
+        is_cut=hits == _HITS,
+        marks=marks,
+        **context,
     )
 
 

@@ -17,7 +17,15 @@ from convstore.ext.inspector.text import as_json, finalize, marked, shorten, wit
 from convstore.sources.detection import has_failed
 
 _MAX_NUMBER = 2**53 - 1
-_OPTIONS = ("max_tokens", "max_turns", "keep_last_results", "shorten_over", "stub_tools", "media", "view")
+_OPTIONS = (
+    "max_tokens",
+    "max_turns",
+    "keep_last_results",
+    "shorten_over",
+    "stub_tools",
+    "media",
+    "view",
+)
 _UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
 
 
@@ -40,7 +48,9 @@ def render(name: str, request: Request, status_code: int = 200, **context: Any) 
 
 def what_if_in(request: Request) -> dict[str, str]:
     """Return the options of a policy that the address has in place of those of the call."""
-    return {name: request.query_params[name][:16] for name in _OPTIONS if name in request.query_params}
+    return {
+        name: request.query_params[name][:16] for name in _OPTIONS if name in request.query_params
+    }
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:

@@ -88,9 +88,14 @@ async def scope_for(authorize: Authorize, request: Request) -> dict[str, str]:
     if permission is None:
         raise HTTPException(403, "You may not see conversations here.")
     if not isinstance(permission, Mapping):
-        raise InvalidScopeError(f"authorize returns scope values, None or EVERYTHING, not {type(permission).__name__}")
+        raise InvalidScopeError(
+            f"authorize returns scope values, None or EVERYTHING, not {type(permission).__name__}"
+        )
     if not permission:
-        raise HTTPException(403, "authorize returned no scope values; it returns EVERYTHING to show all conversations.")
+        raise HTTPException(
+            403,
+            "authorize returned no scope values; it returns EVERYTHING to show all conversations.",
+        )
     return dict(permission)
 
 
@@ -104,7 +109,8 @@ class LocalGate:
     """
 
     def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
-        self._app, self._token = app, token
+        self._app = app
+        self._token = token
         self._session = secrets.token_urlsafe(32)
         self._cookie = f"convstore_inspector_{port}"
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
@@ -129,12 +135,15 @@ class LocalGate:
             if not self._is_used and _is_equal(token, self._token):
                 self._is_used = True
                 answer = RedirectResponse("/", 303)
-                answer.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+                answer.set_cookie(
+                    self._cookie, self._session, httponly=True, samesite="strict", path="/"
+                )
                 return answer
         if is_known:
             return None
         return PlainTextResponse(
-            "This address was opened before, or has no valid token. Run convstore inspect again for a new one.", 403
+            "This address was opened before, or has no valid token. Run convstore inspect again for a new one.",
+            403,
         )
 
 

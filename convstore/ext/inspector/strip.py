@@ -14,8 +14,12 @@ from convstore.ext.inspector.comparison import View
 from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
 
-_BEFORE, _CALLS = 7, 15
-_STEP, _WIDTH, _TOP, _BASE = 28, 18, 12, 68
+_BEFORE = 7
+_CALLS = 15
+_STEP = 28
+_WIDTH = 18
+_TOP = 12
+_BASE = 68
 _FARTHEST = 1.5
 """A budget above so many times the largest call would make all bars too low, so it is not drawn."""
 
@@ -48,7 +52,9 @@ class Bar:
             "a tool failed": self.has_failed,
         }
         size = f"{self.tokens:,} tokens" if self.tokens or not self.ordinal else "no stamp"
-        return f"{name}: {', '.join([size, *(text for text, is_true in happened.items() if is_true)])}"
+        return (
+            f"{name}: {', '.join([size, *(text for text, is_true in happened.items() if is_true)])}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +85,24 @@ class Strip:
 
         Each rectangle stands on the base line, behind those of the parts below it, so that bars are to scale.
         """
-        paths: dict[str, str] = dict.fromkeys(("now", "turn", "stub", "summary", "system", "ink", "bad"), "")
+        paths: dict[str, str] = dict.fromkeys(
+            ("now", "turn", "stub", "summary", "system", "ink", "bad"), ""
+        )
         for index, bar in enumerate(self.bars):
-            left, size = index * _STEP + (_STEP - _WIDTH) // 2, 0
+            left = index * _STEP + (_STEP - _WIDTH) // 2
+            size = 0
             for part, tokens in bar.parts.items():
                 size += tokens
-                paths[part] += f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z" if tokens else ""
+                paths[part] += (
+                    f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z" if tokens else ""
+                )
             middle = index * _STEP + _STEP // 2
             aside = 6 if bar.cut_by and bar.has_failed else 0
             paths["summary"] += f"M{middle} 0l5 5-5 5-5-5z" if bar.has_summary else ""
             paths["ink"] += f"M{middle - aside} 71l4 7h-8z" if bar.cut_by else ""
-            paths["bad"] += f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z" if bar.has_failed else ""
+            paths["bad"] += (
+                f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z" if bar.has_failed else ""
+            )
         return {part: path for part, path in paths.items() if path}
 
 
@@ -99,7 +112,9 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
     The strip begins later than its first call only if they do not fit.
     """
     moment = calls.moment
-    before = [message for message in calls.all if moment is None or message.ordinal < moment.ordinal]
+    before = [
+        message for message in calls.all if moment is None or message.ordinal < moment.ordinal
+    ]
     start = max(0, min(len(before) - _BEFORE, len(calls.all) - _CALLS))
     shown = calls.all[start : start + _CALLS]
     failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
@@ -107,7 +122,8 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
     is_last = not shown or shown[-1] is calls.all[-1]
     if is_last and upcoming:
         bars.append(Bar(0, upcoming.parts(), is_current=moment is None))
-    highest, budget = max([bar.tokens for bar in bars], default=0) or 1, view.policy.max_tokens
+    highest = max([bar.tokens for bar in bars], default=0) or 1
+    budget = view.policy.max_tokens
     is_near = budget is not None and budget <= _FARTHEST * highest
     has_earlier = bool(shown) and (start > 0 or calls.near[0].ordinal > 1)
     return Strip(
@@ -120,7 +136,8 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
 
 
 def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> Bar:
-    stamp, previous = message.stamp, calls.before(message)
+    stamp = message.stamp
+    previous = calls.before(message)
     before = previous.stamp if previous else None
     is_current = calls.moment is not None and message.ordinal == calls.moment.ordinal
     return Bar(
@@ -140,7 +157,10 @@ def _parts(ordinal: int, stamp: ViewStamp | None, near: Sequence[StoredMessage])
         return {}
     parts = stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}
     active = [stored for stored in near if stored.ordinal < ordinal and not stored.is_rewound]
-    question = max((at for at, stored in enumerate(active) if stored.message.type == "human"), default=len(active))
+    question = max(
+        (at for at, stored in enumerate(active) if stored.message.type == "human"),
+        default=len(active),
+    )
     turn = active[question:]
     if turn and stamp.marks.stubs_through < turn[0].ordinal:
         parts["now"] = max(parts.get("now", 0), sum(message.tokens for message in turn))

@@ -35,7 +35,9 @@ _HIDDEN = re.compile(
 
 _LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
-_BRACKETS = re.compile(r"<(a|code|pre)\b.*?</\1>|<[^>]*>|(?P<cited>[\[【][\d\s,;\u2013-]{1,200}[\]】])", re.DOTALL)
+_BRACKETS = re.compile(
+    r"<(a|code|pre)\b.*?</\1>|<[^>]*>|(?P<cited>[\[【][\d\s,;\u2013-]{1,200}[\]】])", re.DOTALL
+)
 """A link, code, a tag, or numbers in brackets in rendered Markdown."""
 
 _NUMBER = re.compile(r"\d{1,9}")
@@ -128,20 +130,26 @@ class _Renderer(RendererHTML):
         text = self.renderInlineAsText(token.children, options, env) if token.children else ""
         return f'<span class="image">[image: {escapeHtml(text or str(token.attrs.get("src", "")))}]</span>'
 
-    def th_open(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+    def th_open(
+        self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+    ) -> str:
         tokens[index].attrs.pop("style", None)  # the content security policy forbids inline styles
         return self.renderToken(tokens, index, options, env)
 
     td_open = th_open
 
-    def link_open(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+    def link_open(
+        self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+    ) -> str:
         tokens[index].attrSet("rel", "noreferrer noopener")
         tokens[index].attrSet("target", "_blank")
         return self.renderToken(tokens, index, options, env)
 
 
 def _markdown() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": 20}, renderer_cls=_Renderer)
+    parser = MarkdownIt(
+        "commonmark", {"html": False, "breaks": True, "maxNesting": 20}, renderer_cls=_Renderer
+    )
     parser.enable(["table", "strikethrough"])
     parser.validateLink = lambda url: bool(_LINK.fullmatch(url))  # type: ignore[method-assign]
     return parser
@@ -153,7 +161,9 @@ _MARKDOWN = _markdown()
 def rendered(text: str) -> Markup:
     """Render Markdown without raw HTML; a text whose markup would be much larger than itself is shown as it is."""
     shown = visible(text)
-    html = visible(_MARKDOWN.render(shown))  # once more, because Markdown decodes character references
+    html = visible(
+        _MARKDOWN.render(shown)
+    )  # once more, because Markdown decodes character references
     if len(html) > 4 * len(shown) + 1_000:
         html = f"<p>{escapeHtml(shown)}</p>"
     return Markup(html)  # noqa: S704 - the parser escapes everything but its own tags
@@ -177,16 +187,28 @@ class Body(NamedTuple):
 
 
 def body_of(
-    message: BaseMessage, limit: int, *, is_plain: bool = False, is_stored: bool = False, with_calls: bool = True
+    message: BaseMessage,
+    limit: int,
+    *,
+    is_plain: bool = False,
+    is_stored: bool = False,
+    with_calls: bool = True,
 ) -> Body:
     """Return the beginning of a message, of about `limit` bytes; with `is_plain` no text is Markdown.
 
     With `is_stored` it is a message of the log, whose images can be shown.
     """
-    pieces, left = [], 0
-    for heading, whole, is_markdown, image in (*_texts(message), *(_call_texts(message) if with_calls else ())):
-        is_code, number = is_plain or not is_markdown, image if is_stored else 0
-        text = whole[1:].partition("; left out")[0].rstrip("]") if number else whole  # below the image itself
+    pieces = []
+    left = 0
+    for heading, whole, is_markdown, image in (
+        *_texts(message),
+        *(_call_texts(message) if with_calls else ()),
+    ):
+        is_code = is_plain or not is_markdown
+        number = image if is_stored else 0
+        text = (
+            whole[1:].partition("; left out")[0].rstrip("]") if number else whole
+        )  # below the image itself
         beginning = clip(text, max(limit, 0))
         if beginning and len(text) - len(beginning) <= _FEW:
             beginning = text
@@ -204,7 +226,8 @@ def sent_text(message: BaseMessage) -> str:
     content = [message.content] if isinstance(message.content, str) else message.content
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     texts = [_sent_block(block) for block in content] + [
-        f"{call['id']}  {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})" for call in calls
+        f"{call['id']}  {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})"
+        for call in calls
     ]
     return "\n".join(text for text in texts if text)
 
@@ -232,13 +255,18 @@ def with_citations(body: Body, address: str, *, highest: int) -> Body:
     """
 
     def link(found: re.Match[str]) -> str:
-        number, href = found[0], escapeHtml(address.replace("{}", found[0]))
-        return f'<a class="cite" href="{href}">{number}</a>' if 0 < int(number) <= highest else number
+        number = found[0]
+        href = escapeHtml(address.replace("{}", found[0]))
+        return (
+            f'<a class="cite" href="{href}">{number}</a>' if 0 < int(number) <= highest else number
+        )
 
     def linked(piece: Piece) -> Piece:
         if not isinstance(piece.text, Markup) or not highest:
             return piece
-        text = _BRACKETS.sub(lambda found: _NUMBER.sub(link, found[0]) if found["cited"] else found[0], piece.text)
+        text = _BRACKETS.sub(
+            lambda found: _NUMBER.sub(link, found[0]) if found["cited"] else found[0], piece.text
+        )
         return piece._replace(text=Markup(text))  # noqa: S704 - only links around digits were added
 
     return body._replace(pieces=[linked(piece) for piece in body.pieces])
@@ -250,7 +278,11 @@ def whole_parts(message: BaseMessage, artifact: Any = None) -> dict[str, str]:
     parts = {"content": content if isinstance(content, str) else as_json(content)}
     if artifact is not None:
         parts["artifact"] = as_json(artifact)
-    parts |= {name: as_json(value) for name, field in _FIELDS.items() if (value := getattr(message, field, None))}
+    parts |= {
+        name: as_json(value)
+        for name, field in _FIELDS.items()
+        if (value := getattr(message, field, None))
+    }
     return {name: text for name, text in parts.items() if text} or {"content": ""}
 
 
@@ -271,15 +303,28 @@ def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
         if isinstance(block, dict) and is_media(block):
             yield "", f"[{media_description(block)}]", False, number if is_image(block) else 0
         elif text is None:
-            if not (block_type(block) in _CALLS and isinstance(message, AIMessage) and message.tool_calls):
-                said = reasoning_part(block)["text"] if isinstance(block, dict) and is_reasoning(block) else ""
+            if not (
+                block_type(block) in _CALLS
+                and isinstance(message, AIMessage)
+                and message.tool_calls
+            ):
+                said = (
+                    reasoning_part(block)["text"]
+                    if isinstance(block, dict) and is_reasoning(block)
+                    else ""
+                )
                 yield block_type(block) or "content", said or as_json(block), False, 0
         elif stands_for_image(text):
             yield "", text, False, number
         else:
             yield "", text if is_markdown else pretty(text), is_markdown, 0
     for invalid in message.invalid_tool_calls if isinstance(message, AIMessage) else []:
-        yield f"calls {invalid.get('name')} with invalid arguments", str(invalid.get("args") or ""), False, 0
+        yield (
+            f"calls {invalid.get('name')} with invalid arguments",
+            str(invalid.get("args") or ""),
+            False,
+            0,
+        )
 
 
 def _call_texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:

@@ -11,7 +11,11 @@ from uuid import UUID
 from langchain.agents.middleware.types import ModelResponse
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
-from langchain_core.runnables.config import merge_configs, set_config_context, var_child_runnable_config
+from langchain_core.runnables.config import (
+    merge_configs,
+    set_config_context,
+    var_child_runnable_config,
+)
 
 from convstore import Conversation
 from convstore.ext.around import turn_around
@@ -30,10 +34,13 @@ class _Heard(BaseCallbackHandler):
         self.reply = StreamedReply()
         self._run: UUID | None = None
 
-    def on_chat_model_start(self, *_: Any, run_id: UUID, tags: Sequence[str] | None = None, **__: Any) -> None:
+    def on_chat_model_start(
+        self, *_: Any, run_id: UUID, tags: Sequence[str] | None = None, **__: Any
+    ) -> None:
         """Forget a call that failed, or was repeated."""
         if NO_STREAM not in (tags or ()):
-            self.reply, self._run = StreamedReply(), run_id
+            self.reply = StreamedReply()
+            self._run = run_id
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
         """Add a chunk."""
@@ -44,7 +51,9 @@ class _Heard(BaseCallbackHandler):
     def said(self) -> AIMessage:
         """What was said so far, without calls."""
         message = self.reply.message()
-        return AIMessage(self.reply.text, id=message.id, response_metadata=message.response_metadata)
+        return AIMessage(
+            self.reply.text, id=message.id, response_metadata=message.response_metadata
+        )
 
 
 async def ask(
@@ -62,7 +71,8 @@ async def ask(
         TurnClosedError: The turn was stopped before anything was said.
         TurnLostError: Another worker took the turn over.
     """
-    held, heard = held_by_caller(chat, run.turn_id) or turn_around(), _Heard()
+    held = held_by_caller(chat, run.turn_id) or turn_around()
+    heard = _Heard()
     if held:
         held.check(may_stop=False)
     elif redact is None:

@@ -3,6 +3,8 @@
 The hooks find the conversation of the run and call the functions of `steps`: async hooks on the store itself, sync
 hooks on its twin. Placed first, the middleware is the outermost around calls of the model and of tools, and runs last
 after the model.
+
+The module is long because each hook exists twice, sync and async, and the constructor documents every setting.
 """
 
 from __future__ import annotations
@@ -11,7 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
 from convstore import number_sources as numbered
@@ -36,7 +44,12 @@ from convstore.values.scope import check_names
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
-    from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse, ToolCallRequest
+    from langchain.agents.middleware.types import (
+        ExtendedModelResponse,
+        ModelRequest,
+        ModelResponse,
+        ToolCallRequest,
+    )
     from langgraph.errors import GraphInterrupt
     from langgraph.graph.message import REMOVE_ALL_MESSAGES
     from langgraph.runtime import Runtime
@@ -59,7 +72,13 @@ from convstore.ext.langchain.results import (
     structured_response,
     with_ids,
 )
-from convstore.ext.langchain.review import Review, check_resumable, pauses_in, state_with, warn_of_review
+from convstore.ext.langchain.review import (
+    Review,
+    check_resumable,
+    pauses_in,
+    state_with,
+    warn_of_review,
+)
 from convstore.ext.langchain.run import (
     CHANNEL,
     TURN,
@@ -158,7 +177,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         super().__init__()
         check_option(tool_results, *get_args(_WHEN), name="tool_results")
         check_option(on_fork, *get_args(OnFork), name="on_fork")
-        self.store, self._scope = store, check_choice(store, scope)
+        self.store = store
+        self._scope = check_choice(store, scope)
         self._numbered = check_names(number_sources, name="number_sources")
         self._appends_results = tool_results == "at_once"
         self._prompt = prompt
@@ -178,17 +198,23 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         )
 
     @hook_config(can_jump_to=["end"])
-    async def abefore_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    async def abefore_agent(
+        self, state: ConversationAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
         """Load the view and remove earlier turns from the state; jump to the end if the question was answered."""
         return await self._begin(self._chat(runtime), state)
 
     @hook_config(can_jump_to=["end"])
-    def before_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    def before_agent(
+        self, state: ConversationAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
         """`abefore_agent` for sync agents."""
         return self._wait(self._chat(runtime), lambda chat: self._begin(chat, state))
 
     async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> _ModelOutput:
         """Append the messages of earlier hooks, and show the model the view and this turn."""
         chat = self._chat(request.runtime)
@@ -215,7 +241,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             response = handler(self._shown(request, shown))
         return _said(run, response, request)
 
-    async def aafter_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    async def aafter_model(
+        self, state: ConversationAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
         """Append the model's message, as the other middleware left it, and let persons decide about its calls."""
         chat = self._chat(runtime)
         run = await self._catch_up(chat, state)
@@ -227,7 +255,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             update = interrupt
         return await self._reviewed(chat, run, state, update)
 
-    def after_model(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    def after_model(
+        self, state: ConversationAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
         """`aafter_model` for sync agents."""
         chat = self._chat(runtime)
         run = self._wait(chat, lambda conversation: self._catch_up(conversation, state))
@@ -237,7 +267,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             update: Any = self._review.after_model(state, runtime)
         except GraphInterrupt as interrupt:
             update = interrupt
-        return self._wait(chat, lambda conversation: self._reviewed(conversation, run, state, update))
+        return self._wait(
+            chat, lambda conversation: self._reviewed(conversation, run, state, update)
+        )
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolOutput]]
@@ -247,33 +279,47 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run, stored = await self._stored(chat, request)
         if stored:
             return as_output(stored)
-        equipped, review = self._equipped(chat, request), self._review
+        equipped = self._equipped(chat, request)
+        review = self._review
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
-                output: Any = await (review.awrap_tool_call(equipped, handler) if review else handler(equipped))
+                output: Any = await (
+                    review.awrap_tool_call(equipped, handler) if review else handler(equipped)
+                )
         except GraphInterrupt as interrupt:
             output = interrupt
         return await self._finished(chat, run, request, output)
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]) -> ToolOutput:
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]
+    ) -> ToolOutput:
         """`awrap_tool_call` for sync agents."""
         chat = self._chat(request.runtime)
         run, stored = self._wait(chat, lambda conversation: self._stored(conversation, request))
         if stored:
             return as_output(stored)
-        equipped, review = self._equipped(chat, request), self._review
+        equipped = self._equipped(chat, request)
+        review = self._review
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
-                output: Any = review.wrap_tool_call(equipped, handler) if review else handler(equipped)
+                output: Any = (
+                    review.wrap_tool_call(equipped, handler) if review else handler(equipped)
+                )
         except GraphInterrupt as interrupt:
             output = interrupt
-        return self._wait(chat, lambda conversation: self._finished(conversation, run, request, output))
+        return self._wait(
+            chat, lambda conversation: self._finished(conversation, run, request, output)
+        )
 
-    async def aafter_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    async def aafter_agent(
+        self, state: ConversationAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
         """Append the remaining messages, and summarise if it is due."""
         return await self._end(self._chat(runtime), state)
 
-    def after_agent(self, state: ConversationAgentState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    def after_agent(
+        self, state: ConversationAgentState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
         """`aafter_agent` for sync agents."""
         return self._wait(self._chat(runtime), lambda chat: self._end(chat, state))
 
@@ -283,7 +329,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         scope = scope_of(self.store, context=runtime.context, config=config, chosen=self._scope)
         return own_conversation(self.store.conversation(**scope))
 
-    def _wait(self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]) -> _Result:
+    def _wait(
+        self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
         """Run a step on the store's twin, for a sync caller."""
         return run_sync(chat, step, instead="`await agent.ainvoke(...)`")
 
@@ -292,16 +340,24 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             check_resumable()
         try:
             await check_owner(chat, state.get(OWNER), is_begin=True)
-        except InvalidScopeError as refusal:  # the state is emptied: the other run must not be shown this input
-            return _begun(AgentRun(chat.scope, refusal=refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
+        except (
+            InvalidScopeError
+        ) as refusal:  # the state is emptied: the other run must not be shown this input
+            return _begun(
+                AgentRun(chat.scope, refusal=refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)]
+            )
         run, changes = await begin(chat, self._rules, state)
         if run.is_unimported:
             return _begun(run, changes)
         return _begun(run, changes) | {OWNER: state.get(OWNER) or owner_of(chat.scope)}
 
-    async def _run(self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> AgentRun:
+    async def _run(
+        self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]
+    ) -> AgentRun:
         await check_owner(chat, state.get(OWNER))
-        return run_in(state, chat.scope) or await take_up(chat, self._rules, messages, state.get(TURN) or None)
+        return run_in(state, chat.scope) or await take_up(
+            chat, self._rules, messages, state.get(TURN) or None
+        )
 
     async def _prepare(
         self, chat: Conversation, request: ModelRequest[Any]
@@ -331,16 +387,23 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         update = {**(update or {}), **(_ticket(run, state) or {})}
         if said := update.get("messages"):
             give_result_ids(said)
-            stored = {str(result.id): result for result in run.ahead if isinstance(result, ToolMessage)}
-            update["messages"] = whole = [stored.get(str(message.id)) or message for message in said]
+            stored = {
+                str(result.id): result for result in run.ahead if isinstance(result, ToolMessage)
+            }
+            update["messages"] = whole = [
+                stored.get(str(message.id)) or message for message in said
+            ]
             await catch_up(chat, self._rules, run, whole)
         return update or None
 
-    async def _finished(self, chat: Conversation, run: AgentRun, request: ToolCallRequest, output: Any) -> ToolOutput:
+    async def _finished(
+        self, chat: Conversation, run: AgentRun, request: ToolCallRequest, output: Any
+    ) -> ToolOutput:
         """Return the output of a tool with ids, and append its messages."""
         if isinstance(output, GraphInterrupt):
             await _pause(chat, run, output, request.state["messages"])
-        call, place = request.tool_call, call_position(request.state["messages"], request.tool_call)
+        call = request.tool_call
+        place = call_position(request.state["messages"], request.tool_call)
         named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
         messages = list(messages_in(named, call))
         if not self._appends_results:
@@ -348,21 +411,27 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         await catch_up(chat, self._rules, run, messages)
         return named
 
-    async def _stored(self, chat: Conversation, request: ToolCallRequest) -> tuple[AgentRun, list[BaseMessage]]:
+    async def _stored(
+        self, chat: Conversation, request: ToolCallRequest
+    ) -> tuple[AgentRun, list[BaseMessage]]:
         """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
         messages = request.state["messages"]
         run = await self._run(chat, request.state, messages)
         ai_message_id, position = call_position(messages, request.tool_call)
         return run, run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
 
-    async def _end(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any] | None:
+    async def _end(
+        self, chat: Conversation, state: ConversationAgentState
+    ) -> dict[str, Any] | None:
         run = await self._run(chat, state, state["messages"])
         changes = await end(chat, self._rules, run, state["messages"])
         run.conversation_id = await conversation_id_of(chat)
         return ({"messages": changes} if changes else {}) | _owner(run, state) or None
 
     def _shown(self, request: ModelRequest[Any], messages: list[Any]) -> ModelRequest[Any]:
-        return request.override(messages=messages, system_message=_with_prompt(request.system_message, self._prompt))
+        return request.override(
+            messages=messages, system_message=_with_prompt(request.system_message, self._prompt)
+        )
 
     def _equipped(self, chat: Conversation, request: ToolCallRequest) -> ToolCallRequest:
         """Return the call with a tool that knows its conversation."""
@@ -399,12 +468,24 @@ def _ticket(run: AgentRun, state: Any) -> dict[str, Any] | None:
 def _owner(run: AgentRun, state: Any) -> dict[str, str]:
     """Return the update that names the conversation of a state; {} if it is named, or not known yet."""
     is_named = not str(state.get(OWNER) or " ").endswith(" ")
-    return {} if is_named or not run.conversation_id else {OWNER: owner_of(run.scope, run.conversation_id)}
+    return (
+        {}
+        if is_named or not run.conversation_id
+        else {OWNER: owner_of(run.scope, run.conversation_id)}
+    )
 
 
-def _response(run: AgentRun, result: list[Any], structured: Any, request: ModelRequest[Any]) -> _ModelOutput:
-    update = {OWN: ["", *digests(result)]} | (_ticket(run, request.state) or {}) | _owner(run, request.state)
-    return ExtendedModelResponse(ModelResponse(result=result, structured_response=structured), Command(update=update))
+def _response(
+    run: AgentRun, result: list[Any], structured: Any, request: ModelRequest[Any]
+) -> _ModelOutput:
+    update = (
+        {OWN: ["", *digests(result)]}
+        | (_ticket(run, request.state) or {})
+        | _owner(run, request.state)
+    )
+    return ExtendedModelResponse(
+        ModelResponse(result=result, structured_response=structured), Command(update=update)
+    )
 
 
 def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
@@ -439,4 +520,6 @@ def _with_prompt(system: SystemMessage | None, prompt: str) -> SystemMessage | N
         return SystemMessage(prompt)
     if isinstance(system.content, str):
         return system.model_copy(update={"content": f"{system.content}\n\n{prompt}"})
-    return system.model_copy(update={"content": [*system.content, {"type": "text", "text": prompt}]})
+    return system.model_copy(
+        update={"content": [*system.content, {"type": "text", "text": prompt}]}
+    )

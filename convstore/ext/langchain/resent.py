@@ -40,7 +40,12 @@ class ResentInput:
 
 
 async def find_resent(
-    chat: Conversation, messages: Sequence[BaseMessage], logged: set[str], trust: Trust, *, is_client: bool
+    chat: Conversation,
+    messages: Sequence[BaseMessage],
+    logged: set[str],
+    trust: Trust,
+    *,
+    is_client: bool,
 ) -> ResentInput | None:
     """Compare the messages that a client may have sent with the log; None if there is nothing to compare.
 
@@ -59,9 +64,12 @@ async def find_resent(
     first = next((at for at, message in enumerate(said) if message.id not in logged), len(said))
     unknown = said[first:]
     sent = read_sent(unknown, trust)
-    if len(sent) < 2 and all(item.message is item.origin and item.message.type == "human" for item in sent):
+    if len(sent) < 2 and all(
+        item.message is item.origin and item.message.type == "human" for item in sent
+    ):
         return None
-    resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
+    resender = (await host_of(chat).services()).resender
+    scope = tuple(chat.scope.items())
     is_checked = is_client or trust.is_chosen
     error: HistoryDivergedError | None = None
     # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
@@ -74,7 +82,11 @@ async def find_resent(
             error = diverged
         else:
             return await _without_known(chat, messages, decision, logged, is_checked=is_checked)
-    if error is not None and is_history(unknown) and any(message.type == "ai" for message in unknown):
+    if (
+        error is not None
+        and is_history(unknown)
+        and any(message.type == "ai" for message in unknown)
+    ):
         raise error
     if trust.is_all:
         return None
@@ -84,19 +96,27 @@ async def find_resent(
 
 
 async def _without_known(
-    chat: Conversation, messages: Sequence[BaseMessage], decision: Decision, logged: set[str], *, is_checked: bool
+    chat: Conversation,
+    messages: Sequence[BaseMessage],
+    decision: Decision,
+    logged: set[str],
+    *,
+    is_checked: bool,
 ) -> ResentInput:
     """Return the input without the messages that the log has or that are ignored; none may be unless `is_checked`.
 
     If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent to
     two workers is one question.
     """
-    sent, matched = decision.sent, decision.match.matched
+    sent = decision.sent
+    matched = decision.match.matched
     if decision.ignored and not is_checked:
         known_or_new = matched.keys() | decision.taken.keys()
         await _refuse_unclear([item for at, item in enumerate(sent) if at not in known_or_new])
     taken = [(index, decision.taken[index]) for index in sorted(decision.taken)]
-    question = max((index for index, item in enumerate(sent) if item.message.type == "human"), default=-1)
+    question = max(
+        (index for index, item in enumerate(sent) if item.message.type == "human"), default=-1
+    )
     batch = {id(item.origin): item.origin for item in sent}
     left = [message for message in messages if id(message) not in batch]
     known = [sent[index].message for index in sorted(matched)]
@@ -104,15 +124,26 @@ async def _without_known(
     if question in matched:
         question_id = matched[question].id
         found = await read_turn(chat, question_id)
-        asked = found.question if found else sent[question].message.model_copy(update={"id": question_id})
+        asked = (
+            found.question
+            if found
+            else sent[question].message.model_copy(update={"id": question_id})
+        )
         new = [asked, *(message for _, message in taken)]
         return ResentInput([*left, *new], [*removed, *new], logged=frozenset({question_id}))
-    has_ids = not decision.is_known or any(message.id in logged for message in known if message.type == "human")
+    has_ids = not decision.is_known or any(
+        message.id in logged for message in known if message.type == "human"
+    )
     if has_ids or id(messages[-1]) not in batch:
-        pieces = {id_: [message for index, message in taken if id(sent[index].origin) == id_] for id_ in batch}
+        pieces = {
+            id_: [message for index, message in taken if id(sent[index].origin) == id_]
+            for id_ in batch
+        }
         kept = [piece for message in messages for piece in pieces.get(id(message), [message])]
         return ResentInput(kept, [*removed, *(message for _, message in taken)], known)
-    new = [message.model_copy(update={"id": _derived_id(decision, index)}) for index, message in taken]
+    new = [
+        message.model_copy(update={"id": _derived_id(decision, index)}) for index, message in taken
+    ]
     return ResentInput([*left, *new], [*removed, *new], known)
 
 
@@ -131,7 +162,8 @@ async def _refuse_unclear(ignored: Sequence[Sent]) -> None:
 def _derived_id(decision: Decision, index: int) -> str:
     """Return an id derived from the log, its last rewind and the new message."""
     last = max(decision.match.matched)
-    before, digest = decision.match.matched[last].id, decision.batch[index].digest.hex()
+    before = decision.match.matched[last].id
+    digest = decision.batch[index].digest.hex()
     made_of = ["convstore resent", before, decision.tail.rewind_entry, index - last, digest]
     return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
 

@@ -52,12 +52,19 @@ def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str,
         if isinstance(message, AIMessage):
             same = [tool_call for tool_call in message.tool_calls if tool_call["id"] == call["id"]]
             if same:
-                return str(message.id), next((at for at, made in enumerate(same) if made["args"] == call["args"]), 0)
+                return str(message.id), next(
+                    (at for at, made in enumerate(same) if made["args"] == call["args"]), 0
+                )
     return "", 0
 
 
 def with_ids(
-    output: Any, call: ToolCall, place: tuple[str, int], *, turn_id: str | None, taken: Collection[str]
+    output: Any,
+    call: ToolCall,
+    place: tuple[str, int],
+    *,
+    turn_id: str | None,
+    taken: Collection[str],
 ) -> Any:
     """Return a tool's output with an id on each message; existing ids stay.
 
@@ -80,12 +87,18 @@ def with_ids(
 def _with_ids(output: Any, other: str, named: Callable[..., BaseMessage]) -> Any:
     if isinstance(output, ToolMessage):
         return named(output, other)
-    if not isinstance(output, Command) or not isinstance(output.update, Mapping) or "messages" not in output.update:
+    if (
+        not isinstance(output, Command)
+        or not isinstance(output.update, Mapping)
+        or "messages" not in output.update
+    ):
         return output
     given = output.update["messages"]
     messages = convert_to_messages(given if isinstance(given, list) else [given])
     ours = output.graph is None
-    update = [named(message, f"{other}-{index}", is_ours=ours) for index, message in enumerate(messages)]
+    update = [
+        named(message, f"{other}-{index}", is_ours=ours) for index, message in enumerate(messages)
+    ]
     return replace(output, update={**output.update, "messages": update})
 
 
@@ -101,7 +114,9 @@ def messages_in(output: Any, call: ToolCall) -> Iterator[BaseMessage]:
         yield output
     elif isinstance(output, Command) and isinstance(output.update, Mapping):
         for message in output.update.get("messages", ()):
-            if not isinstance(message, RemoveMessage) and (output.graph is None or _answers(message, call)):
+            if not isinstance(message, RemoveMessage) and (
+                output.graph is None or _answers(message, call)
+            ):
                 yield message
 
 
@@ -125,7 +140,11 @@ def digests(messages: Sequence[BaseMessage]) -> list[str]:
 def as_output(stored: list[BaseMessage]) -> ToolOutput:
     """Return the results an interrupted run already stored for this call, as a tool returns them."""
     [first, *more] = stored
-    return Command(update={"messages": stored}) if more or not isinstance(first, ToolMessage) else first
+    return (
+        Command(update={"messages": stored})
+        if more or not isinstance(first, ToolMessage)
+        else first
+    )
 
 
 def noted(output: ToolOutput, messages: Sequence[BaseMessage]) -> ToolOutput:
@@ -133,7 +152,12 @@ def noted(output: ToolOutput, messages: Sequence[BaseMessage]) -> ToolOutput:
     note = {OWN: digests(messages)}
     if isinstance(output, ToolMessage):
         return Command(update={"messages": [output], **note})
-    if isinstance(output, Command) and output.graph is None and isinstance(output.update, Mapping) and messages:
+    if (
+        isinstance(output, Command)
+        and output.graph is None
+        and isinstance(output.update, Mapping)
+        and messages
+    ):
         return replace(output, update={**output.update, **note})
     return output
 
@@ -176,7 +200,9 @@ def structured_response(response_format: Any, answer: AIMessage) -> Any:
     calls = [call for call in answer.tool_calls if call["name"] in specs]
     try:
         if len(calls) == 1:
-            return OutputToolBinding.from_schema_spec(specs[calls[0]["name"]]).parse(calls[0]["args"])
+            return OutputToolBinding.from_schema_spec(specs[calls[0]["name"]]).parse(
+                calls[0]["args"]
+            )
         if not answer.tool_calls and not isinstance(response_format, ToolStrategy):
             spec = ProviderStrategy(_schema(response_format)).schema_spec
             return ProviderStrategyBinding.from_schema_spec(spec).parse(answer)
@@ -196,7 +222,11 @@ def _named(message: BaseMessage, message_id: str) -> BaseMessage:
 def _tool_specs(response_format: Any) -> list[Any]:
     if response_format is None or isinstance(response_format, ProviderStrategy):
         return []
-    strategy = response_format if isinstance(response_format, ToolStrategy) else ToolStrategy(_schema(response_format))
+    strategy = (
+        response_format
+        if isinstance(response_format, ToolStrategy)
+        else ToolStrategy(_schema(response_format))
+    )
     return list(strategy.schema_specs)
 
 
@@ -216,7 +246,10 @@ def is_evicted(message: BaseMessage, logged: BaseMessage) -> bool:
     True
     """
     if isinstance(message, ToolMessage) and isinstance(logged, ToolMessage):
-        return message.text.startswith(_RESULT) and message.model_copy(update={"content": logged.content}) == logged
+        return (
+            message.text.startswith(_RESULT)
+            and message.model_copy(update={"content": logged.content}) == logged
+        )
     if isinstance(message, HumanMessage) and _TAG in message.additional_kwargs:
         return _untagged(message) == _untagged(logged)
     return False
@@ -224,9 +257,15 @@ def is_evicted(message: BaseMessage, logged: BaseMessage) -> bool:
 
 def as_in_state(messages: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages of a request, with questions that deepagents shortened as the state has them."""
-    questions = (message for message in messages if isinstance(message, HumanMessage) and message.id)
+    questions = (
+        message for message in messages if isinstance(message, HumanMessage) and message.id
+    )
     shortened = {message.id for message in questions if _TAG in message.additional_kwargs}
-    whole = {message.id: message for message in state if message.id in shortened and isinstance(message, HumanMessage)}
+    whole = {
+        message.id: message
+        for message in state
+        if message.id in shortened and isinstance(message, HumanMessage)
+    }
     return [whole.get(message.id, message) for message in messages]
 
 

@@ -83,11 +83,24 @@ def pauses_in(interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> dic
         if value.get("type") == "tool_approval":
             # Compared whole, because an agent in the tool may ask about a call of its own with the same id.
             asked = (value.get("tool_call_id"), value.get("name"), value.get("args"))
-            found |= {id_: Pause(item.id) for call, id_ in named if (call["id"], call["name"], call["args"]) == asked}
-        rest, configs = iter(named), value.get("review_configs", ())
+            found |= {
+                id_: Pause(item.id)
+                for call, id_ in named
+                if (call["id"], call["name"], call["args"]) == asked
+            }
+        rest = iter(named)
+        configs = value.get("review_configs", ())
         for action, config in zip(value.get("action_requests", ()), configs, strict=False):
-            same = (id_ for call, id_ in rest if (call["name"], call["args"]) == (action["name"], action["args"]))
-            found |= {id_: Pause(item.id, True, tuple(config["allowed_decisions"])) for id_ in [next(same, "")] if id_}
+            same = (
+                id_
+                for call, id_ in rest
+                if (call["name"], call["args"]) == (action["name"], action["args"])
+            )
+            found |= {
+                id_: Pause(item.id, True, tuple(config["allowed_decisions"]))
+                for id_ in [next(same, "")]
+                if id_
+            }
     return found
 
 

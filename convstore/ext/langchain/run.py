@@ -102,12 +102,18 @@ class AgentRun:
         if self.turn_id in self.logged and self.turn_id not in here:
             return False
         is_longer = messages[: len(self.whole)] == self.whole
-        return self.unread <= here and has_all_results(messages[len(self.whole) :] if is_longer else messages)
+        return self.unread <= here and has_all_results(
+            messages[len(self.whole) :] if is_longer else messages
+        )
 
     def missing(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
         """Return the messages that the log does not have, or not as they are now."""
-        changed = [message for message in messages if self.logged.get(message.id or "") is not message]
-        return [message for message in changed if not is_made_up(message) and not self._has(message)]
+        changed = [
+            message for message in messages if self.logged.get(message.id or "") is not message
+        ]
+        return [
+            message for message in changed if not is_made_up(message) and not self._has(message)
+        ]
 
     def _has(self, message: BaseMessage) -> bool:
         if message.id not in self.logged:
@@ -117,7 +123,10 @@ class AgentRun:
 
     def with_turn(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the view followed by those messages of the turn that it does not stand for."""
-        return [*(self.view or ()), *(message for message in messages if message.id not in self.folded)]
+        return [
+            *(self.view or ()),
+            *(message for message in messages if message.id not in self.folded),
+        ]
 
     def size_of(self, message: BaseMessage, counter: TokenCounter) -> int:
         """Return the tokens of a message, counted once."""
@@ -136,7 +145,9 @@ class AgentRun:
         reached = [at for at, step in enumerate(steps) if not here.isdisjoint(step)]
         following = steps[max(reached, default=-1) + 1 :]
         wanted = following[0][0] if following else None
-        return next((each for each in self.ahead if isinstance(each, AIMessage) and each.id == wanted), None)
+        return next(
+            (each for each in self.ahead if isinstance(each, AIMessage) and each.id == wanted), None
+        )
 
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
         """Return the results that an earlier run stored for the calls of some tools."""
@@ -146,10 +157,22 @@ class AgentRun:
     def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
         """Return the result that an earlier run stored for a call, and the messages that its tool added."""
         wanted = result_id(ai_message_id, call_id, position)
-        ai = next((ai for ai in self.ahead if isinstance(ai, AIMessage) and ai.id == ai_message_id), None)
-        found = [answer for answer in results_after(self.ahead, ai) if answer.tool_call_id == call_id] if ai else []
-        result = next((answer for answer in found if answer.id == wanted), None) or next(iter(found[position:]), None)
-        return [added for added in self.ahead if added is result or came_with(added) == result.id] if result else []
+        ai = next(
+            (ai for ai in self.ahead if isinstance(ai, AIMessage) and ai.id == ai_message_id), None
+        )
+        found = (
+            [answer for answer in results_after(self.ahead, ai) if answer.tool_call_id == call_id]
+            if ai
+            else []
+        )
+        result = next((answer for answer in found if answer.id == wanted), None) or next(
+            iter(found[position:]), None
+        )
+        return (
+            [added for added in self.ahead if added is result or came_with(added) == result.id]
+            if result
+            else []
+        )
 
 
 class Ticket(str):

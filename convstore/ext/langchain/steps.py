@@ -1,6 +1,8 @@
 """The work of the middleware at each hook, as functions of a conversation and a run.
 
 All of them may run again: appending messages that the log has writes nothing.
+
+The module is long because the hooks of one run share the rules by which its state and the log are joined.
 """
 
 from __future__ import annotations
@@ -34,10 +36,32 @@ from convstore.ext.langchain.results import (
 from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
 from convstore.ext.langchain.unimported import find_unimported
-from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, is_nested, may_be_behind, run_config
-from convstore.integration import Trust, append_in_turn, finish_in_turn, fit_for, host_of, made_for, sendable_message
+from convstore.ext.older_checkpoint import (
+    OnFork,
+    go_back,
+    is_addressed,
+    is_nested,
+    may_be_behind,
+    run_config,
+)
+from convstore.integration import (
+    Trust,
+    append_in_turn,
+    finish_in_turn,
+    fit_for,
+    host_of,
+    made_for,
+    sendable_message,
+)
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.filing import ids_of, is_answer, is_question, last_question, last_turn_of, pending_results
+from convstore.messages.filing import (
+    ids_of,
+    is_answer,
+    is_question,
+    last_question,
+    last_turn_of,
+    pending_results,
+)
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
@@ -61,7 +85,9 @@ class Rules:
     trust: Trust
 
 
-async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState) -> tuple[AgentRun, list[BaseMessage]]:
+async def begin(  # noqa: PLR0915
+    chat: Conversation, rules: Rules, state: ConversationAgentState
+) -> tuple[AgentRun, list[BaseMessage]]:
     """Load the view, remove earlier turns from the state, and look up the question in the log if its id was used.
 
     A new question costs one load. A message of an earlier turn that the log does not have, because its run was
@@ -70,43 +96,66 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     answered turn, or remove an input that is refused, so that the thread takes the next one.
     """
     results_of_no_call = list(filter(is_of_no_call, state["messages"]))
-    messages: Sequence[BaseMessage] = [sent for sent in state["messages"] if sent not in results_of_no_call]
+    messages: Sequence[BaseMessage] = [
+        sent for sent in state["messages"] if sent not in results_of_no_call
+    ]
     # The first step of a run without earlier checkpoints: all that the state has is the run's input.
-    is_inner, is_first = is_nested(), run_config()[1].get("langgraph_step") == 1
-    history, changes = await _load(chat, rules), list(map(removal, results_of_no_call))
-    branch = await go_back(chat, messages, rules.on_fork) if may_be_behind(history, messages) else None
+    is_inner = is_nested()
+    is_first = run_config()[1].get("langgraph_step") == 1
+    history = await _load(chat, rules)
+    changes = list(map(removal, results_of_no_call))
+    branch = (
+        await go_back(chat, messages, rules.on_fork) if may_be_behind(history, messages) else None
+    )
     if branch:
-        history, messages, changes = await _load(chat, rules), branch.messages, [*changes, *branch.changes]
+        history = await _load(chat, rules)
+        messages = branch.messages
+        changes = [*changes, *branch.changes]
     shown = ids_of(message for message in history.messages if not is_made_up(message))
     logged = shown & ids_of(messages)
     question = last_question(messages) or 0
     others = [*messages[:question], *messages[question + 1 :]]
-    logged |= await ids_in_log(chat, ids_of(message for message in others if not is_made_up(message)) - logged)
+    logged |= await ids_in_log(
+        chat, ids_of(message for message in others if not is_made_up(message)) - logged
+    )
     may_be_older = not (is_inner or is_first or rules.trust.is_all)
     if may_be_older and (unimported := await find_unimported(chat, state, messages, logged)):
         return unimported
     own = set(state.get(OWN, ()))
-    made = ids_of(sent for sent in messages if own and sent.id not in logged and digest_of_messages([sent]) in own)
+    made = ids_of(
+        sent
+        for sent in messages
+        if own and sent.id not in logged and digest_of_messages([sent]) in own
+    )
     trust = replace(rules.trust, own=frozenset(made))
     try:
-        resent = await find_resent(chat, messages, logged, trust, is_client=is_first and not is_inner)
+        resent = await find_resent(
+            chat, messages, logged, trust, is_client=is_first and not is_inner
+        )
     except (HistoryDivergedError, UntrustedMessageError) as refusal:
         refused = [message for message in messages if message.id not in logged | trust.own]
         return AgentRun(chat.scope, refusal=refusal), [*changes, *map(removal, refused)]
     if resent:
-        messages, changes, logged = resent.messages, [*changes, *resent.changes], logged | resent.logged
+        messages = resent.messages
+        changes = [*changes, *resent.changes]
+        logged = logged | resent.logged
     messages, named = await with_turn_id(chat, messages)
-    changes, logged = [*changes, *named], logged | (shown & ids_of(named))
+    changes = [*changes, *named]
+    logged = logged | (shown & ids_of(named))
     earlier, turn = _divided(messages)
     turn_id = last_turn_of(messages) or _lost_question(history, logged)
     logged |= shown & {str(turn_id)}
     run = AgentRun(chat.scope, turn_id, dict.fromkeys(logged), history=history)
     run.resent = resent.known if resent else None
     run.abandoned = branch.abandoned if branch else frozenset()
-    removed = ids_of(message for message in earlier if message.id in logged or is_made_up(message)) - ids_of(turn)
+    removed = ids_of(
+        message for message in earlier if message.id in logged or is_made_up(message)
+    ) - ids_of(turn)
     if not trust.is_all:
         removed |= ids_of(filter(is_made_up, turn))
-        removed |= ids_of(turn) & logged if run.turn_id not in logged else set()  # none can follow a new question
+        removed |= (
+            ids_of(turn) & logged if run.turn_id not in logged else set()
+        )  # none can follow a new question
     changes += [removal(message) for message in messages if message.id in removed]
     turn = [message for message in turn if message.id not in removed]
     last = _last_said(history)
@@ -116,7 +165,9 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
             '{"messages": [HumanMessage(...)]}; for another answer to the last one see `regenerate` of `chat.turn`'
         )
     if run.turn_id not in logged and len(turn) <= 1:
-        is_unfinished = last and last.type != "system" and not is_answer(last)  # then the view has all of the turn
+        is_unfinished = (
+            last and last.type != "system" and not is_answer(last)
+        )  # then the view has all of the turn
         run.view = None if is_unfinished else history.messages
         return run, changes
     return run, [*changes, *await _found_again(chat, run, turn, trust, is_inner=is_inner)]
@@ -157,13 +208,17 @@ def _lost_question(history: History, logged: Collection[str]) -> str | None:
     return found
 
 
-def _divided(messages: Sequence[BaseMessage]) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
+def _divided(
+    messages: Sequence[BaseMessage],
+) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
     """Return the messages before the last question, and those from it on."""
     start = last_question(messages) or 0
     return messages[:start], messages[start:]
 
 
-async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], turn_id: str | None) -> AgentRun:
+async def take_up(
+    chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], turn_id: str | None
+) -> AgentRun:
     """Rebuild the run of a state that lost it: after a resume, at an older checkpoint, or on another worker.
 
     `turn_id` is the turn of a state without its question.
@@ -173,14 +228,18 @@ async def take_up(chat: Conversation, rules: Rules, messages: Sequence[BaseMessa
     if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
-        found = await read_turn(chat, run.turn_id)  # the task of a parallel call may have gone back meanwhile
+        found = await read_turn(
+            chat, run.turn_id
+        )  # the task of a parallel call may have gone back meanwhile
     _take_note(run, found)
     run.ahead = found.later if found else []
     run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
     return run
 
 
-async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
+async def catch_up(
+    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
+) -> None:
     """Append the messages that the log does not have; one command, none if it has all."""
     missing = run.missing(messages)
     if not missing:
@@ -194,7 +253,8 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
             f"If deepagents moved it to a file, put {SETTING} in front of it."
         )
         raise
-    run.resent, run.entry = None, receipt.entry or run.entry
+    run.resent = None
+    run.entry = receipt.entry or run.entry
     if run.drop_draft and any(isinstance(message, AIMessage) for message in missing):
         await run.drop_draft()
         run.drop_draft = None
@@ -202,23 +262,33 @@ async def catch_up(chat: Conversation, rules: Rules, run: AgentRun, messages: Se
     if receipt.written < len(missing) and not run.is_known:
         found = await read_turn(chat, run.turn_id)
         _take_note(run, found)
-        run.ahead, run.view = (found.later if found else []), None
+        run.ahead = found.later if found else []
+        run.view = None
     run.is_known = True
 
 
-async def _append(chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
+async def _append(
+    chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]
+) -> Receipt:
     """Append messages of the state. A client's history is compared with the log once more."""
-    how: dict[str, Any] = {"unencodable": rules.unencodable, "on_source_clash": rules.on_source_clash}
+    how: dict[str, Any] = {
+        "unencodable": rules.unencodable,
+        "on_source_clash": rules.on_source_clash,
+    }
     if any(isinstance(message, AIMessage) for message in missing):
-        how["stamp"], run.shown = _stamp(run), None
+        how["stamp"] = _stamp(run)
+        run.shown = None
     if run.resent is None:
         return await append_in_turn(chat, missing, _turn_of(run, missing), **how)
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [message.model_copy() for message in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = {"omit": rules.unencodable == "omit", "renumber": rules.on_source_clash == "renumber"}
-    resender, scope = (await host_of(chat).services()).resender, tuple(chat.scope.items())
-    receipt: Receipt = await resender.append(scope, history, skip=True, trust=trust, stamp=how.get("stamp"), **options)
+    resender = (await host_of(chat).services()).resender
+    scope = tuple(chat.scope.items())
+    receipt: Receipt = await resender.append(
+        scope, history, skip=True, trust=trust, stamp=how.get("stamp"), **options
+    )
     return receipt
 
 
@@ -266,7 +336,9 @@ async def prepare(
     return run.shown
 
 
-async def _with_unread(chat: Conversation, run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+async def _with_unread(
+    chat: Conversation, run: AgentRun, messages: Sequence[BaseMessage]
+) -> list[BaseMessage]:
     """Return the turn's messages with those that the model has to read and that the state lacks, from the log."""
     whole = list(messages)
     if run.turn_id is None:
@@ -286,10 +358,15 @@ async def _with_unread(chat: Conversation, run: AgentRun, messages: Sequence[Bas
     return whole
 
 
-def _exceeds(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> bool:
+def _exceeds(
+    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
+) -> bool:
     """Return True if the view with the turn is above the budget, so that the store has to decide what leaves."""
-    budget, counter = rules.policy.max_tokens, chat.store.token_counter
-    if budget is None or rules.policy.view == "conversation":  # that view has no results of this turn
+    budget = rules.policy.max_tokens
+    counter = chat.store.token_counter
+    if (
+        budget is None or rules.policy.view == "conversation"
+    ):  # that view has no results of this turn
         return False
     return sum(run.size_of(message, counter) for message in run.with_turn(messages)) > budget
 
@@ -303,27 +380,37 @@ def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) ->
     return fit_for(messages, provider)
 
 
-async def end(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+async def end(
+    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
+) -> list[BaseMessage]:
     """Append the remaining messages, and summarise if it is due; return the changes to the state's messages.
 
     If the answer came from the log, nothing is appended: hooks of other middleware ran at the end of the first run, and
     what they add now is removed from the state.
     """
     if run.is_answered:
-        return [removal(message) for message in run.missing(messages[last_question(messages) or 0 :])]
+        return [
+            removal(message) for message in run.missing(messages[last_question(messages) or 0 :])
+        ]
     await catch_up(chat, rules, run, messages)
-    if run.turn_id and messages and isinstance(messages[-1], ToolMessage):  # of a tool with `return_direct`
+    if (
+        run.turn_id and messages and isinstance(messages[-1], ToolMessage)
+    ):  # of a tool with `return_direct`
         await finish_in_turn(chat, run.turn_id)
     await _summarise(chat, rules, run, messages)
     return []
 
 
-async def _summarise(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
+async def _summarise(
+    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
+) -> None:
     if not rules.compact or run.history is None:
         return
     compactor = (await host_of(chat).services()).compactor
     later = approximate_tokens(messages)
-    if compactor.has_summarizer and compactor.may_be_due(run.history, rules.policy, later_tokens=later):
+    if compactor.has_summarizer and compactor.may_be_due(
+        run.history, rules.policy, later_tokens=later
+    ):
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
 
 
@@ -336,7 +423,9 @@ def _take_note(run: AgentRun, found: TurnMessages | None) -> None:
             run.unread = set(steps[-1])
 
 
-async def _only_here(chat: Conversation, found: TurnMessages, state: Sequence[BaseMessage]) -> list[BaseMessage]:
+async def _only_here(
+    chat: Conversation, found: TurnMessages, state: Sequence[BaseMessage]
+) -> list[BaseMessage]:
     """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
     known = ids_of(found.later)
     extra = [message for message in state if message.id not in known and not is_made_up(message)]
@@ -352,25 +441,39 @@ def _is_answered(turn: Sequence[BaseMessage], found: TurnMessages) -> bool:
 
 def _last_said(history: History) -> BaseMessage | None:
     """Return the last message of a view that is in the log."""
-    return next((message for message in reversed(history.messages) if not is_made_up(message)), None)
+    return next(
+        (message for message in reversed(history.messages) if not is_made_up(message)), None
+    )
 
 
 async def _load(chat: Conversation, rules: Rules) -> History:
     return await _unstreamed(chat.load_history(rules.policy))
 
 
-async def _load_view(chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]) -> None:
+async def _load_view(
+    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
+) -> None:
     """Load the view before the turn; above the budget, that of the turn as far as the log has it, too."""
-    run.history, run.entry, run.folded = await _load(chat, rules), 0, frozenset()
-    history, given = run.history, {str(message.id): message for message in messages}
+    run.history = await _load(chat, rules)
+    run.entry = 0
+    run.folded = frozenset()
+    history = run.history
+    given = {str(message.id): message for message in messages}
     own = {*given, *ids_of(run.ahead)}
-    start = next((at for at, message in enumerate(history.messages) if message.id in own), len(history.messages))
-    run.view, turn = history.messages[:start], history.messages[start:]
+    start = next(
+        (at for at, message in enumerate(history.messages) if message.id in own),
+        len(history.messages),
+    )
+    run.view = history.messages[:start]
+    turn = history.messages[start:]
     if _exceeds(chat, rules, run, messages):
         report = history.report
         changed = {*report.stubbed, *report.shortened, *report.placeholders}
         shown = [message for message in turn if message.id in given or is_made_up(message)]
-        run.view += [message if message.id in changed else given.get(str(message.id), message) for message in shown]
+        run.view += [
+            message if message.id in changed else given.get(str(message.id), message)
+            for message in shown
+        ]
         run.folded = frozenset(id_ for id_ in given if id_ in run.logged)
     elif history.summary is not None and turn:
         # A compaction during a long turn: the summary covers its beginning.

@@ -28,7 +28,11 @@ class TurnMessages:
     @property
     def until_answer(self) -> list[BaseMessage]:
         """Its messages after the question up to its answer; empty without one. A late result may follow an answer."""
-        said = [at for at, message in enumerate(self.later) if message.type == "ai" and not came_with(message)]
+        said = [
+            at
+            for at, message in enumerate(self.later)
+            if message.type == "ai" and not came_with(message)
+        ]
         return self.later[: said[-1] + 1] if said and is_answer(self.later[said[-1]]) else []
 
 

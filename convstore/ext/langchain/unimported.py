@@ -17,7 +17,10 @@ from convstore.values.checkpoints import OWNER
 
 
 async def find_unimported(
-    chat: Conversation, state: ConversationAgentState, messages: Sequence[BaseMessage], logged: set[str]
+    chat: Conversation,
+    state: ConversationAgentState,
+    messages: Sequence[BaseMessage],
+    logged: set[str],
 ) -> tuple[AgentRun, list[BaseMessage]] | None:
     """Return a refused run of a thread that has to be imported, and the changes that remove its input; else None.
 

@@ -59,7 +59,9 @@ class Joined:
             work = self._draft(lambda: redact(reply.text), done)
             self._drafting = asyncio.get_running_loop().create_task(work)
 
-    async def _draft(self, text: Callable[[], str], done: asyncio.Event) -> Callable[[], Awaitable[None]]:
+    async def _draft(
+        self, text: Callable[[], str], done: asyncio.Event
+    ) -> Callable[[], Awaitable[None]]:
         async with await drafting_in_turn(self.chat, self.held.record.turn_id, text) as drop:
             waiting = [asyncio.ensure_future(event.wait()) for event in (done, self.held.ended)]
             try:
@@ -83,7 +85,11 @@ class Joined:
         return messages if not self.held.must_stop else messages[: self._first_late(messages)]
 
     def _first_late(self, messages: Sequence[BaseMessage]) -> int:
-        late = (at for at, each in enumerate(messages) if isinstance(each, AIMessage) and not self._was_said(each))
+        late = (
+            at
+            for at, each in enumerate(messages)
+            if isinstance(each, AIMessage) and not self._was_said(each)
+        )
         return next(late, len(messages))
 
     def _was_said(self, message: AIMessage) -> bool:
@@ -209,5 +215,8 @@ def _has_loop() -> bool:
     return True
 
 
-_HEARING: ContextVar[BaseCallbackHandler | None] = ContextVar("convstore_hearing", default=Hearing())  # noqa: B039
+_HEARING: ContextVar[BaseCallbackHandler | None] = ContextVar(
+    "convstore_hearing",
+    default=Hearing(),  # noqa: B039
+)
 register_configure_hook(_HEARING, inheritable=True)

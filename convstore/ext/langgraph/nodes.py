@@ -77,7 +77,14 @@ def load_node(
     """
     policy = check_policy(policy)
     redact = drafts if callable(drafts) else str if drafts else None
-    return LoadNode(store=store, scope=scope, policy=policy, append_first=append_first, on_fork=on_fork, redact=redact)
+    return LoadNode(
+        store=store,
+        scope=scope,
+        policy=policy,
+        append_first=append_first,
+        on_fork=on_fork,
+        redact=redact,
+    )
 
 
 def append_node(
@@ -138,7 +145,9 @@ class _Node(Runnable[Any, dict[str, Any]]):
     ) -> dict[str, Any]:
         """Return the update of a state, for a graph that is called sync; needs a store made by `connect`."""
         return run_sync(
-            self._chat(config), lambda chat: self._update(chat, input), instead="`await graph.ainvoke(...)`"
+            self._chat(config),
+            lambda chat: self._update(chat, input),
+            instead="`await graph.ainvoke(...)`",
         )
 
     async def ainvoke(
@@ -175,7 +184,9 @@ class LoadNode(_Node):
         if loaded_of(state) is not None:
             return view_of(state)
         return run_sync(
-            self._chat(config), lambda chat: self._loaded_now(chat, state), instead="`await load.aview_of(state)`"
+            self._chat(config),
+            lambda chat: self._loaded_now(chat, state),
+            instead="`await load.aview_of(state)`",
         )
 
     async def aview_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
@@ -195,19 +206,23 @@ class LoadNode(_Node):
         history = await chat.load_history(self.policy)
         if may_be_behind(history, messages) and await go_back(chat, messages, self.on_fork):
             history = await chat.load_history(self.policy)
-        policy, logged = self.policy or self.store.policy, frozenset(logged_of(state))
+        policy = self.policy or self.store.policy
+        logged = frozenset(logged_of(state))
         return compose(LoadedView(history, policy, logged, messages), messages)
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages: Sequence[BaseMessage] = messages_of(state)
         await check_owner(chat, owner_in(state))
         join_turn(chat, self.redact)
-        logged, changes = logged_of(state), list[BaseMessage]()
+        logged = logged_of(state)
+        changes = list[BaseMessage]()
         history = None if self.append_first else await chat.load_history(self.policy)
         if history is None or may_be_behind(history, messages):
             branch = await go_back(chat, messages, self.on_fork)
             if branch:
-                messages, changes, history = branch.messages, branch.changes, None
+                messages = branch.messages
+                changes = branch.changes
+                history = None
         messages, named = await with_turn_id(chat, messages)
         changes = [*changes, *named]
         new = [each for each in messages if each.id not in logged]
@@ -248,7 +263,8 @@ class AppendNode(_Node):
     name: str | None = "append"
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
-        messages, logged = messages_of(state), logged_of(state)
+        messages = messages_of(state)
+        logged = logged_of(state)
         new = [message for message in messages if message.id not in logged]
         if loaded_of(state) is None:  # no load node has run in this run
             await check_owner(chat, owner_in(state))
@@ -261,7 +277,9 @@ class AppendNode(_Node):
             new = list(joined.taken(new))
         loaded = loaded_of(state)
         stamp = _stamp(loaded, messages, new)
-        renamed = await _append_named(chat, new, turn_id, stamp=stamp, **self.options) if new else []
+        renamed = (
+            await _append_named(chat, new, turn_id, stamp=stamp, **self.options) if new else []
+        )
         if loaded is not None:
             changed = {message.id: message for message in renamed}
             loaded.note([changed.get(message.id, message) for message in new])
@@ -291,7 +309,8 @@ async def _append_named(
     The stamp is that of the first AI message. Returns the messages that this changed.
     """
     named = with_own_call_ids(messages)
-    left, is_begun = stamp, turn_id not in ids_of(named)
+    left = stamp
+    is_begun = turn_id not in ids_of(named)
 
     async def append(batch: Sequence[BaseMessage]) -> None:
         nonlocal left, is_begun
@@ -301,10 +320,14 @@ async def _append_named(
         left = None if any(isinstance(message, AIMessage) for message in batch) else left
 
     await append_in_halves(append, named)
-    return [message for message, before in zip(named, messages, strict=True) if message is not before]
+    return [
+        message for message, before in zip(named, messages, strict=True) if message is not before
+    ]
 
 
-def _stamp(loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> ViewStamp | None:
+def _stamp(
+    loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]
+) -> ViewStamp | None:
     """Return the stamp of what `view_of` gave for the first new AI message; None without a view or such a message."""
     wanted = ids_of(message for message in new if isinstance(message, AIMessage))
     answer = next((index for index, message in enumerate(messages) if message.id in wanted), None)
@@ -322,18 +345,26 @@ def _context() -> Any:
         return None
 
 
-def _asked_again(history: History, messages: Sequence[BaseMessage], logged: set[str]) -> list[BaseMessage]:
+def _asked_again(
+    history: History, messages: Sequence[BaseMessage], logged: set[str]
+) -> list[BaseMessage]:
     """Return the questions of a state that the view has under their ids, perhaps with other content."""
     shown = {message.id: message for message in history.messages}
     questions = [each for each in messages if isinstance(each, HumanMessage) and each.id in shown]
     return [each for each in questions if each.id not in logged or each != shown[each.id]]
 
 
-async def _answer(chat: Conversation, history: History, messages: Sequence[BaseMessage]) -> AIMessage | None:
+async def _answer(
+    chat: Conversation, history: History, messages: Sequence[BaseMessage]
+) -> AIMessage | None:
     """Return the answer that the log has to the question of a state, in full; two commands if the view has both."""
     question = last_turn_of(messages)
     if question not in ids_of(history.messages[:-1]):
         return None
     turn = await chat.get_turn(str(question))
-    said = [each for each in turn.messages if isinstance(each, AIMessage) and not came_with(each)] if turn else []
+    said = (
+        [each for each in turn.messages if isinstance(each, AIMessage) and not came_with(each)]
+        if turn
+        else []
+    )
     return said[-1] if said and is_answer(said[-1]) else None

@@ -47,11 +47,18 @@ class LoadedView(dict[str, Any]):
         answer: AIMessage | None = None,
     ) -> None:
         super().__init__()
-        self.history, self.policy, self.covered = history, policy, covered
+        self.history = history
+        self.policy = policy
+        self.covered = covered
         self.answer = answer
         self.turn_id = last_turn_of(messages)
-        whole = [*history.messages, *(message for message in messages if message.id == self.turn_id)]
-        begin = next((at for at, message in enumerate(whole) if message.id == self.turn_id), len(whole))
+        whole = [
+            *history.messages,
+            *(message for message in messages if message.id == self.turn_id),
+        ]
+        begin = next(
+            (at for at, message in enumerate(whole) if message.id == self.turn_id), len(whole)
+        )
         self.turn = [message for message in whole[begin:] if not kind_of(message)]
 
     def note(self, appended: Iterable[BaseMessage]) -> None:
@@ -61,7 +68,9 @@ class LoadedView(dict[str, Any]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return handler.generate_schema(SkipValidation[dict[str, Any]])  # a copy would be an empty dict and no view
+        return handler.generate_schema(
+            SkipValidation[dict[str, Any]]
+        )  # a copy would be an empty dict and no view
 
     def __repr__(self) -> str:
         return f"LoadedView({len(self.history.messages)} messages, {self.history.tokens} tokens)"
@@ -136,7 +145,9 @@ def answer_of(state: Any) -> AIMessage | None:
 def loaded_of(state: Any) -> LoadedView | None:
     """Return the view in a state; None without one."""
     loaded = _value(state, "convstore_view")
-    return loaded if isinstance(loaded, LoadedView) else None  # a checkpoint may have made an empty dict of it
+    return (
+        loaded if isinstance(loaded, LoadedView) else None
+    )  # a checkpoint may have made an empty dict of it
 
 
 def _needed(state: Any) -> LoadedView:
@@ -169,7 +180,9 @@ def messages_of(state: Any) -> list[BaseMessage]:
     """Return the messages of a state; InvalidInputError if it has none, or one without an id, which a retry needs."""
     found = _value(state, "messages")
     if not isinstance(found, Sequence) or not all(isinstance(each, BaseMessage) for each in found):
-        raise InvalidInputError("the state has no list of messages under `messages`; make it of MessagesState")
+        raise InvalidInputError(
+            "the state has no list of messages under `messages`; make it of MessagesState"
+        )
     # The nodes add the channel, so it exists, and is empty, in a graph whose messages have another key.
     if not found and loaded_of(state) is None and not logged_of(state):
         raise InvalidInputError(
@@ -210,7 +223,8 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
     start = next((index for index, message in enumerate(view) if message.id in own), len(view))
     report = loaded.history.report
     changed = {*report.stubbed, *report.shortened}  # above the budget
-    head, here = view[:start], [_own(message, own, keep=message.id in changed) for message in view[start:]]
+    head = view[:start]
+    here = [_own(message, own, keep=message.id in changed) for message in view[start:]]
     shown = loaded.covered | ids_of(view)
     fresh = [each for each in with_unread(loaded.turn, messages) if each.id not in shown]
     whole = [*head, *here, *fresh]

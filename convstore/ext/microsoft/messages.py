@@ -33,10 +33,17 @@ def to_log(message: Message) -> list[BaseMessage]:
     Ids that a model's service gives are no ids: some repeat them.
     """
     is_own = message.message_id and message.role == "user"
-    id_ = message.message_id if is_own else message.additional_properties.setdefault(_ID, uuid4().hex)
+    id_ = (
+        message.message_id if is_own else message.additional_properties.setdefault(_ID, uuid4().hex)
+    )
     head = message.to_dict()
-    role, contents = head["role"], head.pop("contents")
-    results = [at for at, part in enumerate(contents) if role == "tool" and part["type"] == "function_result"]
+    role = head["role"]
+    contents = head.pop("contents")
+    results = [
+        at
+        for at, part in enumerate(contents)
+        if role == "tool" and part["type"] == "function_result"
+    ]
     edges = [0, *results[1:], len(contents)]
     messages: list[BaseMessage] = []
     for at, (first, end) in enumerate(pairwise(edges)):
@@ -53,8 +60,11 @@ def from_log(messages: Iterable[BaseMessage]) -> tuple[list[Message], list[Dropp
 
     Those that are as they were appended come back exactly.
     """
-    found, writer = list[Message](), _Writer()
-    for _, group in groupby(messages, lambda message: _mark_of(message).get("message") or id(message)):
+    found = list[Message]()
+    writer = _Writer()
+    for _, group in groupby(
+        messages, lambda message: _mark_of(message).get("message") or id(message)
+    ):
         several = [*group]
         try:
             made = _joined([_own(message, writer) for message in several])
@@ -98,7 +108,9 @@ def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
     content = content_of([*_blocks(contents)])
     if role == "assistant":
         calls = (part for part in contents if part["type"] == "function_call")
-        lists = in_two_lists(read_call(str(call["name"]), call.get("arguments"), call["call_id"]) for call in calls)
+        lists = in_two_lists(
+            read_call(str(call["name"]), call.get("arguments"), call["call_id"]) for call in calls
+        )
         return AIMessage(content, **lists)
     return SystemMessage(content) if role == "system" else HumanMessage(content)
 
@@ -106,7 +118,8 @@ def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield contents as blocks of LangChain's; those that no other model reads are left out."""
     for content in contents:
-        mime_type, name = content.get("media_type") or "", content.get("name") or ""
+        mime_type = content.get("media_type") or ""
+        name = content.get("name") or ""
         match content:
             case {"type": "text", "text": str(text)}:
                 yield {"type": "text", "text": text}
@@ -126,22 +139,36 @@ class _Writer(ContentReader):
         found = [*self._found(message)]
         if isinstance(message, ToolMessage):
             failure = "The tool failed." if message.status == "error" else None
-            return [Content.from_function_result(message.tool_call_id, result=found, exception=failure)]
+            return [
+                Content.from_function_result(message.tool_call_id, result=found, exception=failure)
+            ]
         calls = self.calls(message) if isinstance(message, AIMessage) else ()
-        return [*found, *(Content.from_function_call(id_, name, arguments=args) for id_, name, args in calls)]
+        return [
+            *found,
+            *(Content.from_function_call(id_, name, arguments=args) for id_, name, args in calls),
+        ]
 
     def _found(self, message: BaseMessage) -> Iterator[Content]:
         for content in self.contents(message):
             if isinstance(content, dict):
-                self.drop(message, "reasoning", "clients of the framework cannot tell which API it is of")
+                self.drop(
+                    message, "reasoning", "clients of the framework cannot tell which API it is of"
+                )
             else:
-                yield Content.from_text(content) if isinstance(content, str) else self._file(message, content)
+                yield (
+                    Content.from_text(content)
+                    if isinstance(content, str)
+                    else self._file(message, content)
+                )
 
     def _file(self, message: BaseMessage, media: Media) -> Content:
         """Return a file, or the text that names it; only questions and results may have one."""
-        url, usual = media.data_url or media.url, "image/*" if media.url and media.kind == "image" else ""
+        url = media.data_url or media.url
+        usual = "image/*" if media.url and media.kind == "image" else ""
         mime_type = media.mime_type or usual  # clients look at the first half of it
         if not url or not mime_type or isinstance(message, AIMessage | SystemMessage):
             return Content.from_text(self.without_file(message, media))
         named = {"filename": media.name} if media.name else None  # clients look for the name here
-        return Content.from_uri(url, media_type=mime_type, name=media.name or None, additional_properties=named)
+        return Content.from_uri(
+            url, media_type=mime_type, name=media.name or None, additional_properties=named
+        )

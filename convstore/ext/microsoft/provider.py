@@ -53,11 +53,18 @@ class ConvstoreHistoryProvider(HistoryProvider):
         super().__init__(source_id, **(options or {}))
         check_choice(view, "policy", "all", name="view")
         if unknown := set(scope) - set(store.scope_keys):
-            raise InvalidScopeError(f"the store has the scope keys {store.scope_keys}, not {sorted(unknown)}")
-        self._store, self._view, self._policy, self._scope = store, view, policy, scope
+            raise InvalidScopeError(
+                f"the store has the scope keys {store.scope_keys}, not {sorted(unknown)}"
+            )
+        self._store = store
+        self._view = view
+        self._policy = policy
+        self._scope = scope
         self._on_dropped = on_dropped
 
-    def conversation(self, session_id: str | None, state: dict[str, Any] | None = None) -> Conversation:
+    def conversation(
+        self, session_id: str | None, state: dict[str, Any] | None = None
+    ) -> Conversation:
         """Return convstore's handle of a session's conversation; no I/O.
 
         Args:
@@ -81,7 +88,9 @@ class ConvstoreHistoryProvider(HistoryProvider):
         return await self._messages(session_id, state)
 
     @read_current
-    async def _messages(self, session_id: str | None, state: dict[str, Any] | None) -> list[Message]:
+    async def _messages(
+        self, session_id: str | None, state: dict[str, Any] | None
+    ) -> list[Message]:
         chat = self.conversation(session_id, state)
         if self._view == "policy":
             return self._read((await chat.load_history(self._policy)).messages)
@@ -96,7 +105,9 @@ class ConvstoreHistoryProvider(HistoryProvider):
         **_: Any,
     ) -> None:
         """Append messages at once; those that the log has already are skipped."""
-        await self.conversation(session_id, state).append([part for message in messages for part in to_log(message)])
+        await self.conversation(session_id, state).append(
+            [part for message in messages for part in to_log(message)]
+        )
 
     async def before_run(
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
@@ -111,7 +122,9 @@ class ConvstoreHistoryProvider(HistoryProvider):
                 return str(await tool.ainvoke(arguments))
 
             names = {"name": spec["name"], "description": spec["description"]}
-            context.extend_tools(self.source_id, [FunctionTool(**names, func=read, input_model=spec["parameters"])])
+            context.extend_tools(
+                self.source_id, [FunctionTool(**names, func=read, input_model=spec["parameters"])]
+            )
 
     def _read(self, messages: Iterable[BaseMessage]) -> list[Message]:
         found, dropped = from_log(map(sendable_message, messages))

@@ -23,12 +23,15 @@ Item: TypeAlias = dict[str, Any]
 KIND: Final = "openai."  # the beginning of kinds of items that are no messages
 _KEPT: Final = "openai_agents"  # the key of the items in `additional_kwargs`
 _FAKE_ID: Final = "__fake_id__"  # of all items of a model without ids
-_COMPACTION: Final = "compaction"  # the history before it, encrypted; `append` takes it as a part of an answer
+_COMPACTION: Final = (
+    "compaction"  # the history before it, encrypted; `append` takes it as a part of an answer
+)
 
 
 def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
     """Return items as the log keeps them, in order, with ids derived from the seed, their position and content."""
-    made, position = list[BaseMessage | LogItem](), 0
+    made = list[BaseMessage | LogItem]()
+    position = 0
     while position < len(items):
         group = [*takewhile(_is_answer, items[position:])] or [items[position]]
         message = _message(group)
@@ -61,7 +64,9 @@ def converted(messages: Sequence[BaseMessage]) -> OpenAIMessages:
     """Return messages that another API appended as items; the first ones may be results of earlier calls."""
     items: list[Item] = []
     while len(items) < len(messages) and isinstance(result := messages[len(items)], ToolMessage):
-        items.append({"type": "function_call_output", "call_id": result.tool_call_id, "output": result.text})
+        items.append(
+            {"type": "function_call_output", "call_id": result.tool_call_id, "output": result.text}
+        )
     rest = History(messages=[*messages[len(items) :]]).to_openai(api="responses")
     return OpenAIMessages([*items, *rest], rest.dropped)
 
@@ -84,15 +89,24 @@ def _message(group: list[Item]) -> BaseMessage | None:
 
 def _without_fake_ids(item: Item) -> Item:
     """Return an item as it is read: without a made-up id, and with the id of an assistant's message on its texts."""
-    own, content = item.get("id"), item.get("content")
+    own = item.get("id")
+    content = item.get("content")
     rest = {key: value for key, value in item.items() if key != "id"}
     if own == _FAKE_ID or id_problem(own) or not is_answer_item(item):
         return rest
     if item["type"] != "message":
         return item
-    return {**rest, "content": [{**block, "id": own} for block in content] if isinstance(content, list) else content}
+    return {
+        **rest,
+        "content": [{**block, "id": own} for block in content]
+        if isinstance(content, list)
+        else content,
+    }
 
 
 def _said(message: BaseMessage) -> tuple[Any, ...]:
-    calls = [getattr(message, name, None) for name in ("tool_calls", "invalid_tool_calls", "tool_call_id")]
+    calls = [
+        getattr(message, name, None)
+        for name in ("tool_calls", "invalid_tool_calls", "tool_call_id")
+    ]
     return type(message), message.content, calls, message.additional_kwargs.get("__openai_role__")

@@ -35,7 +35,9 @@ class _State:
     """What a session knows of one conversation."""
 
     chat: Conversation
-    failed: dict[str, str] = field(default_factory=dict)  # by digest, seeds of ids of batches that may be stored
+    failed: dict[str, str] = field(
+        default_factory=dict
+    )  # by digest, seeds of ids of batches that may be stored
     view: History | None = None  # that a run was given and has not answered
     shown: list[BaseMessage] = field(default_factory=list)  # its messages, and those appended since
     entry: int = 0  # the last one of those
@@ -88,19 +90,29 @@ class ConvstoreSession:
         check_choice(view, "policy", "all", name="view")
         if scope is None:
             store.conversation(**values)  # refuses a wrong scope
-        self.store, self._scope, self._values = store, scope, values
+        self.store = store
+        self._scope = scope
+        self._values = values
         self.session_settings = _settings(session_settings)
-        self._shows_all, self._policy, self._erases = view == "all", check_policy(policy), erase_on_clear
+        self._shows_all = view == "all"
+        self._policy = check_policy(policy)
+        self._erases = erase_on_clear
         self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope))))
-        self.session_id = "/".join(values[key] for key in store.scope_keys if key in values) or "convstore"
+        self.session_id = (
+            "/".join(values[key] for key in store.scope_keys if key in values) or "convstore"
+        )
 
     def conversation(self, wrapper: RunContextWrapper[Any] | None = None) -> Conversation:
         """Return the conversation of this session, or of the run of a `wrapper` if the scope comes from its context."""
         if self._scope is not None and wrapper is None:
-            raise InvalidScopeError("the scope of this session comes from the context of a run; pass wrapper=")
+            raise InvalidScopeError(
+                "the scope of this session comes from the context of a run; pass wrapper="
+            )
         found: Any = self._scope(wrapper.context) if self._scope and wrapper else {}
         if not isinstance(found, Mapping):
-            raise InvalidScopeError(f"scope= must return a dict of scope values, not {type(found).__name__}")
+            raise InvalidScopeError(
+                f"scope= must return a dict of scope values, not {type(found).__name__}"
+            )
         return self.store.conversation(**{**found, **self._values})
 
     async def get_items(
@@ -112,12 +124,14 @@ class ConvstoreSession:
 
         ``.dropped`` of the list names what the API has no place for; see `History.to_openai`.
         """
-        state, found = self._state(wrapper), list[Any]()
+        state = self._state(wrapper)
+        found = list[Any]()
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is None and not self._shows_all:
             state.view = await state.chat.load_history(self._policy)
-            state.shown, state.entry = state.view.messages, 0
+            state.shown = state.view.messages
+            state.entry = 0
             # The run will ask the next question, so reasoning before it is left out.
             found = History(messages=[*state.shown, HumanMessage("?")]).to_openai(api="responses")
             del found[-1]
@@ -139,10 +153,13 @@ class ConvstoreSession:
         if not all(isinstance(item, dict) for item in items):
             raise InvalidInputError("each item must be a dict, as the SDK gives it to a session")
         if not self._shows_all and any("__enc__" in item for item in items):
-            raise InvalidInputError('encrypted items cannot be shown in a view; make the session with view="all"')
+            raise InvalidInputError(
+                'encrypted items cannot be shown in a view; make the session with view="all"'
+            )
         if not items:
             return
-        state, given = self._state(wrapper), cast("list[Item]", items)
+        state = self._state(wrapper)
+        given = cast("list[Item]", items)
         seed = state.failed.pop(digest := digest_of(given), None) or uuid4().hex
         try:
             await settle(self._add(state, given, seed))
@@ -150,7 +167,9 @@ class ConvstoreSession:
             state.failed[digest] = seed
             raise
 
-    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
+    async def pop_item(
+        self, *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> TResponseInputItem | None:
         """Remove the newest item from views and return it; None if no item is left. It stays in the log."""
         return cast("TResponseInputItem | None", await settle(self._pop(self._state(wrapper))))
 
@@ -159,7 +178,10 @@ class ConvstoreSession:
         await settle(self._clear(self._state(wrapper)))
 
     async def run_compaction(
-        self, args: Mapping[str, Any] | None = None, *, wrapper: RunContextWrapper[Any] | None = None
+        self,
+        args: Mapping[str, Any] | None = None,
+        *,
+        wrapper: RunContextWrapper[Any] | None = None,
     ) -> None:
         """Summarise old turns if the store's summarizer says that it is time; the SDK calls it after every answer.
 
@@ -183,7 +205,10 @@ class ConvstoreSession:
         async with state.lock:
             try:
                 await append_in_halves(partial(_append, state), to_log(items, seed))
-            except (MessageRewoundError, InvalidInputError):  # removed after a call that failed; erased after the view
+            except (
+                MessageRewoundError,
+                InvalidInputError,
+            ):  # removed after a call that failed; erased after the view
                 state.view = None
                 await append_in_halves(partial(_append, state), to_log(items, uuid4().hex))
 
@@ -191,13 +216,16 @@ class ConvstoreSession:
     async def _pop(self, state: _State) -> Item | None:
         async with state.lock:
             while stored := await _newest(state.chat, 1):
-                last, is_message = stored[-1], stored[-1].kind != "item"
+                last = stored[-1]
+                is_message = stored[-1].kind != "item"
                 removed = await state.chat.rewind(before=last.id)
                 if removed > is_message:  # another process appended
                     await state.chat.undo_rewind(before=last.id if is_message else None)
                 elif removed == is_message:  # else another process removed it
                     if last.kind == "message" and last.items[1:]:
-                        await append_in_halves(partial(_append, state), to_log(last.items[:-1], uuid4().hex))
+                        await append_in_halves(
+                            partial(_append, state), to_log(last.items[:-1], uuid4().hex)
+                        )
                     return last.items[-1]
             return None
 
@@ -209,7 +237,10 @@ class ConvstoreSession:
                 await state.chat.delete()
                 return
             first = [item.id async for item in state.chat.items(before=1)]
-            first += [str(stored.message.id) for stored in await state.chat.list_messages(after=0, limit=1)]
+            first += [
+                str(stored.message.id)
+                for stored in await state.chat.list_messages(after=0, limit=1)
+            ]
             for id_ in first[:1]:
                 await state.chat.rewind(before=id_)
 
@@ -232,10 +263,13 @@ def _settings(given: Any) -> SessionSettings | None:
 
 async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
     """Append what `to_log` made; the first answer to a view gets its stamp."""
-    view, is_answer = state.view, any(isinstance(message, AIMessage) for message in made)
+    view = state.view
+    is_answer = any(isinstance(message, AIMessage) for message in made)
     stamp = view.stamp_for(state.shown, entry=state.entry) if view and is_answer else None
     state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
-    state.shown = [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []
+    state.shown = (
+        [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []
+    )
     state.view = None if is_answer else view
 
 
@@ -246,7 +280,12 @@ async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     async with aclosing(newest_first(chat, limit=min(limit or _PAGE, _PAGE))) as rows_read:
         async for row in rows_read:
             items = items_of(row.message)
-            rows.append((row.ordinal, _Stored("message", str(row.message.id), items) if items else row.message))
+            rows.append(
+                (
+                    row.ordinal,
+                    _Stored("message", str(row.message.id), items) if items else row.message,
+                )
+            )
             if len(rows) == limit:
                 break
     rows.reverse()

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from agents.tool_context import ToolContext
 
 
-def read_back_tools(session: ConvstoreSession, *, search: Sequence[str] = ("user_id",)) -> list[FunctionTool]:
+def read_back_tools(
+    session: ConvstoreSession, *, search: Sequence[str] = ("user_id",)
+) -> list[FunctionTool]:
     """Return the tools that read full content again, and search the other conversations of the same user.
 
     They work on the conversation of the run that calls them, never on one that a model names, and answer any arguments.
@@ -29,7 +31,9 @@ def read_back_tools(session: ConvstoreSession, *, search: Sequence[str] = ("user
     return [_tool(session, tool, bind) for tool, bind in agent_tools(session.store, search)]
 
 
-def _tool(session: ConvstoreSession, tool: Any, bound: Callable[[Conversation], Any]) -> FunctionTool:
+def _tool(
+    session: ConvstoreSession, tool: Any, bound: Callable[[Conversation], Any]
+) -> FunctionTool:
     """Return a tool of the SDK that runs ours, bound to the conversation of the run."""
     from agents import FunctionTool  # noqa: PLC0415 - loads slowly
 

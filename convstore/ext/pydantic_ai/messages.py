@@ -52,7 +52,9 @@ def mark_of(message: BaseMessage) -> dict[str, Any]:
 def entry_of(messages: Sequence[BaseMessage]) -> ConversationEntry:
     """Return the entry that these messages of the log are, all of it, in order."""
     mark = mark_of(messages[0])
-    return ConversationEntry(id=mark["entry"], parent_id=mark["parent"], message=from_log(messages)[0][0])
+    return ConversationEntry(
+        id=mark["entry"], parent_id=mark["parent"], message=from_log(messages)[0][0]
+    )
 
 
 def from_log(messages: Iterable[BaseMessage]) -> tuple[list[ModelMessage], list[Dropped]]:
@@ -61,7 +63,8 @@ def from_log(messages: Iterable[BaseMessage]) -> tuple[list[ModelMessage], list[
     Those that are as they were appended come back exactly. A stub, a shortened text or a placeholder stands where the
     view has it. A note or a summary is a user prompt.
     """
-    found, writer = list[ModelMessage](), PydanticAIWriter()
+    found = list[ModelMessage]()
+    writer = PydanticAIWriter()
     for _, group in groupby(messages, lambda message: mark_of(message).get("entry") or id(message)):
         several = [*group]
         try:
@@ -76,7 +79,9 @@ def _joined(messages: Sequence[BaseMessage], owns: Sequence[dict[str, Any]]) -> 
     kind = "response" if isinstance(messages[0], AIMessage) else "request"
     parts = [part for own in owns for part in own["parts"]]
     made = [{"kind": kind} | owns[0]["head"] | {"parts": parts}]
-    return ModelMessagesTypeAdapter.validate_json(json.dumps(sendable(made, _LEVELS), ensure_ascii=False))
+    return ModelMessagesTypeAdapter.validate_json(
+        json.dumps(sendable(made, _LEVELS), ensure_ascii=False)
+    )
 
 
 def _own(message: BaseMessage, writer: PydanticAIWriter) -> dict[str, Any]:

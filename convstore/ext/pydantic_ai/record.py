@@ -62,7 +62,9 @@ class RecordState:
         if snapshot.values.get(_KEY, {}).get("record", {}).get("revision") == revision:
             await self._write(chat, self.kept, snapshot.revision)
 
-    async def _write(self, chat: Conversation, values: dict[str, Any] | None, revision: int) -> bool:
+    async def _write(
+        self, chat: Conversation, values: dict[str, Any] | None, revision: int
+    ) -> bool:
         try:
             await chat.state.update({_KEY: values}, revision=revision)
         except StateConflictError:

@@ -17,7 +17,11 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 from pydantic_ai import Conversation as PydanticConversation
-from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+)
 from pydantic_ai.conversation_store import ConversationStore as PydanticStore
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.run import AgentRunResult
@@ -28,7 +32,8 @@ from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
 from convstore.integration import each_conversation, newest_first, read_current, settle
 
-_BATCH, _MAX_TIPS = 100, 10_000
+_BATCH = 100
+_MAX_TIPS = 10_000
 
 _owner: ContextVar[str | None] = ContextVar("owner", default=None)
 """The owner of the conversations that a call may read and write, once it is known."""
@@ -65,7 +70,9 @@ class ConvstoreConversationStore(PydanticStore):
                 f"pass values for the scope keys of the store, {store.scope_keys}, but the one of the conversation id, "
                 "or but that one and the one of Pydantic AI's scope"
             )
-        self.store, self._fixed, self._id_key = store, dict(scope), left[-1]
+        self.store = store
+        self._fixed = dict(scope)
+        self._id_key = left[-1]
         self.owner_key = left[0] if len(left) == 2 else None
         self.shared_keys = tuple(key for key in store.scope_keys if key != self._id_key)
         self._chats: dict[tuple[str | None, str], Conversation] = {}
@@ -88,21 +95,32 @@ class ConvstoreConversationStore(PydanticStore):
         self, conversation: PydanticConversation | AgentRunResult[Any], *, scope: str | None = None
     ) -> list[ConversationEntry]:
         """Save a conversation of its owner; return the entries that were new."""
-        saved = conversation.conversation if isinstance(conversation, AgentRunResult) else conversation
+        saved = (
+            conversation.conversation if isinstance(conversation, AgentRunResult) else conversation
+        )
         async with self._owned_by(scope, saved.conversation_id):
             return await super().save(conversation, scope=scope)
 
-    async def branch(self, conversation_id: str, *, scope: str | None = None, **options: Any) -> PydanticConversation:
+    async def branch(
+        self, conversation_id: str, *, scope: str | None = None, **options: Any
+    ) -> PydanticConversation:
         """Continue a conversation of its owner from an earlier point."""
         async with self._owned_by(scope, conversation_id):
             return await super().branch(conversation_id, scope=scope, **options)
 
     async def fork(
-        self, conversation_id: str, *, scope: str | None = None, source_scope: str | None = None, **options: Any
+        self,
+        conversation_id: str,
+        *,
+        scope: str | None = None,
+        source_scope: str | None = None,
+        **options: Any,
     ) -> PydanticConversation:
         """Begin a conversation with the history of another one; each has its own owner."""
         async with self._owned_by(source_scope, conversation_id):
-            return await super().fork(conversation_id, scope=scope, source_scope=source_scope, **options)
+            return await super().fork(
+                conversation_id, scope=scope, source_scope=source_scope, **options
+            )
 
     async def delete(self, conversation_id: str, *, scope: str | None = None) -> None:
         """Delete a conversation of its owner with all its messages."""
@@ -121,7 +139,9 @@ class ConvstoreConversationStore(PydanticStore):
         """
         chat = await self._find(conversation_id, scope)
         if chat is None:
-            raise UserError(f"Conversation {conversation_id!r} is not in the store; pass scope= to create it.")
+            raise UserError(
+                f"Conversation {conversation_id!r} is not in the store; pass scope= to create it."
+            )
         return chat
 
     async def _find(self, conversation_id: str, scope: str | None = None) -> Conversation | None:
@@ -141,7 +161,9 @@ class ConvstoreConversationStore(PydanticStore):
         values: dict[str, Any] = {**self._fixed, self._id_key: conversation_id}
         found = (await self.store.list_conversations(limit=2, **values)).conversations
         if len(found) > 1:
-            raise UserError(f"Several owners have a conversation {conversation_id!r}; pass scope= to choose one.")
+            raise UserError(
+                f"Several owners have a conversation {conversation_id!r}; pass scope= to choose one."
+            )
         return found[0].scope[str(self.owner_key)] if found else None
 
     @asynccontextmanager
@@ -162,18 +184,24 @@ class ConvstoreConversationStore(PydanticStore):
         chat = await self._find(conversation_id)
         return None if chat is None else (await self._state_of(chat)).record
 
-    async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
+    async def read_records(
+        self, *, scope: str | None = None, limit: int | None = None
+    ) -> Sequence[ConversationRecord]:
         """Return the records with a scope, newest first. Reads all of them, each with two or three commands."""
         found = [info.scope async for info in each_conversation(self.store, self._values_of(scope))]
         states = [await self._state_of(self.store.conversation(**scope)) for scope in found]
-        records = [state.record for state in states if state.record and scope in (None, state.record.scope)]
+        records = [
+            state.record for state in states if state.record and scope in (None, state.record.scope)
+        ]
         return sorted(records, key=lambda record: record.updated_at, reverse=True)[:limit]
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry; LookupError if no conversation has it."""
         return (await self.read_history(entry_id, limit=1))[0]
 
-    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+    async def read_history(
+        self, head_id: str | None, *, limit: int | None = None
+    ) -> list[ConversationEntry]:
         """Return the entries up to `head_id`, or the last `limit` of them. Up to seven commands for each 200 messages.
 
         An entry of a conversation that this object has not read yet is looked for in all of them, one command each.
@@ -190,7 +218,9 @@ class ConvstoreConversationStore(PydanticStore):
         with suppress(LookupError):
             return await _history(self._chats[_owner.get(), head_id], head_id, limit)
         found = dict[str | None, Conversation]()
-        async with aclosing(each_conversation(self.store, self._values_of(_owner.get()))) as conversations:
+        async with aclosing(
+            each_conversation(self.store, self._values_of(_owner.get()))
+        ) as conversations:
             async for info in conversations:
                 chat = self.store.conversation(**info.scope)
                 if await chat.get_tool_messages([head_id]):
@@ -200,7 +230,9 @@ class ConvstoreConversationStore(PydanticStore):
         if not found:
             raise LookupError(head_id)
         if len(found) > 1:
-            raise UserError(f"Several owners have an entry {head_id!r}; load it with its conversation and scope=.")
+            raise UserError(
+                f"Several owners have an entry {head_id!r}; load it with its conversation and scope=."
+            )
         [chat] = found.values()
         return await _history(chat, head_id, limit)
 
@@ -225,13 +257,22 @@ class ConvstoreConversationStore(PydanticStore):
             )
         try:
             chat = await self.conversation(record.conversation_id, scope=record.scope)
-            added = [*(await self._forked_entries(record) if expected_revision is None else []), *new_entries]
+            added = [
+                *(await self._forked_entries(record) if expected_revision is None else []),
+                *new_entries,
+            ]
             messages = [message for entry in added for message in to_log(entry)]
-            state, extends = await self._replace_record(chat, record, expected_revision, added, len(messages))
+            state, extends = await self._replace_record(
+                chat, record, expected_revision, added, len(messages)
+            )
             try:
-                await settle(_append_after(chat, messages, record, after=state.tail if extends else None))
+                await settle(
+                    _append_after(chat, messages, record, after=state.tail if extends else None)
+                )
                 if expected_revision is None and not (await chat.state.get()).values:
-                    await chat.delete()  # after a deletion, the append has begun another conversation
+                    await (
+                        chat.delete()
+                    )  # after a deletion, the append has begun another conversation
                     raise LookupError(record.conversation_id)
             except BaseException:
                 await state.restore(chat, record)
@@ -268,17 +309,26 @@ class ConvstoreConversationStore(PydanticStore):
         return await _history(origin, record.head_id)
 
     async def _replace_record(
-        self, chat: Conversation, record: ConversationRecord, expected: str | None, added: Any, messages: int
+        self,
+        chat: Conversation,
+        record: ConversationRecord,
+        expected: str | None,
+        added: Any,
+        messages: int,
     ) -> tuple[RecordState, bool]:
         """Replace the record, and return what was stored, and whether the entries continue the end of the log."""
         while True:
             state = await self._state_of(chat)
-            stored, head = (state.record.revision, state.record.head_id) if state.record else (None, None)
+            stored, head = (
+                (state.record.revision, state.record.head_id) if state.record else (None, None)
+            )
             if stored != expected or state.is_running:
                 raise ConversationConflict(record.conversation_id)
             if record.head_id not in {None, head, *(entry.id for entry in added)}:
                 await _history(chat, record.head_id, 1)
-            extends = state.tail is not None and (added[0].parent_id if added else record.head_id) == head
+            extends = (
+                state.tail is not None and (added[0].parent_id if added else record.head_id) == head
+            )
             tail = (state.tail or 0) + messages if extends else None
             if await state.replace(chat, record, tail=tail, unfinished=bool(added)):
                 return state, extends
@@ -300,7 +350,11 @@ class ConvstoreConversationStore(PydanticStore):
 
 
 async def _append_after(
-    chat: Conversation, messages: list[BaseMessage], record: ConversationRecord, *, after: int | None
+    chat: Conversation,
+    messages: list[BaseMessage],
+    record: ConversationRecord,
+    *,
+    after: int | None,
 ) -> None:
     """Append messages after the history they continue; unless the log ends with it, first make it the active one."""
     if after is not None:
@@ -308,7 +362,9 @@ async def _append_after(
             return await _append(chat, messages, after)
     path = await _history(chat, mark_of(messages[0])["parent"] if messages else record.head_id)
     again = [message for entry in path for message in to_log(entry, copy=f"~{record.revision}")]
-    active = [stored.message async for stored in newest_first(chat) if mark_of(stored.message)][::-1]
+    active = [stored.message async for stored in newest_first(chat) if mark_of(stored.message)][
+        ::-1
+    ]
     pairs = zip(map(_original_id, active), map(_original_id, again), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if shared < len(active):
@@ -316,14 +372,18 @@ async def _append_after(
     return await _append(chat, [*again[shared:], *messages])
 
 
-async def _append(chat: Conversation, messages: Sequence[BaseMessage], after: int | None = None) -> None:
+async def _append(
+    chat: Conversation, messages: Sequence[BaseMessage], after: int | None = None
+) -> None:
     """Append in batches; the record counts when the last one is stored."""
     for at in range(0, len(messages), _BATCH):
         receipt = await chat.append(messages[at : at + _BATCH], after=after)
         after = None if after is None else receipt.last
 
 
-async def _history(chat: Conversation, head_id: str | None, limit: int | None = None) -> list[ConversationEntry]:
+async def _history(
+    chat: Conversation, head_id: str | None, limit: int | None = None
+) -> list[ConversationEntry]:
     """Return the entries up to one, rewound or not: each stands before those that continue it."""
     entries: list[ConversationEntry] = []
     group: dict[int, BaseMessage] = {}
@@ -332,12 +392,14 @@ async def _history(chat: Conversation, head_id: str | None, limit: int | None = 
         return []
     async with aclosing(newest_first(chat, rewound=True)) as log:
         async for stored in log:
-            message, mark = stored.message, mark_of(stored.message)
+            message = stored.message
+            mark = mark_of(stored.message)
             if mark.get("entry") == wanted:
                 group[mark["at"]] = message
                 if len(group) == mark["of"]:
                     entries.append(entry_of([group[at] for at in sorted(group)]))
-                    group, wanted = {}, mark["parent"]
+                    group = {}
+                    wanted = mark["parent"]
                     if wanted is None or len(entries) == limit:
                         return entries[::-1]
     raise LookupError(head_id)

@@ -57,8 +57,13 @@ class ConvstoreView(AbstractCapability[Any]):
         on_dropped: Callable[[list[Dropped]], None] | None = None,
     ) -> None:
         if conversations.owner_key and scope is None:
-            raise UserError(f"pass scope=, such as lambda ctx: ctx.deps.user: it is the {conversations.owner_key}")
-        self._conversations, self._scope, self._policy, self._has_tools = conversations, scope, policy, tools
+            raise UserError(
+                f"pass scope=, such as lambda ctx: ctx.deps.user: it is the {conversations.owner_key}"
+            )
+        self._conversations = conversations
+        self._scope = scope
+        self._policy = policy
+        self._has_tools = tools
         self._on_dropped = on_dropped
 
     async def prepare_model_request(
@@ -79,31 +84,54 @@ class ConvstoreView(AbstractCapability[Any]):
     def get_toolset(self) -> FunctionToolset[Any] | None:
         """Return the tools that read back and search; None if there shall be none."""
         tools = agent_tools(self._conversations.store, self._conversations.shared_keys)
-        return FunctionToolset([self._tool(tool, bind) for tool, bind in tools]) if self._has_tools else None
+        return (
+            FunctionToolset([self._tool(tool, bind) for tool, bind in tools])
+            if self._has_tools
+            else None
+        )
 
     async def _stored(self, ctx: RunContext[Any]) -> tuple[Conversation, ModelMessage] | None:
         """Return the run's conversation and its last stored message; None if it is not stored with the run's scope."""
         scope = self._scope(ctx) if callable(self._scope) else self._scope
         if self._conversations.owner_key and scope is None:
-            raise UserError(f"scope= of ConvstoreView returned None; it is the {self._conversations.owner_key}")
+            raise UserError(
+                f"scope= of ConvstoreView returned None; it is the {self._conversations.owner_key}"
+            )
         id_ = str(ctx.conversation_id)
         entries = await self._conversations.load_entries(id_, limit=1, scope=scope)
-        return (await self._conversations.conversation(id_, scope=scope), entries[0].message) if entries else None
+        return (
+            (await self._conversations.conversation(id_, scope=scope), entries[0].message)
+            if entries
+            else None
+        )
 
     def _tool(self, unbound: Any, bind: Callable[[Conversation], Any]) -> Tool[Any]:
         """Return a tool of convstore as one of Pydantic AI, on the conversation of the run."""
 
         async def run(ctx: RunContext[Any], **arguments: Any) -> str:
             found = await self._stored(ctx)
-            return str(await bind(found[0]).ainvoke(arguments)) if found else "Nothing of this conversation is stored."
+            return (
+                str(await bind(found[0]).ainvoke(arguments))
+                if found
+                else "Nothing of this conversation is stored."
+            )
 
         spec = unbound.to_openai()["function"]
-        return Tool.from_schema(run, spec["name"], spec["description"], spec["parameters"], takes_ctx=True)
+        return Tool.from_schema(
+            run, spec["name"], spec["description"], spec["parameters"], takes_ctx=True
+        )
 
 
-def _without_answered(view: Sequence[BaseMessage], added: Sequence[ModelMessage]) -> list[BaseMessage]:
+def _without_answered(
+    view: Sequence[BaseMessage], added: Sequence[ModelMessage]
+) -> list[BaseMessage]:
     """Leave out the results that a view makes up for calls that the run has answered."""
-    answered = {part.tool_call_id for message in added for part in message.parts if isinstance(part, ToolReturnPart)}
+    answered = {
+        part.tool_call_id
+        for message in added
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    }
     made_up = (message for message in view if isinstance(message, ToolMessage) and kind_of(message))
     leave_out = {message.id for message in made_up if message.tool_call_id in answered}
     return [message for message in view if message.id not in leave_out]

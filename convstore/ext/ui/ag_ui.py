@@ -14,7 +14,11 @@ from convstore.ext.ui.turns import DRAFT, Event, Outcome, Part, ShownTurn, Step,
 _MEDIA = ("image", "audio", "video")
 _REASONING = ":reasoning-"
 _TEXTS = {"assistant": "TEXT_MESSAGE", "reasoning": "REASONING_MESSAGE"}
-_TYPES = {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}, "reason": {"type": "string"}}
+_TYPES = {
+    "approved": {"type": "boolean"},
+    "editedArgs": {"type": "object"},
+    "reason": {"type": "string"},
+}
 _SCHEMA = {"type": "object", "properties": _TYPES, "required": ["approved"]}
 
 
@@ -27,15 +31,24 @@ def ag_ui_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
             yield from _result(step, turn)
         else:
             is_text = step.role == "system" or all(part["type"] == "text" for part in step.parts)
-            yield _message(turn, step.id, step.role, content=_text(step.parts) if is_text else _content(step.parts))
+            yield _message(
+                turn,
+                step.id,
+                step.role,
+                content=_text(step.parts) if is_text else _content(step.parts),
+            )
 
 
 class AGUIEncoder:
     """Writes events; `shown` are the messages that the client has after the question."""
 
-    def __init__(self, thread_id: str, run_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._run, self._sent = {"threadId": thread_id, "runId": run_id}, dict(keyed(map(known, shown)))
-        self._open, self._calls = dict[str, Event](), list[Part]()
+    def __init__(
+        self, thread_id: str, run_id: str, shown: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self._run = {"threadId": thread_id, "runId": run_id}
+        self._sent = dict(keyed(map(known, shown)))
+        self._open = dict[str, Event]()
+        self._calls = list[Part]()
 
     def start(self) -> Iterator[Event]:
         """Begin the run."""
@@ -43,19 +56,26 @@ class AGUIEncoder:
 
     def show(self, turn: ShownTurn) -> Iterator[Event]:
         """Yield what is new. A reply that was streamed keeps the id of its draft, unless its text is another one."""
-        answer = (message for message in ag_ui_messages(turn) if message["role"] not in ("system", "user"))
+        answer = (
+            message for message in ag_ui_messages(turn) if message["role"] not in ("system", "user")
+        )
         for key, message in keyed(answer):
-            before, live = self._sent.get(key, {}), message["id"].startswith(DRAFT)
+            before = self._sent.get(key, {})
+            live = message["id"].startswith(DRAFT)
             own = {**message, "id": before.get("id", message["id"]), "live": live}
             had = before.get("content", "") if message["role"] in _TEXTS else ""
-            if not str(message.get("content", "")).startswith(had):  # a redacted draft: no event takes text back
+            if not str(message.get("content", "")).startswith(
+                had
+            ):  # a redacted draft: no event takes text back
                 own |= {"content": had} if live else {"id": message["id"]}
                 before = before if live else {"toolCalls": before.get("toolCalls", ())}
             if own != before:
                 self._sent[key] = own
                 yield from self._events(own, before)
         parts = (part for step in turn.steps for part in step.parts)
-        self._calls = [part for part in parts if part.get("state") in ("input-available", "approval-requested")]
+        self._calls = [
+            part for part in parts if part.get("state") in ("input-available", "approval-requested")
+        ]
 
     def end(self, outcome: Outcome) -> Iterator[Event]:
         """End the run: with what a person has to decide, or with the calls that the client has to run."""
@@ -74,30 +94,49 @@ class AGUIEncoder:
 
     def _events(self, message: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Event]:
         """Yield the events that turn one message into another; first end what does not go on."""
-        id_, role, calls = message["id"], message["role"], message.get("toolCalls", ())
+        id_ = message["id"]
+        role = message["role"]
+        calls = message.get("toolCalls", ())
         reply = id_.partition(_REASONING)[0]  # its text may go on after its reasoning
         yield from self._closed({id_, reply, *(call["id"] for call in calls)})
         if role == "tool" and not before:
-            answered = {"toolCallId": message["toolCallId"], "content": message["content"], "role": role}
+            answered = {
+                "toolCallId": message["toolCallId"],
+                "content": message["content"],
+                "role": role,
+            }
             yield {"type": "TOOL_CALL_RESULT", "messageId": id_, **answered}
         elif role == "activity":
-            about = {"activityType": message["activityType"], "content": message["content"], "replace": True}
+            about = {
+                "activityType": message["activityType"],
+                "content": message["content"],
+                "replace": True,
+            }
             yield {"type": "ACTIVITY_SNAPSHOT", "messageId": id_, **about}
         elif role in _TEXTS:
             if text := message.get("content"):
-                yield from self._grown(_TEXTS[role], id_, text, before.get("content") or None, role=role)
-            known = {call.get("id"): str(call["function"].get("arguments", "")) for call in before.get("toolCalls", ())}
+                yield from self._grown(
+                    _TEXTS[role], id_, text, before.get("content") or None, role=role
+                )
+            known = {
+                call.get("id"): str(call["function"].get("arguments", ""))
+                for call in before.get("toolCalls", ())
+            }
             for call in calls:
                 named = {"toolCallName": call["function"]["name"], "parentMessageId": id_}
                 arguments = call["function"]["arguments"]
-                yield from self._grown("TOOL_CALL", call["id"], arguments, known.get(call["id"]), **named)
+                yield from self._grown(
+                    "TOOL_CALL", call["id"], arguments, known.get(call["id"]), **named
+                )
             if not message["live"]:
                 yield from self._closed()
             if proof := message.get("encryptedValue"):
                 named = {"subtype": "message", "entityId": id_, "encryptedValue": proof}
                 yield {"type": "REASONING_ENCRYPTED_VALUE", **named}
 
-    def _grown(self, kind: str, id_: str, text: str, sent: str | None, **begun: str) -> Iterator[Event]:
+    def _grown(
+        self, kind: str, id_: str, text: str, sent: str | None, **begun: str
+    ) -> Iterator[Event]:
         """Yield what is new of a text or of a call's arguments; None was `sent` of what has to begin."""
         is_call = kind == "TOOL_CALL"
         own = {"toolCallId" if is_call else "messageId": id_}
@@ -119,21 +158,34 @@ class AGUIEncoder:
 
 def _interrupt(part: Part) -> Event:
     """Return the question whether a call may run."""
-    about = {"toolCallId": part["toolCallId"], "message": f"Approve {_name(part)}?", "responseSchema": _SCHEMA}
+    about = {
+        "toolCallId": part["toolCallId"],
+        "message": f"Approve {_name(part)}?",
+        "responseSchema": _SCHEMA,
+    }
     return {"id": part["approval"]["id"], "reason": "tool_call", **about}
 
 
 def _reply(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages of a reply: its reasoning, its text with its calls, its files, its sources."""
     for number, part in enumerate(part for part in step.parts if part["type"] == "reasoning"):
-        proof = [value for named in part.get("providerMetadata", {}).values() for value in named.values()]
+        proof = [
+            value for named in part.get("providerMetadata", {}).values() for value in named.values()
+        ]
         signed = {"encryptedValue": proof[0]} if proof else {}
-        yield {"id": f"{step.id}{_REASONING}{number}", "role": "reasoning", "content": part["text"], **signed}
+        yield {
+            "id": f"{step.id}{_REASONING}{number}",
+            "role": "reasoning",
+            "content": part["text"],
+            **signed,
+        }
     calls = [_call(part) for part in step.parts if "toolCallId" in part]
     text = _text(step.parts)
     content = {"content": text} if text or not calls else {}
     yield _message(turn, step.id, "assistant", **content, **({"toolCalls": calls} if calls else {}))
-    others = [part for part in step.parts if part["type"] == "file" or part["type"].startswith("data-")]
+    others = [
+        part for part in step.parts if part["type"] == "file" or part["type"].startswith("data-")
+    ]
     for number, part in enumerate(others):
         kind = part["type"].removeprefix("data-")
         yield _activity(f"{step.id}:part-{number}", kind, part.get("data") or _content([part])[0])
@@ -155,7 +207,9 @@ def _result(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
 def _sources(id_: str, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
     """Yield the sources of a message, if it has some."""
     keys = ("sourceId", "title", "url")
-    if found := [{key: part[key] for key in keys if key in part} for part in parts if "sourceId" in part]:
+    if found := [
+        {key: part[key] for key in keys if key in part} for part in parts if "sourceId" in part
+    ]:
         yield _activity(f"{id_}:sources", "sources", {"messageId": id_, "sources": found})
 
 
@@ -169,7 +223,8 @@ def _activity(id_: str, kind: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(part: Part) -> dict[str, Any]:
-    given, approval = part["input"], part.get("approval")
+    given = part["input"]
+    approval = part.get("approval")
     arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     function = {"name": _name(part), "arguments": arguments}
     asked = {"metadata": {"approval": approval}} if approval else {}
@@ -194,13 +249,27 @@ def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
             named = {"messageId": part["data"]["messageId"]}
             found.append({"type": "text", "text": part["data"]["description"], "metadata": named})
         elif part["type"].startswith("data-"):
-            found.append({"type": "text", "text": f"[{part['type'].removeprefix('data-')}]", "metadata": part["data"]})
+            found.append(
+                {
+                    "type": "text",
+                    "text": f"[{part['type'].removeprefix('data-')}]",
+                    "metadata": part["data"],
+                }
+            )
         else:
             head, _, data = part["url"].partition(";base64,")
-            is_data, kind = head.startswith("data:"), part["mediaType"]
-            source = {"type": "data", "value": data} if is_data else {"type": "url", "value": part["url"]}
+            is_data = head.startswith("data:")
+            kind = part["mediaType"]
+            source = (
+                {"type": "data", "value": data}
+                if is_data
+                else {"type": "url", "value": part["url"]}
+            )
             name = {"metadata": {"filename": part["filename"]}} if "filename" in part else {}
             media = kind.partition("/")[0]
-            typed = {"type": media if media in _MEDIA else "document", "source": {**source, "mimeType": kind}}
+            typed = {
+                "type": media if media in _MEDIA else "document",
+                "source": {**source, "mimeType": kind},
+            }
             found.append({**typed, **name})
     return found

@@ -16,9 +16,16 @@ def ai_sdk_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages of a turn: system messages, the question, the answer."""
     for step in turn.steps:
         if step.role in ("system", "user"):
-            parts = [{key: value for key, value in part.items() if key != "state"} for part in step.parts]
+            parts = [
+                {key: value for key, value in part.items() if key != "state"} for part in step.parts
+            ]
             metadata = dict(turn.metadata.get(step.id, {}))
-            yield {"id": step.id, "role": step.role, "metadata": metadata, "parts": parts or [_EMPTY]}
+            yield {
+                "id": step.id,
+                "role": step.role,
+                "metadata": metadata,
+                "parts": parts or [_EMPTY],
+            }
     if any(step.role == "assistant" for step in turn.steps):
         yield _answer(turn)
 
@@ -28,16 +35,26 @@ def _answer(turn: ShownTurn) -> dict[str, Any]:
     parts = list[Part]()
     for step in turn.steps:
         if step.role in ("assistant", "tool"):
-            parts += [{"type": "step-start"}, *step.parts] if step.role == "assistant" else step.parts[1:]
+            parts += (
+                [{"type": "step-start"}, *step.parts]
+                if step.role == "assistant"
+                else step.parts[1:]
+            )
     id_ = ANSWER + turn.turn_id
-    return {"id": id_, "role": "assistant", "metadata": dict(turn.metadata.get(id_, {})), "parts": parts}
+    return {
+        "id": id_,
+        "role": "assistant",
+        "metadata": dict(turn.metadata.get(id_, {})),
+        "parts": parts,
+    }
 
 
 class AISDKEncoder:
     """Writes the UI message stream; `shown` are the parts that the client has of the answer."""
 
     def __init__(self, turn_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._id, self._sent = ANSWER + turn_id, dict(keyed(map(known, shown)))
+        self._id = ANSWER + turn_id
+        self._sent = dict(keyed(map(known, shown)))
 
     def start(self) -> Iterator[Event]:
         """Begin the message, with the id that pages give it."""
@@ -63,7 +80,11 @@ class AISDKEncoder:
         if ("step-start", 0) in self._sent:
             yield {"type": "finish-step"}
         stopped: Event = {"type": "abort", "reason": "stopped"}
-        yield stopped if outcome == "stopped" else {"type": "finish", "finishReason": _REASONS.get(outcome, "other")}
+        yield (
+            stopped
+            if outcome == "stopped"
+            else {"type": "finish", "finishReason": _REASONS.get(outcome, "other")}
+        )
 
     def fail(self, text: str) -> Iterator[Event]:
         """Say that the answer ended with an error."""
@@ -73,7 +94,10 @@ class AISDKEncoder:
         """Return the keys of the last step if it has a part that is gone, or a text that is another one now."""
         keys = list(self._sent)
         begun = max((at for at, (kind, _) in enumerate(keys) if kind == "step-start"), default=-1)
-        is_stale = (key not in fresh or not _extends(fresh[key], self._sent[key], "text") for key in keys[begun + 1 :])
+        is_stale = (
+            key not in fresh or not _extends(fresh[key], self._sent[key], "text")
+            for key in keys[begun + 1 :]
+        )
         return keys[begun + 1 :] if any(is_stale) else []
 
 
@@ -83,7 +107,8 @@ def _extends(part: Mapping[str, Any], before: Mapping[str, Any], name: str) -> b
 
 def _chunks(key: Key, part: Part, before: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the chunks that turn one part into another."""
-    kind, id_ = part["type"], f"{key[0]}-{key[1]}"
+    kind = part["type"]
+    id_ = f"{key[0]}-{key[1]}"
     if kind == "step-start":
         yield from [{"type": "finish-step"}, {"type": "start-step"}][not key[1] :]
     elif kind in ("text", "reasoning"):
@@ -92,7 +117,9 @@ def _chunks(key: Key, part: Part, before: Mapping[str, Any]) -> Iterator[Event]:
         if new := part["text"][len(before.get("text", "")) :]:
             yield {"type": f"{kind}-delta", "id": id_, "delta": new}
         if part["state"] == "done" != before.get("state"):
-            proof = {"providerMetadata": part["providerMetadata"]} if "providerMetadata" in part else {}
+            proof = (
+                {"providerMetadata": part["providerMetadata"]} if "providerMetadata" in part else {}
+            )
             yield {"type": f"{kind}-end", "id": id_, **proof}
     elif "toolCallId" in part:
         yield from _call_chunks(part, before, {"toolCallId": part["toolCallId"]})
@@ -101,13 +128,20 @@ def _chunks(key: Key, part: Part, before: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _call_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[Event]:
-    state, known = part["state"], before.get("state", "")
+    state = part["state"]
+    known = before.get("state", "")
     dynamic = {"dynamic": True} if "toolName" in part else {}
-    named = {**own, "toolName": part.get("toolName") or part["type"].removeprefix("tool-"), **dynamic}
+    named = {
+        **own,
+        "toolName": part.get("toolName") or part["type"].removeprefix("tool-"),
+        **dynamic,
+    }
     if state == "input-streaming":
         if not before:
             yield {"type": "tool-input-start", **named}
-        if _extends(part, before, "input") and (new := part["input"][len(before.get("input", "")) :]):
+        if _extends(part, before, "input") and (
+            new := part["input"][len(before.get("input", "")) :]
+        ):
             yield {"type": "tool-input-delta", **own, "inputTextDelta": new}
         return
     if known in ("", "input-streaming"):

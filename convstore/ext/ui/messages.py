@@ -107,7 +107,9 @@ def _sendable(state: TurnState | None) -> TurnState | None:
         texts = {name: valid_text(getattr(call, name)) for name in ("id", "name", "error")}
         shown = {"args": args if isinstance(args, dict) else {"arguments": args}}
         calls.append(call.model_copy(update=texts | shown))
-    return state and state.model_copy(update={"draft": valid_text(state.draft), "waiting_calls": tuple(calls)})
+    return state and state.model_copy(
+        update={"draft": valid_text(state.draft), "waiting_calls": tuple(calls)}
+    )
 
 
 async def newest(chat: Conversation) -> ConversationUpdate:
@@ -124,13 +126,23 @@ async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader
     for start in range(0, len(ids), MAX_IDS):
         annotations = await chat.annotations(ids[start : start + MAX_IDS])
         for record in await chat.get_tool_messages(ids[start : start + MAX_IDS]):
-            id_, turn_id = record.tool_message_id, turn_ids[record.tool_message_id]
-            own = {"ordinal": record.ordinal, "createdAt": record.created_at.isoformat(), "turnId": turn_id}
+            id_ = record.tool_message_id
+            turn_id = turn_ids[record.tool_message_id]
+            own = {
+                "ordinal": record.ordinal,
+                "createdAt": record.created_at.isoformat(),
+                "turnId": turn_id,
+            }
             if place := places.get(turn_id):
-                own["variant"] = {"id": place.shown.variant, "number": place.shown.number, "count": place.variants}
+                own["variant"] = {
+                    "id": place.shown.variant,
+                    "number": place.shown.number,
+                    "count": place.variants,
+                }
             if id_ in annotations:
                 own["annotations"] = json_value(annotations[id_])
-            reader.sources[id_], reader.metadata[id_] = record.sources, own
+            reader.sources[id_] = record.sources
+            reader.metadata[id_] = own
 
 
 def _answer_of(turn: Turn) -> str:
@@ -143,10 +155,16 @@ def _answer_of(turn: Turn) -> str:
 
 def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: bool) -> ShownTurn:
     """Return a turn as a page shows it; with its state if it is the last one, and is shown as it stands."""
-    for message in [] if system else [message for message in turn.messages if isinstance(message, SystemMessage)]:
+    for message in (
+        []
+        if system
+        else [message for message in turn.messages if isinstance(message, SystemMessage)]
+    ):
         turn.messages.remove(message)
         reader.drop(message, "system message", "it is not meant for users; system=True returns it")
-    shown = reader.turn(turn.turn_id, turn.messages, state.waiting_calls if state else (), is_over=turn.is_finished)
+    shown = reader.turn(
+        turn.turn_id, turn.messages, state.waiting_calls if state else (), is_over=turn.is_finished
+    )
     said = _answer_of(turn)
     about = dict(reader.metadata.get(said or turn.turn_id, {}))
     if said:
@@ -154,8 +172,12 @@ def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: b
     if state and state.draft:
         reply = StreamedReply()
         reply.add(state.draft)
-        shown, about["draft"] = reader.streaming(shown, reply), True
-        reader.metadata[shown.steps[-1].id] = {**reader.metadata.get(turn.turn_id, {}), "draft": True}
+        shown = reader.streaming(shown, reply)
+        about["draft"] = True
+        reader.metadata[shown.steps[-1].id] = {
+            **reader.metadata.get(turn.turn_id, {}),
+            "draft": True,
+        }
     if state and state.status == "stopped":
         about["stopped"] = True
     reader.metadata[ANSWER + turn.turn_id] = about

@@ -78,29 +78,49 @@ class UIRequest:
             ConflictError: As for `Conversation.turn` and `Conversation.decide`.
         """
         if self.kind == "regenerate":
-            return await chat.turn(await _active(chat, self.turn_id), regenerate=self.key, **options)
+            return await chat.turn(
+                await _active(chat, self.turn_id), regenerate=self.key, **options
+            )
         state = (await newest(chat)).turn
         if self.kind == "decide":
             turn_id, variant = await self._decide(chat, state, by)
             return await chat.turn(turn_id, regenerate=variant or None, **options)
         if state and self.turn_id in {call.result_id for call in state.waiting_calls}:
-            raise InvalidInputError(f"{self.turn_id!r} is the id of the result of a call that waits, not of a question")
+            raise InvalidInputError(
+                f"{self.turn_id!r} is the id of the result of a call that waits, not of a question"
+            )
         replaced = await _active(chat, self.instead_of) if self.kind == "edit" else None
-        instead_of = None if replaced == self.turn_id else replaced  # else a repeated edit replaces itself
+        instead_of = (
+            None if replaced == self.turn_id else replaced
+        )  # else a repeated edit replaces itself
         return await chat.turn(self.turn_id, human=self.question, instead_of=instead_of, **options)
 
-    async def _decide(self, chat: Conversation, state: TurnState | None, by: str) -> tuple[str, str]:
+    async def _decide(
+        self, chat: Conversation, state: TurnState | None, by: str
+    ) -> tuple[str, str]:
         """Record decisions and results; return the turn and the variant in which the calls wait."""
         calls, turn_id = (state.waiting_calls, state.turn_id) if state else ((), self.turn_id)
         waiting = {id_: call for call in reversed(calls) for id_ in (call.id, call.result_id)}
-        taken = {id_: Decision(verdict="respond", message=self.results[id_]) for id_ in self.results if id_ in waiting}
-        for call in (waiting[id_] for id_ in taken):  # other results are in the log: pages send all that they show
+        taken = {
+            id_: Decision(verdict="respond", message=self.results[id_])
+            for id_ in self.results
+            if id_ in waiting
+        }
+        for call in (
+            waiting[id_] for id_ in taken
+        ):  # other results are in the log: pages send all that they show
             if call.name not in self.client_tools:
                 problem = f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from a client"
-                raise InvalidInputError(f"{problem}; name the tools that run on the client in client_tools")
+                raise InvalidInputError(
+                    f"{problem}; name the tools that run on the client in client_tools"
+                )
         for id_, decision in [*taken.items(), *self.decisions.items()]:
-            where, known = (turn_id, waiting[id_].result_id) if id_ in waiting else (self.turn_id, id_)
-            await chat.decide(where, known, decision.verdict, args=decision.args, message=decision.message, by=by)
+            where, known = (
+                (turn_id, waiting[id_].result_id) if id_ in waiting else (self.turn_id, id_)
+            )
+            await chat.decide(
+                where, known, decision.verdict, args=decision.args, message=decision.message, by=by
+            )
         return (turn_id, state.variant_id) if state and calls else (self.turn_id, "")
 
 
@@ -132,7 +152,10 @@ def read_request(
         whole = json.loads(body) if isinstance(body, str | bytes) else body
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("the body must be JSON") from error
-    common: dict[str, Any] = {"format": format, "client_tools": check_names(client_tools, name="client_tools")}
+    common: dict[str, Any] = {
+        "format": format,
+        "client_tools": check_names(client_tools, name="client_tools"),
+    }
     if format == "ai-sdk":
         common["thread_id"] = _id(whole, "id")
         return _of_ai_sdk(whole, request_id or str(uuid4()), common)
@@ -142,25 +165,40 @@ def read_request(
 
 async def _active(chat: Conversation, turn_id: str) -> str:
     """Return the turn that stands at the place of one: a page that has edited a question still has its first id."""
-    return next((variant.turn_id for variant in await chat.variants(turn_id) if variant.is_active), turn_id)
+    return next(
+        (variant.turn_id for variant in await chat.variants(turn_id) if variant.is_active), turn_id
+    )
 
 
 def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
-    last = _items(body if "messages" in body else {"messages": [body.get("message")]}, "messages")[-1]
+    last = _items(body if "messages" in body else {"messages": [body.get("message")]}, "messages")[
+        -1
+    ]
     parts = _items(last, "parts")
     if last.get("role") != "assistant" or body.get("trigger") == "regenerate-message":
         return _asked(last, parts, body, key, common)
-    answers = [_get(part, "approval", dict) for part in parts if part.get("state") == "approval-responded"]
+    answers = [
+        _get(part, "approval", dict) for part in parts if part.get("state") == "approval-responded"
+    ]
     sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
-    results = {_id(part, "toolCallId"): _result(part.get("output", part.get("errorText"))) for part in sent}
-    turn_id, decisions = _id(last, "id").removeprefix(ANSWER), _decisions(answers)
-    return UIRequest(kind="decide", turn_id=turn_id, decisions=decisions, results=results, shown=parts, **common)
+    results = {
+        _id(part, "toolCallId"): _result(part.get("output", part.get("errorText"))) for part in sent
+    }
+    turn_id = _id(last, "id").removeprefix(ANSWER)
+    decisions = _decisions(answers)
+    return UIRequest(
+        kind="decide", turn_id=turn_id, decisions=decisions, results=results, shown=parts, **common
+    )
 
 
 def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     messages = _items(body, "messages")
-    asked = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=0)
-    last, shown, props = messages[asked], messages[asked + 1 :], body.get("forwardedProps")
+    asked = max(
+        (at for at, message in enumerate(messages) if message.get("role") == "user"), default=0
+    )
+    last = messages[asked]
+    shown = messages[asked + 1 :]
+    props = body.get("forwardedProps")
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
         decisions = _decisions(map(_answered, _items(body, "resume") if body.get("resume") else []))
@@ -170,26 +208,37 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
             common = {**common, "results": results, "shown": shown}
             return UIRequest(kind="decide", turn_id=_id(last, "id"), decisions=decisions, **common)
     content = last.get("content")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else _items(last, "content")
+    parts = (
+        [{"type": "text", "text": content}] if isinstance(content, str) else _items(last, "content")
+    )
     return _asked(last, parts, wish, key, common)
 
 
-def _asked(last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields) -> UIRequest:
+def _asked(
+    last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields
+) -> UIRequest:
     """Return a request that asks a question, asks another one instead, or asks for another answer."""
-    own, replaced = _id(last, "id").removeprefix(ANSWER), wish.get("messageId")
+    own = _id(last, "id").removeprefix(ANSWER)
+    replaced = wish.get("messageId")
     check_choice(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
     if wish.get("trigger") == "regenerate-message":
         return UIRequest(kind="regenerate", turn_id=own, key=key, **common)
     if last.get("role") != "user":
-        raise InvalidInputError(f"the last message must be the user's, not of role {_get(last, 'role', str)[:40]!r}")
+        raise InvalidInputError(
+            f"the last message must be the user's, not of role {_get(last, 'role', str)[:40]!r}"
+        )
     turn_id = key if replaced == own else own
-    blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]  # no others are read
+    blocks = [
+        _block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)
+    ]  # no others are read
     if not blocks:
         raise InvalidInputError("the message has neither a text nor a file; send one as its part")
     question = HumanMessage(content_of(blocks), id=check_id(turn_id, name="request_id"))
     if replaced is None:
         return UIRequest(kind="ask", turn_id=turn_id, question=question, **common)
-    return UIRequest(kind="edit", turn_id=turn_id, question=question, instead_of=_id(wish, "messageId"), **common)
+    return UIRequest(
+        kind="edit", turn_id=turn_id, question=question, instead_of=_id(wish, "messageId"), **common
+    )
 
 
 def _block(part: _Fields) -> dict[str, Any]:
@@ -199,9 +248,12 @@ def _block(part: _Fields) -> dict[str, Any]:
         return {"type": "text", "text": _get(part, "text", str)}
     held: Any = part if kind == "file" else _get(part, "source", dict)
     mime_key, url_key = ("mediaType", "url") if kind == "file" else ("mimeType", "value")
-    mime, url = _get(held, mime_key, str) if held.get(mime_key) else "", _get(held, url_key, str)
+    mime = _get(held, mime_key, str) if held.get(mime_key) else ""
+    url = _get(held, url_key, str)
     url = f"data:;base64,{url}" if kind != "file" and held.get("type") == "data" else url
-    about = part.get("metadata")  # where AG-UI's messages have the name, as `ui_messages` writes them
+    about = part.get(
+        "metadata"
+    )  # where AG-UI's messages have the name, as `ui_messages` writes them
     name = part.get("filename") or (about.get("filename") if isinstance(about, Mapping) else None)
     head, _, data = url.partition(",")
     is_data = head.startswith("data:") and head.endswith(";base64")
@@ -222,14 +274,18 @@ def _answered(entry: _Fields) -> _Fields:
 def _decisions(answers: Iterable[_Fields]) -> dict[str, Decision]:
     found = {_id(answer, "id"): _decision(answer) for answer in answers}
     if len(found) > MAX_IDS:
-        raise InvalidInputError(f"a request decides about at most {MAX_IDS} calls, not {len(found)}")
+        raise InvalidInputError(
+            f"a request decides about at most {MAX_IDS} calls, not {len(found)}"
+        )
     return found
 
 
 def _decision(said: _Fields) -> Decision:
     """Return a decision; only a plain `true` approves."""
     if not _get(said, "approved", bool):
-        return Decision(verdict="reject", message=_get(said, "reason", str) if said.get("reason") else "")
+        return Decision(
+            verdict="reject", message=_get(said, "reason", str) if said.get("reason") else ""
+        )
     args = _get(said, "editedArgs", dict) if said.get("editedArgs") is not None else None
     return Decision(verdict="approve" if args is None else "edit", args=args)
 
@@ -237,7 +293,9 @@ def _decision(said: _Fields) -> Decision:
 def _result(output: Any) -> str:
     """Return the result of a client's tool: text, or JSON as a text."""
     try:
-        return (output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)) or "(no output)"
+        return (
+            output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+        ) or "(no output)"
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the output of a tool must be JSON: {error}") from error
 
@@ -245,7 +303,9 @@ def _result(output: Any) -> str:
 def _get(source: Any, name: str, kind: type[_Value]) -> _Value:
     value = source.get(name) if isinstance(source, Mapping) else None
     if not isinstance(value, kind):
-        raise InvalidInputError(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
+        raise InvalidInputError(
+            f"{name} must be of type {kind.__name__}, not {type(value).__name__}"
+        )
     return value
 
 

@@ -9,7 +9,15 @@ import asyncio
 import json
 import logging
 import traceback
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, suppress
 from itertools import dropwhile, islice, takewhile
 from typing import Any
@@ -99,13 +107,17 @@ async def resume_stream(
     if state is None or state.status != "running":
         return None
     if format == "ai-sdk":
-        return _followed(_Screen(chat, state.turn_id, AISDKEncoder(state.turn_id), client_tools), [])
+        return _followed(
+            _Screen(chat, state.turn_id, AISDKEncoder(state.turn_id), client_tools), []
+        )
     screen = _Screen(chat, state.turn_id, AGUIEncoder(thread_id, run_id), client_tools)
     messages = await _up_to_question(chat, state, client_tools)
     return _followed(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
 
 
-async def _up_to_question(chat: Conversation, state: TurnState, client_tools: Collection[str]) -> list[dict[str, Any]]:
+async def _up_to_question(
+    chat: Conversation, state: TurnState, client_tools: Collection[str]
+) -> list[dict[str, Any]]:
     """Return the messages of a page in AG-UI's format up to the question of a turn, which views may not show yet."""
     shown = (await ui_messages(chat, format="ag-ui", client_tools=client_tools)).messages
     ids = [message["id"] for message in shown]
@@ -122,9 +134,15 @@ class _Screen:
     """What one client sees of a turn."""
 
     def __init__(
-        self, chat: Conversation, turn_id: str, encoder: AISDKEncoder | AGUIEncoder, client_tools: Collection[str]
+        self,
+        chat: Conversation,
+        turn_id: str,
+        encoder: AISDKEncoder | AGUIEncoder,
+        client_tools: Collection[str],
     ) -> None:
-        self.chat, self.turn_id, self.encoder = chat, turn_id, encoder
+        self.chat = chat
+        self.turn_id = turn_id
+        self.encoder = encoder
         self._reader = TurnReader(client_tools)
         self._turn = self._reader.turn(turn_id, ())
 
@@ -143,12 +161,16 @@ class _Screen:
         """Return what is new, with the reply that is being streamed."""
         return self.encoder.show(self._reader.streaming(self._turn, reply) if reply else self._turn)
 
-    async def end(self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], outcome: Outcome) -> list[Event]:
+    async def end(
+        self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], outcome: Outcome
+    ) -> list[Event]:
         """Return the last events; of an answer that is over, with the metadata that pages show."""
         if is_over := outcome in ("finished", "stopped"):
             shown = (await ui_messages(self.chat, limit=1)).messages
             own = {ANSWER + self.turn_id}
-            self._reader.metadata |= {message["id"]: message["metadata"] for message in shown if message["id"] in own}
+            self._reader.metadata |= {
+                message["id"]: message["metadata"] for message in shown if message["id"] in own
+            }
         await self.read(messages, waiting, is_over=is_over)
         return [*self.show(), *self.encoder.end(outcome)]
 
@@ -177,7 +199,10 @@ async def _answer(
     on_error: Callable[[Exception], str] | None,
 ) -> None:
     """Run a loop in its turn, and send what it does."""
-    reply, seen, changed, alone = StreamedReply(), 0, observed(turn)[1], asyncio.Lock()
+    reply = StreamedReply()
+    seen = 0
+    changed = observed(turn)[1]
+    alone = asyncio.Lock()
 
     def send(found: Iterable[Event]) -> None:
         for event in _sent(found):
@@ -190,7 +215,11 @@ async def _answer(
             messages = list(turn.messages)
             if chunk is None or len(messages) != seen:
                 await screen.read(messages, turn.waiting_calls)
-                reply = StreamedReply() if any(message.type == "ai" for message in messages[seen:]) else reply
+                reply = (
+                    StreamedReply()
+                    if any(message.type == "ai" for message in messages[seen:])
+                    else reply
+                )
                 seen = len(messages)
             if _is_new(chunk, messages):
                 with suppress(InvalidInputError):  # not of a reply
@@ -212,7 +241,9 @@ async def _answer(
                     await take(chunk)
             finally:
                 looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)  # what it could not read is read again below
+                await asyncio.gather(
+                    looking, return_exceptions=True
+                )  # what it could not read is read again below
         send(await screen.end(turn.messages, turn.waiting_calls, _outcome(turn)))
     except asyncio.CancelledError:  # by what the loop awaits, or at a shutdown
         send(screen.encoder.fail(_INTERRUPTED))
@@ -238,7 +269,9 @@ async def _log(error: Exception, chat: Conversation) -> None:
 def _is_new(chunk: Any, messages: Sequence[BaseMessage]) -> bool:
     """Return True for a chunk of a reply that is not in the log; an agent also yields whole messages."""
     if isinstance(chunk, BaseMessage):
-        return isinstance(chunk, AIMessageChunk) and (not chunk.id or chunk.id not in {kept.id for kept in messages})
+        return isinstance(chunk, AIMessageChunk) and (
+            not chunk.id or chunk.id not in {kept.id for kept in messages}
+        )
     return chunk is not None
 
 
@@ -246,11 +279,14 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
     """Yield the events of a turn that another worker answers, as the log and its drafts show it."""
     for event in _sent([*screen.encoder.start(), *first]):
         yield event
-    found, page = await screen.chat.get_turn(screen.turn_id), list[StoredMessage]()
+    found = await screen.chat.get_turn(screen.turn_id)
+    page = list[StoredMessage]()
     after = found.first - 1 if found else None
     async with aclosing(screen.chat.watch(after=after, limit=1, full=True)) as updates:
         async for update in updates:
-            page = [stored for stored in page if stored.ordinal < update.replaces_from] + update.messages
+            page = [
+                stored for stored in page if stored.ordinal < update.replaces_from
+            ] + update.messages
             state = update.turn
             if update.messages and not state:
                 continue  # earlier messages are still to come
@@ -260,13 +296,17 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
                 return
 
 
-async def _follow(screen: _Screen, messages: Sequence[BaseMessage], state: TurnState | None) -> Iterable[Event]:
+async def _follow(
+    screen: _Screen, messages: Sequence[BaseMessage], state: TurnState | None
+) -> Iterable[Event]:
     """Return the events of what the log shows of a turn now, as far as they are new; the last ones if it is over."""
     if state is None or state.status == "interrupted":
         return screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
     rest = dropwhile(lambda message: message.id != screen.turn_id, messages)
     own = [*islice(rest, 1), *takewhile(lambda message: message.type != "human", rest)]
-    if state.turn_id == screen.turn_id and (state.variant_id or not own):  # of another answer, or an edited question
+    if state.turn_id == screen.turn_id and (
+        state.variant_id or not own
+    ):  # of another answer, or an edited question
         own, _ = await hidden_variant(screen.chat, state)
     if state.turn_id != screen.turn_id:
         return await screen.end(own, (), "finished")

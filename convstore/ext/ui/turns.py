@@ -74,17 +74,31 @@ class TurnReader(ContentReader):
     """
 
     def __init__(
-        self, client_tools: Collection[str] = (), *, output_limit: int = 20_000, media_limit: int = 500_000
+        self,
+        client_tools: Collection[str] = (),
+        *,
+        output_limit: int = 20_000,
+        media_limit: int = 500_000,
     ) -> None:
         super().__init__()
-        self._client_tools, self._output_limit, self._media_limit = client_tools, output_limit, media_limit
-        self.sources, self.metadata = dict[str, Sequence[Source]](), dict[str, dict[str, Any]]()
+        self._client_tools = client_tools
+        self._output_limit = output_limit
+        self._media_limit = media_limit
+        self.sources = dict[str, Sequence[Source]]()
+        self.metadata = dict[str, dict[str, Any]]()
 
     def turn(
-        self, turn_id: str, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall] = (), *, is_over: bool = False
+        self,
+        turn_id: str,
+        messages: Sequence[BaseMessage],
+        waiting: Iterable[TurnCall] = (),
+        *,
+        is_over: bool = False,
     ) -> ShownTurn:
         """Return a turn of full messages; calls that are `waiting` are those that a person has to decide about."""
-        calls, results, seen = dict[str, list[Part]](), dict[int, tuple[str, list[Part]]](), {""}
+        calls = dict[str, list[Part]]()
+        results = dict[int, tuple[str, list[Part]]]()
+        seen = {""}
         asked = {call.result_id for call in waiting if call.name not in self._client_tools}
         written = {
             (message.id, wrong["id"]): valid_text(wrong["args"] or "")
@@ -95,8 +109,11 @@ class TurnReader(ContentReader):
         for call, result in pairs_of(messages):
             id_ = call.result_id if call.id in seen else valid_text(call.id)
             seen.add(call.id)
-            name, given = valid_text(call.name), written.get((call.message_id, call.id)) if call.error else None
-            named = {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
+            name = valid_text(call.name)
+            given = written.get((call.message_id, call.id)) if call.error else None
+            named = (
+                {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
+            )
             part = {**named, "toolCallId": id_, "input": given or json_value(call.args)}
             if result:
                 results[id(result)] = call.message_id, self._result(result, part)
@@ -113,7 +130,13 @@ class TurnReader(ContentReader):
             id_ = str(message.id)
             if isinstance(message, AIMessage | HumanMessage | SystemMessage):
                 is_question = message is messages[0] and isinstance(message, HumanMessage)
-                role = "system" if isinstance(message, SystemMessage) else "user" if is_question else "assistant"
+                role = (
+                    "system"
+                    if isinstance(message, SystemMessage)
+                    else "user"
+                    if is_question
+                    else "assistant"
+                )
                 parts = [*self._content(message), *calls.get(id_, ())]
                 if role == "assistant":
                     parts.sort(key=lambda part: part["type"].startswith(_LATE))
@@ -122,8 +145,14 @@ class TurnReader(ContentReader):
                 owner, parts = results[id(message)]
                 groups[owner].append(Step("tool", id_, parts))
             else:
-                self.drop(message, message.type, "it answers no call, and front ends have no other such messages")
-        return ShownTurn(turn_id, [step for group in groups.values() for step in group], self.metadata)
+                self.drop(
+                    message,
+                    message.type,
+                    "it answers no call, and front ends have no other such messages",
+                )
+        return ShownTurn(
+            turn_id, [step for group in groups.values() for step in group], self.metadata
+        )
 
     def streaming(self, turn: ShownTurn, reply: StreamedReply) -> ShownTurn:
         """Return a turn with the reply that is being streamed: its last text and its calls are not complete."""
@@ -134,13 +163,18 @@ class TurnReader(ContentReader):
         except InvalidInputError:  # nothing yet, or nothing that is a message without the rest
             return turn
         own = {"id": f"{DRAFT}{turn.turn_id}:{len(known)}"}
-        drafts = [message.model_copy(update=own) for message in said if isinstance(message, AIMessage)]
+        drafts = [
+            message.model_copy(update=own) for message in said if isinstance(message, AIMessage)
+        ]
         steps = list(turn.steps)
         for step in self.turn(turn.turn_id, drafts).steps:
             parts = [part for part in step.parts if part.get("toolCallId") not in used]
             for part in parts:
                 if "toolCallId" in part:
-                    part |= {"state": "input-streaming", "input": reply.arguments.get(part["toolCallId"], "")}
+                    part |= {
+                        "state": "input-streaming",
+                        "input": reply.arguments.get(part["toolCallId"], ""),
+                    }
             if parts and "text" in parts[-1]:
                 text = parts[-1]["text"].removesuffix("\ufffd")  # half a character
                 parts[-1] |= {"state": "streaming", "text": text}
@@ -150,9 +184,16 @@ class TurnReader(ContentReader):
     def other(self, message: BaseMessage, block: Block) -> Iterator[Part]:
         """Yield another block as it is; calls have parts of their own."""
         if block.kind != "call" and len(json.dumps(block.block)) <= self._output_limit:
-            yield {"type": f"data-{valid_text(block.type) or 'block'}", "data": json_value(dict(block.block))}
+            yield {
+                "type": f"data-{valid_text(block.type) or 'block'}",
+                "data": json_value(dict(block.block)),
+            }
         elif block.kind != "call":
-            self.drop(message, block.type or "block", f"it is longer than {self._output_limit:,} characters")
+            self.drop(
+                message,
+                block.type or "block",
+                f"it is longer than {self._output_limit:,} characters",
+            )
 
     def _content(self, message: BaseMessage) -> Iterator[Part]:
         """Yield the texts, the reasoning, the media and other blocks of a message in order, then what it cites.
@@ -164,35 +205,69 @@ class TurnReader(ContentReader):
                 yield {"type": "text", "text": content, "state": "done"}
             else:
                 yield self._file(message, content) if isinstance(content, Media) else content
-        blocks = message.content if isinstance(message, AIMessage) and isinstance(message.content, list) else []
-        mentions = [mention for block in blocks if isinstance(block, dict) for mention in citations_in(block)]
+        blocks = (
+            message.content
+            if isinstance(message, AIMessage) and isinstance(message.content, list)
+            else []
+        )
+        mentions = [
+            mention
+            for block in blocks
+            if isinstance(block, dict)
+            for mention in citations_in(block)
+        ]
         for number, source in enumerate(distinct(mentions)):
-            yield _source(f"{message.id}:{number}", str(source.title or ""), str(source.url or ""), str(message.id))
+            yield _source(
+                f"{message.id}:{number}",
+                str(source.title or ""),
+                str(source.url or ""),
+                str(message.id),
+            )
 
     def _result(self, result: ToolMessage, call: Part) -> list[Part]:
         """Return the part of a call, with its result now, then the files and the sources in it."""
-        content, id_ = list(self._content(result)), str(result.id)
+        content = list(self._content(result))
+        id_ = str(result.id)
         text = "\n".join(part["text"] for part in content if part["type"] == "text")
         if (more := len(text) - self._output_limit) > 0:
-            self.drop(result, "output", f"it has {len(text):,} characters; get_tool_messages returns all of it")
+            self.drop(
+                result,
+                "output",
+                f"it has {len(text):,} characters; get_tool_messages returns all of it",
+            )
             text = f"{text[: self._output_limit]}\n[{more:,} more characters in message {id_}]"
         if result.status == "error":
             call |= {"state": "output-error", "errorText": text or "The tool failed."}
         else:
             call |= {"state": "output-available", "output": parsed_value(text)}
         found = self.sources.get(id_, ())
-        sources = [_source(str(own.source_id), own.title, own.url, own.tool_message_id) for own in found]
-        return [call, *(part for part in content if part["type"].startswith(("file", "data-"))), *sources]
+        sources = [
+            _source(str(own.source_id), own.title, own.url, own.tool_message_id) for own in found
+        ]
+        return [
+            call,
+            *(part for part in content if part["type"].startswith(("file", "data-"))),
+            *sources,
+        ]
 
     def _file(self, message: BaseMessage, media: Media) -> Part:
         """Return a file with its address or data; for one without, or with too much, a part that names its message."""
         if media.url or 0 < len(media.data) <= self._media_limit:
-            kind = media.mime_type or (media.kind if media.kind != "file" else "application/octet-stream")
+            kind = media.mime_type or (
+                media.kind if media.kind != "file" else "application/octet-stream"
+            )
             name = {"filename": media.name} if media.name else {}
             return {"type": "file", "mediaType": kind, "url": media.data_url or media.url, **name}
         large = f"its data is longer than {self._media_limit:,} characters"
-        self.drop(message, media.kind, large if media.data else "a browser can open neither data nor an address of it")
-        return {"type": "data-omitted", "data": {"messageId": str(message.id), "description": media.description}}
+        self.drop(
+            message,
+            media.kind,
+            large if media.data else "a browser can open neither data nor an address of it",
+        )
+        return {
+            "type": "data-omitted",
+            "data": {"messageId": str(message.id), "description": media.description},
+        }
 
 
 def _source(id_: str, title: str, url: str, message_id: str) -> Part:
@@ -215,6 +290,10 @@ def keyed(items: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Key, Part]]:
 def known(message: Mapping[str, Any]) -> Part:
     """Return what a client says that it has, without all that has another type than what is read of it."""
     calls = message["toolCalls"] if isinstance(message.get("toolCalls"), list) else []
-    found = [call for call in calls if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)]
+    found = [
+        call
+        for call in calls
+        if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping)
+    ]
     texts = {key: value for key, value in message.items() if isinstance(value, str)}
     return texts | ({"toolCalls": found} if found else {})

@@ -31,7 +31,9 @@ _KEYS = ("user_id", "project_key", "session_id")
 
 
 @pytest.fixture(params=["mongod", "memory"])
-async def sessions(request: pytest.FixtureRequest, own_database: Any) -> AsyncIterator[ConversationStore]:
+async def sessions(
+    request: pytest.FixtureRequest, own_database: Any
+) -> AsyncIterator[ConversationStore]:
     """A store with keys for a user, a project and a session, on a real server and in memory."""
     if request.param == "mongod":
         async with ConversationStore(own_database, scope_keys=_KEYS) as store:
@@ -73,9 +75,13 @@ def _transcript() -> list[dict[str, Any]]:
         "model": "claude-sonnet-4-5",
         "stop_sequence": None,
     }
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    image = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+    }
     calls = [
-        {"type": "tool_use", "id": f"toolu_{n}", "name": "Read", "input": {"file_path": f"{n}.md"}} for n in (1, 2)
+        {"type": "tool_use", "id": f"toolu_{n}", "name": "Read", "input": {"file_path": f"{n}.md"}}
+        for n in (1, 2)
     ]
     results: list[dict[str, Any]] = [
         {"tool_use_id": "toolu_1", "type": "tool_result", "content": "long " * 8_000},
@@ -93,7 +99,12 @@ def _transcript() -> list[dict[str, Any]]:
         }
 
     return [
-        {"type": "queue-operation", "operation": "enqueue", "timestamp": "2026-11-02T08:00:00.000Z", "n": 2**53},
+        {
+            "type": "queue-operation",
+            "operation": "enqueue",
+            "timestamp": "2026-11-02T08:00:00.000Z",
+            "n": 2**53,
+        },
         _entry("user", "What is in the two files?"),
         answered({"type": "thinking", "thinking": "Read them.", "signature": "c2ln"}),
         answered(calls[0]),
@@ -103,12 +114,17 @@ def _transcript() -> list[dict[str, Any]]:
         {"type": "custom-title", "customTitle": "Files", "sessionId": "x"},
         _entry("user", [{"type": "text", "text": "And this?"}, image]),
         _entry(
-            "user", [{"type": "tool_result", "tool_use_id": "toolu_1", "content": None}, {"type": "text", "text": "?"}]
+            "user",
+            [
+                {"type": "tool_result", "tool_use_id": "toolu_1", "content": None},
+                {"type": "text", "text": "?"},
+            ],
         ),
         _entry("assistant", "plain text"),
         _entry("user", {"not": "content"}),
         _entry("assistant") | {"message": "not a message"},
-        _entry("system", subtype="compact_boundary", content=None) | {"content": "Conversation compacted"},
+        _entry("system", subtype="compact_boundary", content=None)
+        | {"content": "Conversation compacted"},
         {"type": "summary", "summary": "Two files", "leafUuid": "x"},
         {"type": "tag", "tag": "reading"},
     ]
@@ -116,7 +132,9 @@ def _transcript() -> list[dict[str, Any]]:
 
 async def test_the_contract_of_the_sdk_holds(sessions: ConversationStore) -> None:
     """Each of its fourteen checks, each with a user of its own."""
-    await run_session_store_conformance(lambda: ConvstoreSessionStore(sessions, user_id=uuid.uuid4().hex))
+    await run_session_store_conformance(
+        lambda: ConvstoreSessionStore(sessions, user_id=uuid.uuid4().hex)
+    )
 
 
 async def test_a_transcript_comes_back_equal(sessions: ConversationStore) -> None:
@@ -131,7 +149,9 @@ async def test_a_transcript_comes_back_equal(sessions: ConversationStore) -> Non
     )
     assert not (await sessions.verify()).findings
     view = await chat.load_history()
-    assert next(message for message in view.messages if message.type == "tool").text.startswith('{"success": true')
+    assert next(message for message in view.messages if message.type == "tool").text.startswith(
+        '{"success": true'
+    )
     assert (await chat.search("two files"))[0].ordinal == 1
     usage = (await chat.info()).usage["claude-sonnet-4-5"]
     assert usage["output_tokens"] == 8  # of two answers, in four entries
@@ -139,13 +159,25 @@ async def test_a_transcript_comes_back_equal(sessions: ConversationStore) -> Non
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 _BLOCKS = st.lists(
     st.fixed_dictionaries(
-        {"type": st.sampled_from(["text", "tool_use", "tool_result", "image", "thinking", "input_text"])},
-        optional={"text": _JSON, "id": st.just("c1"), "name": st.just("f"), "input": _JSON, "content": _JSON}
+        {
+            "type": st.sampled_from(
+                ["text", "tool_use", "tool_result", "image", "thinking", "input_text"]
+            )
+        },
+        optional={
+            "text": _JSON,
+            "id": st.just("c1"),
+            "name": st.just("f"),
+            "input": _JSON,
+            "content": _JSON,
+        }
         | {"tool_use_id": st.sampled_from(["c1", "c2", ""]), "is_error": _JSON},
     )
     | _JSON,
@@ -157,8 +189,17 @@ _ENTRIES = st.fixed_dictionaries(
     | {
         "message": st.fixed_dictionaries(
             {"role": st.sampled_from(["user", "assistant", "tool"])},
-            optional={"content": _BLOCKS | _JSON, "type": st.just("message"), "stop_reason": _JSON, "id": _JSON}
-            | {"usage": _JSON | st.fixed_dictionaries({"input_tokens": _JSON, "output_tokens": _JSON}), "x": _JSON},
+            optional={
+                "content": _BLOCKS | _JSON,
+                "type": st.just("message"),
+                "stop_reason": _JSON,
+                "id": _JSON,
+            }
+            | {
+                "usage": _JSON
+                | st.fixed_dictionaries({"input_tokens": _JSON, "output_tokens": _JSON}),
+                "x": _JSON,
+            },
         )
         | _JSON
     },
@@ -192,7 +233,9 @@ async def test_an_entry_is_stored_once(sessions: ConversationStore) -> None:
 async def test_a_uuid_that_is_no_text_names_no_entry(sessions: ConversationStore) -> None:
     """An entry whose uuid is not text is never a duplicate of another entry. All entries are loaded in order."""
     store = ConvstoreSessionStore(sessions, user_id="ada")
-    given: list[Any] = [{"type": "x", "uuid": id_, "at": at} for at, id_ in enumerate([1, "a", 1, {"$ne": ""}])]
+    given: list[Any] = [
+        {"type": "x", "uuid": id_, "at": at} for at, id_ in enumerate([1, "a", 1, {"$ne": ""}])
+    ]
     await store.append(_key(), given)
     await store.append(_key(), given[1:2])
     assert await store.load(_key()) == given
@@ -242,10 +285,15 @@ async def test_summaries_of_concurrent_writers_lose_nothing(
         [_entry("user", "Hi")],
     ]
     await asyncio.gather(*(store.append(_key(), batch) for batch in batches))
-    [summary], [listed] = await store.list_session_summaries("garden"), await store.list_sessions("garden")
+    [summary], [listed] = (
+        await store.list_session_summaries("garden"),
+        await store.list_sessions("garden"),
+    )
     assert summary["mtime"] == listed["mtime"]
     folded = fold_session_summary(None, _key(), [entry for batch in batches for entry in batch])
-    assert {"tag": "t", "ai_title": "Beans", "first_prompt": "Hi"}.items() <= summary["data"].items()
+    assert {"tag": "t", "ai_title": "Beans", "first_prompt": "Hi"}.items() <= summary[
+        "data"
+    ].items()
     assert summary["data"].keys() == folded["data"].keys()
 
 
@@ -261,7 +309,10 @@ async def test_a_session_that_is_deleted_during_an_append_stays_deleted(
         await ada.delete(_key())
         return found
 
-    for batch in ([_entry("user", "Hi")], [_entry("assistant", "Hello")]):  # a first append, and a later one
+    for batch in (
+        [_entry("user", "Hi")],
+        [_entry("assistant", "Hello")],
+    ):  # a first append, and a later one
         monkeypatch.setattr(ConversationState, "get", late)
         await ada.append(_key(), batch)
         assert await ada.load(_key()) is None
@@ -279,7 +330,10 @@ async def test_the_sdk_reads_lists_and_forks_sessions(sessions: ConversationStor
     [info] = await list_sessions_from_store(store, directory=directory)
     assert (info.session_id, info.first_prompt) == (key["session_id"], "What is in it?")
     read = await get_session_messages_from_store(store, key["session_id"], directory=directory)
-    assert [message.message["content"] for message in read] == ["What is in it?", [{"type": "text", "text": "Beans."}]]
+    assert [message.message["content"] for message in read] == [
+        "What is in it?",
+        [{"type": "text", "text": "Beans."}],
+    ]
     forked = await fork_session_via_store(store, key["session_id"], directory=directory)
     assert forked.session_id != key["session_id"]
     assert len(await list_sessions_from_store(store, directory=directory)) == 2
@@ -287,10 +341,17 @@ async def test_the_sdk_reads_lists_and_forks_sessions(sessions: ConversationStor
 
 def test_scope_keys_are_checked_at_once(sessions: ConversationStore) -> None:
     """Each has a value, but for project and session, which may have other names."""
-    for wrong in ({}, {"user_id": "ada", "thread_id": "x"}, {"user_id": "ada", "project": "user_id"}, {"user_id": ""}):
+    for wrong in (
+        {},
+        {"user_id": "ada", "thread_id": "x"},
+        {"user_id": "ada", "project": "user_id"},
+        {"user_id": ""},
+    ):
         with pytest.raises(InvalidScopeError):
             ConvstoreSessionStore(sessions, **wrong)
     with pytest.raises(InvalidInputError):
         ConvstoreSessionStore(None)
-    store = ConvstoreSessionStore(sessions, user_id="ada", project="session_id", session="project_key")
+    store = ConvstoreSessionStore(
+        sessions, user_id="ada", project="session_id", session="project_key"
+    )
     assert store.conversation(_key()).scope["project_key"] == _key()["session_id"]

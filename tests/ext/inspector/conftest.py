@@ -24,7 +24,9 @@ RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, kee
 @pytest.fixture
 async def store() -> AsyncIterator[ConversationStore]:
     """A store in memory, of this test alone."""
-    async with await ConversationStore.connect("memory://", summarizer=HeadTailSummarizer(RULE)) as store:
+    async with await ConversationStore.connect(
+        "memory://", summarizer=HeadTailSummarizer(RULE)
+    ) as store:
         await store.setup()
         yield store
 
@@ -36,7 +38,9 @@ async def chat(store: ConversationStore) -> Conversation:
     await chat.append(SystemMessage("Cite sources by number.", id="system"))
     for number, topic in enumerate(("orcas", "seals"), 1):
         turn = rag_turn(f"What about {topic}?", sources=3)
-        await chat.append([*turn[:-1], AIMessage(f"**Fish**, see [{number}].", id=f"answer-{number}")])
+        await chat.append(
+            [*turn[:-1], AIMessage(f"**Fish**, see [{number}].", id=f"answer-{number}")]
+        )
     await chat.compact(force=True)
     for topic in ("squid", "whales"):
         await chat.append(rag_turn(f"What about {topic}?", sources=3))
@@ -80,7 +84,9 @@ async def address() -> AsyncIterator[str]:
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Any]:
     """A Chromium without a window."""
-    playwright = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
+    playwright = pytest.importorskip(
+        "playwright.async_api", reason="the browser tests need playwright"
+    )
     async with playwright.async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -104,16 +110,22 @@ async def cookies(browser: Any, address: str) -> Any:
     scope="module",
     params=["wide-light", "wide-dark", "phone-light", "phone-dark"],
 )
-async def window(request: pytest.FixtureRequest, browser: Any, address: str, cookies: Any) -> AsyncIterator[Any]:
+async def window(
+    request: pytest.FixtureRequest, browser: Any, address: str, cookies: Any
+) -> AsyncIterator[Any]:
     """A window without JavaScript, and what is wrong with its pages: console messages, requests to other servers."""
     size, scheme = request.param.split("-")
-    context = await browser.new_context(color_scheme=scheme, viewport=SIZES[size], java_script_enabled=False)
+    context = await browser.new_context(
+        color_scheme=scheme, viewport=SIZES[size], java_script_enabled=False
+    )
     await context.add_cookies(cookies)
     page = await context.new_page()
     problems: list[str] = []
     home = address.partition("?")[0]
     page.on("console", lambda message: problems.append(message.text))
-    page.on("request", lambda item: problems.append(item.url) if not item.url.startswith(home) else None)
+    page.on(
+        "request", lambda item: problems.append(item.url) if not item.url.startswith(home) else None
+    )
     yield page, problems
     await context.close()
 

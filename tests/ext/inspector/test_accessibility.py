@@ -25,15 +25,21 @@ _PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA
 
 def _luminance(colour: str) -> float:
     parts = (int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_graphics_have_a_contrast_of_three_to_one() -> None:
     """The colours of bars, edges and marks, on a card and on the selected call, light and dark."""
-    light, dark, *_ = re.findall(r":root \{(.*?)\}", (STYLES / "inspector.css").read_text(encoding="utf-8"), re.DOTALL)
+    light, dark, *_ = re.findall(
+        r":root \{(.*?)\}", (STYLES / "inspector.css").read_text(encoding="utf-8"), re.DOTALL
+    )
     for scheme in (light, dark):
-        colours = {name: _luminance(value) for name, value in re.findall(r"--([\w-]+): (#\w{6})", scheme)}
+        colours = {
+            name: _luminance(value) for name, value in re.findall(r"--([\w-]+): (#\w{6})", scheme)
+        }
         parts = ("system", "summary", "stub", "turn", "now", "bad")
         for name, ground in (*product(parts, ("card", "here")), ("edge", "card"), ("edge", "page")):
             low, high = sorted((colours[name], colours[ground]))
@@ -44,12 +50,18 @@ async def _add(store: ConversationStore) -> None:
     """Add what the demo's conversations lack: an image, a failed call, a sub-agent."""
     chat = store.conversation(user_id="grace", thread_id="measurements")
     image = {"type": "image", "base64": _PNG, "mime_type": "image/png"}
-    await chat.append([HumanMessage([{"type": "text", "text": "Is this right?"}, image], id="question")])
+    await chat.append(
+        [HumanMessage([{"type": "text", "text": "Is this right?"}, image], id="question")]
+    )
     calls = [{"name": "fit_curve", "args": {"points": 3}, "id": "call"}]
-    await chat.append(AIMessage("", tool_calls=calls, id="calling"), stamp=(await chat.load_history()).stamp)
+    await chat.append(
+        AIMessage("", tool_calls=calls, id="calling"), stamp=(await chat.load_history()).stamp
+    )
     await chat.append(ToolMessage("too few points", tool_call_id="call", status="error"))
     await chat.append(AIMessage("Measure more points."), stamp=(await chat.load_history()).stamp)
-    await chat.child("calling", "call").append([HumanMessage("Fit a curve."), AIMessage("I cannot.")])
+    await chat.child("calling", "call").append(
+        [HumanMessage("Fit a curve."), AIMessage("I cannot.")]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +87,18 @@ async def test_axe_finds_nothing(browser: Any, home: str, looks: str) -> None:
         if kind_of(path) in seen or re.search(r"/static/|/image/|\.json", path):
             continue
         seen[kind_of(path)] = path
-        await page.goto(home + path.partition("#")[0])  # a row below the sticky head has half a target
+        await page.goto(
+            home + path.partition("#")[0]
+        )  # a row below the sticky head has half a target
         results = (await axe.run(page, options=_RULES)).response
         found += [
             (path, violation["id"], node["html"][:200])
             for violation in results["violations"]
             for node in violation["nodes"]
         ]
-        links = await page.eval_on_selector_all("a[href^='/']", "all => all.map(one => one.getAttribute('href'))")
+        links = await page.eval_on_selector_all(
+            "a[href^='/']", "all => all.map(one => one.getAttribute('href'))"
+        )
         waiting += [link for link in links if kind_of(link) not in seen]
     await context.close()
     assert {"/c/id?", "/c/id/messages/n?", "/c/id/sources/n?", "/c/id/summaries/n?"} <= set(seen)

@@ -49,7 +49,9 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
     for name in ("in summary 1", "stub", "rewound"):
         assert await page.locator(".got", has_text=name).first.is_visible(), name
     assert not await page.get_by_text("Deep learning learns its own features").last.is_visible()
-    await page.get_by_text(re.compile("replaces 8 messages: The user is new to machine learning")).click()
+    await page.get_by_text(
+        re.compile("replaces 8 messages: The user is new to machine learning")
+    ).click()
     assert await page.get_by_text("Deep learning learns its own features").last.is_visible()
     assert await page.get_by_text("clear at last").is_visible()
     assert await fits(page)
@@ -64,7 +66,9 @@ async def test_a_newcomer_sees_what_the_model_gets_and_why(page: Any) -> None:
 async def test_the_first_message_stands_high(page: Any) -> None:
     """Most of a window is for messages: the header ends at 200 pixels, and on a phone the first message is in sight."""
     await open_lesson(page)
-    tools, first = [(await page.locator(selector).first.bounding_box())["y"] for selector in (".tools", ".m")]
+    tools, first = [
+        (await page.locator(selector).first.bounding_box())["y"] for selector in (".tools", ".m")
+    ]
     assert first <= (260 if page.viewport_size["width"] > 700 else 420)
     assert tools <= 200 or page.viewport_size["width"] < 700
 
@@ -76,7 +80,14 @@ async def test_the_head_of_a_call_stands_still(page: Any) -> None:
     here, seen = page.url, set[tuple[float, ...]]()
     for query in ("", "?at=3", "?at=7", "?at=11", "?at=14", "?at=18"):
         await page.goto(here + query)
-        places = (".tools", ".links", ".about .keys >> nth=0", ".marks", ".lane a >> nth=0", ".lane a >> nth=9")
+        places = (
+            ".tools",
+            ".links",
+            ".about .keys >> nth=0",
+            ".marks",
+            ".lane a >> nth=0",
+            ".lane a >> nth=9",
+        )
         boxes = [await page.locator(place).first.bounding_box() for place in places]
         assert boxes[3]["height"] <= 22
         seen.add((*(box["y"] for box in boxes), boxes[4]["x"], boxes[5]["x"]))
@@ -106,7 +117,9 @@ async def test_a_search_and_a_summary_lead_back_to_the_log(page: Any) -> None:
     """Forms work without JavaScript too."""
     await open_lesson(page)
     here = page.url
-    if not await page.get_by_role("searchbox").is_visible():  # a phone has a link in the place of the field
+    if not await page.get_by_role(
+        "searchbox"
+    ).is_visible():  # a phone has a link in the place of the field
         await follow(page, page.get_by_role("link", name="Search"))
     await page.get_by_role("searchbox").fill("overfitting")
     await follow(page, page.get_by_role("button", name="Search"))
@@ -131,7 +144,9 @@ async def test_usage_opens_and_a_view_is_downloaded(page: Any) -> None:
             await page.get_by_text("JSON ▾").click()
         async with page.expect_download() as started:
             await page.get_by_role("link", name=form).click()
-        exported = json.loads(await asyncio.to_thread(Path(await (await started.value).path()).read_bytes))
+        exported = json.loads(
+            await asyncio.to_thread(Path(await (await started.value).path()).read_bytes)
+        )
         assert exported[0][key] == "system"
 
 
@@ -146,11 +161,17 @@ async def test_everything_is_reached_by_keyboard(page: Any) -> None:
         await page.keyboard.press("Tab")
         focused = page.locator(":focus")
         assert await focused.is_visible()
-        names.add(((await focused.inner_text()) or await focused.get_attribute("aria-label") or "").strip())
+        names.add(
+            (
+                (await focused.inner_text()) or await focused.get_attribute("aria-label") or ""
+            ).strip()
+        )
     assert {"Search", "As sent", "JSON ▾", "Failed", "First", "Last"} <= names
 
 
-async def test_the_token_of_the_address_works_once(browser: Any, address: str, cookies: Any) -> None:
+async def test_the_token_of_the_address_works_once(
+    browser: Any, address: str, cookies: Any
+) -> None:
     """The token in the address works once: another browser that opens the same address gets status 403."""
     assert cookies
     context = await browser.new_context()

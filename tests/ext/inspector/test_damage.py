@@ -52,7 +52,9 @@ async def damage_payload(store: ConversationStore, entry: Any) -> None:
 def browse_again(browse: Browse, store: ConversationStore) -> Any:
     """The pages of a store that has nothing cached."""
     client: Any = browse()
-    client._transport.app = inspector(ConversationStore(database_of(store)), authorize=lambda _: EVERYTHING)
+    client._transport.app = inspector(
+        ConversationStore(database_of(store)), authorize=lambda _: EVERYTHING
+    )
     return client
 
 
@@ -120,7 +122,9 @@ async def test_a_damaged_conversation_does_not_hide_the_list(
     await store.conversation(user_id="eve", thread_id="t").append(HumanMessage("On squid?"))
     id_ = (await turns.info()).conversation_id
     own = next(entry for entry in await entries(store) if entry["conversation"] == id_)
-    await database_of(store)["log"].update_one({"_id": own["_id"]}, {"$set": {"messages.0.body": b"x"}})
+    await database_of(store)["log"].update_one(
+        {"_id": own["_id"]}, {"$set": {"messages.0.body": b"x"}}
+    )
     answer = await browse_again(browse, store).get("/")
     assert answer.status_code == 200
     assert "On squid?" in html.unescape(text_in(answer.text))
@@ -128,7 +132,9 @@ async def test_a_damaged_conversation_does_not_hide_the_list(
 
 
 @pytest.mark.slow
-async def test_a_damaged_log_is_read_in_pages(browse: Browse, store: ConversationStore, turns: Conversation) -> None:
+async def test_a_damaged_log_is_read_in_pages(
+    browse: Browse, store: ConversationStore, turns: Conversation
+) -> None:
     """A long log without a view has a page for each 25 messages, from the end back to the beginning."""
     for number in range(30):
         await turns.append(HumanMessage(f"Question {number}?"))

@@ -47,17 +47,25 @@ async def test_the_list_shows_each_conversation_newest_first(
 ) -> None:
     """In a row each: title or first question, scope, turns, tokens stored and of the last call, and its budget."""
     other = store.conversation(user_id="grace", thread_id="t")
-    await other.append([SystemMessage("Be brief."), HumanMessage([{"type": "text", "text": "Hello  there"}])])
-    stamp = (await other.load_history(HistoryPolicy(max_tokens=2 * (await other.info()).tokens))).stamp
+    await other.append(
+        [SystemMessage("Be brief."), HumanMessage([{"type": "text", "text": "Hello  there"}])]
+    )
+    stamp = (
+        await other.load_history(HistoryPolicy(max_tokens=2 * (await other.info()).tokens))
+    ).stamp
     await other.append(AIMessage("Hello."), stamp=stamp)
     body = await page(browse(), "/")
-    greeting, whales = (text_in(row) for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", body, re.DOTALL))
+    greeting, whales = (
+        text_in(row) for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", body, re.DOTALL)
+    )
     stored = (await other.info()).tokens
     assert greeting.startswith(f"Hello there grace / t 1 {stored:,} {stamp.tokens:,} 50 %")
     assert f'aria-label="50 % of the budget of {stamp.history_policy.max_tokens:,}"' in body
     assert "Turns Tokens stored Last call Failed tools" in text_in(body)
     info = await chat.info()
-    assert whales.startswith(f"On whales ada / {info.scope['thread_id']} {info.turns} {info.tokens:,} not known ")
+    assert whales.startswith(
+        f"On whales ada / {info.scope['thread_id']} {info.turns} {info.tokens:,} not known "
+    )
     assert "Not known if the newest message is no answer of a model" in text_in(body)
     assert "failed" not in greeting + whales
     await other.append(ToolMessage("Timeout", tool_call_id="call", status="error"))
@@ -72,7 +80,9 @@ async def test_the_list_reads_first_questions_with_one_command(
     store = ConversationStore(client[database_name], collection_prefix="list_", search_index=False)
     await store.setup()
     for number in range(7):
-        text = f"Question {number}. " + "Please explain. " * 1_000 * number  # long ones are outside the entry
+        text = (
+            f"Question {number}. " + "Please explain. " * 1_000 * number
+        )  # long ones are outside the entry
         await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(text))
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
@@ -87,7 +97,9 @@ async def test_the_list_reads_first_questions_with_one_command(
 async def test_the_list_is_paged(browse: Browse, store: ConversationStore) -> None:
     """Each conversation is on one page, and the last page has no link to another."""
     for number in range(120):
-        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(f"Question {number}."))
+        await store.conversation(user_id="ada", thread_id=f"t{number}").append(
+            HumanMessage(f"Question {number}.")
+        )
     client, path, seen = browse(), "/", []
     while path:
         body = await page(client, path)
@@ -106,7 +118,11 @@ async def test_conversations_of_one_user_are_found_without_naming_the_user(
     text = text_in(await page(browse(), "/", key="user_id", like=here.removeprefix("/c/")))
     assert "Also Ada" in text
     assert "Grace" not in text
-    for query in ({"key": "user_id", "like": "x"}, {"key": "team", "like": here.removeprefix("/c/")}, {"key": "x"}):
+    for query in (
+        {"key": "user_id", "like": "x"},
+        {"key": "team", "like": here.removeprefix("/c/")},
+        {"key": "x"},
+    ):
         assert (await browse().get("/", params=query)).status_code == 404
 
 
@@ -120,24 +136,43 @@ async def test_a_question_names_its_variants(browse: Browse, store: Conversation
     assert re.sub(r" (?=[,:])", "", text).count("1 of 2: asked, 2 of 2: click (active)") == 1, text
 
 
-async def test_each_message_is_next_to_what_the_model_gets(browse: Browse, chat: Conversation, here: str) -> None:
+async def test_each_message_is_next_to_what_the_model_gets(
+    browse: Browse, chat: Conversation, here: str
+) -> None:
     """Whole, as a stub, in the summary or rewound; the numbers are those of the view."""
     body = await page(browse(), here)
     history = await chat.load_history()
     rows = re.findall(r'<li class="m p-(\w+)', body)
-    assert rows == ["system", "summary", *["turn"] * 2, "stub", *["turn"] * 3, "stub", "turn", "now", "rewound"]
+    assert rows == [
+        "system",
+        "summary",
+        *["turn"] * 2,
+        "stub",
+        *["turn"] * 3,
+        "stub",
+        "turn",
+        "now",
+        "rewound",
+    ]
     text = text_in(body)
     assert f"{history.tokens:,}" in text
     [said] = [" ".join(summary.text.split())[:60] for summary in await chat.summaries()]
-    assert f"summary Summary 1 , made because the application called compact(), replaces 8 messages: {said}" in text
+    assert (
+        f"summary Summary 1 , made because the application called compact(), replaces 8 messages: {said}"
+        in text
+    )
     assert "rating 1" in text
     assert "A wrong answer" in text
     assert f"{(await chat.info()).message_count} messages and 1 rewound" in text
     assert history.report.stubbed
-    assert all(f"&#34;tool_message_id&#34;: &#34;{id_}&#34;" in body for id_ in history.report.stubbed)
+    assert all(
+        f"&#34;tool_message_id&#34;: &#34;{id_}&#34;" in body for id_ in history.report.stubbed
+    )
 
 
-async def test_a_note_is_next_to_the_turns_that_it_replaces(store: ConversationStore, browse: Browse) -> None:
+async def test_a_note_is_next_to_the_turns_that_it_replaces(
+    store: ConversationStore, browse: Browse
+) -> None:
     """Turns that are left out share one closed row, which names the budget as the reason."""
     store.policy = HistoryPolicy(max_tokens=400)
     chat = store.conversation(user_id="ada", thread_id="long")
@@ -151,7 +186,9 @@ async def test_a_note_is_next_to_the_turns_that_it_replaces(store: ConversationS
 
 
 @pytest.mark.slow
-async def test_what_is_left_out_before_the_page_is_named_above_it(store: ConversationStore, browse: Browse) -> None:
+async def test_what_is_left_out_before_the_page_is_named_above_it(
+    store: ConversationStore, browse: Browse
+) -> None:
     """With the reason and a link; a filter finds them too, and the call that broke the cache says so."""
     store.policy = HistoryPolicy(max_tokens=2_000)
     chat = store.conversation(user_id="ada", thread_id="long")
@@ -162,16 +199,24 @@ async def test_what_is_left_out_before_the_page_is_named_above_it(store: Convers
     reasons = (await chat.view_at()).report.reasons
     [last] = [reason.last for reason in reasons if reason.state == "left_out"]
     body = await page(client, here)
-    assert f"Messages 1 to {last}. Left out to keep the view within its budget of 2,000" in text_in(body)
+    assert f"Messages 1 to {last}. Left out to keep the view within its budget of 2,000" in text_in(
+        body
+    )
     assert f'href="{here}?after=0">Show them' in body
     assert f'id="m{last}"' in await page(client, here, show="differs")
     stamped = [row for row in await chat.list_messages(limit=120) if row.stamp]
-    cuts = {row.ordinal for before, row in pairwise(stamped) if row.stamp.marks.start != before.stamp.marks.start}
+    cuts = {
+        row.ordinal
+        for before, row in pairwise(stamped)
+        if row.stamp.marks.start != before.stamp.marks.start
+    }
     for row in stamped[-6:]:
         shown = await page(client, here, at=str(row.ordinal))
         assert ("held; expected, turns left out" in shown) == (row.ordinal in cuts)
         changed = text_in(await page(client, f"{here}/changes", at=str(row.ordinal)))
-        assert ("left out to keep the view within its budget of 2,000 tokens" in changed) == (row.ordinal in cuts)
+        assert ("left out to keep the view within its budget of 2,000 tokens" in changed) == (
+            row.ordinal in cuts
+        )
         listed = ", ".join(f"{ordinal} (turns left out)" for ordinal in sorted(cuts))
         assert f"Cache broken at {listed}" in changed
     assert "Before this page" not in await page(client, here, at="8")
@@ -181,10 +226,18 @@ async def test_what_is_left_out_before_the_page_is_named_above_it(store: Convers
         assert ("its limit of 8 turns" in tried) == ("max_turns" in unlimited)
 
 
-async def test_a_summary_before_the_page_is_named_above_it(store: ConversationStore, browse: Browse) -> None:
+async def test_a_summary_before_the_page_is_named_above_it(
+    store: ConversationStore, browse: Browse
+) -> None:
     """With its number, and the messages that it replaces."""
     chat = store.conversation(user_id="ada", thread_id="summarised")
-    await chat.append([message for _ in range(8) for message in (HumanMessage("Why? " * 30), AIMessage("So. " * 30))])
+    await chat.append(
+        [
+            message
+            for _ in range(8)
+            for message in (HumanMessage("Why? " * 30), AIMessage("So. " * 30))
+        ]
+    )
     await chat.compact(force=True)
     [summary] = await chat.summaries()
     await chat.append([HumanMessage(f"Question {number}?") for number in range(40)])
@@ -210,12 +263,17 @@ async def test_the_parts_add_up_to_the_view(browse: Browse, chat: Conversation, 
     """Each with its name, in the order of the bar."""
     listed = re.search(r'<ul class="keys".*?</ul>', await page(browse(), here), re.DOTALL)[0]
     parts = re.findall(r"</span>([A-Z][\w, ]+) <strong>([\d,]+)</strong>", listed)
-    assert sum(int(tokens.replace(",", "")) for _, tokens in parts) == (await chat.load_history()).tokens
+    assert (
+        sum(int(tokens.replace(",", "")) for _, tokens in parts)
+        == (await chat.load_history()).tokens
+    )
     names = ["System", "Summary, note", "Stubs, shortened", "Finished turns", "Turn in progress"]
     assert [name for name, _ in parts] == names
 
 
-async def test_calls_and_results_are_linked_both_ways(browse: Browse, store: ConversationStore) -> None:
+async def test_calls_and_results_are_linked_both_ways(
+    browse: Browse, store: ConversationStore
+) -> None:
     """Calls and results link to each other, even if two calls have the same id.
 
     A citation links to its source. A failure is marked at the call and at the result.
@@ -227,22 +285,30 @@ async def test_calls_and_results_are_linked_both_ways(browse: Browse, store: Con
         turn[2].status = status
         await chat.append([*turn[:-1], AIMessage(f"Fish [{number}, 99], `[1]`.")])
     here = f"/c/{(await chat.info()).conversation_id}"
-    rows = re.findall(r'<li class="m p-.*?(?=<li class="m p-|</section>)', await page(browse(), here), re.DOTALL)
+    rows = re.findall(
+        r'<li class="m p-.*?(?=<li class="m p-|</section>)', await page(browse(), here), re.DOTALL
+    )
     for call, result in ((2, 3), (6, 7)):
         assert f'href="#m{result}"' in rows[call - 1]
         assert f'href="#m{call}"' in rows[result - 1]
         is_marked = ['class="failed"' in rows[ordinal - 1] for ordinal in (call, result)]
         assert is_marked == [call == 6] * 2
-    assert re.findall(r'<a class="cite" href="([^"]*)">(\d+)', rows[7]) == [(f"{here}/sources/2", "2")]
+    assert re.findall(r'<a class="cite" href="([^"]*)">(\d+)', rows[7]) == [
+        (f"{here}/sources/2", "2")
+    ]
 
 
-async def test_a_page_of_the_log_begins_with_a_question(browse: Browse, store: ConversationStore) -> None:
+async def test_a_page_of_the_log_begins_with_a_question(
+    browse: Browse, store: ConversationStore
+) -> None:
     """A page of the log begins with a question if one is near, and its turn has its number in the whole log.
 
     Any message can be opened by its number.
     """
     chat = store.conversation(user_id="ada", thread_id="cut")
-    await chat.append([message for number in range(20) for message in rag_turn(f"Question {number}?")])
+    await chat.append(
+        [message for number in range(20) for message in rag_turn(f"Question {number}?")]
+    )
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, here)
     ordinals = [int(ordinal) for ordinal in re.findall(r'id="m(\d+)"', body)]
@@ -283,7 +349,9 @@ async def test_usage_and_metadata_are_shown(browse: Browse, chat: Conversation, 
     assert "&#34;team&#34;: &#34;sea&#34;" in text
     shown = text_in(await page(browse(), f"{here}/messages/{receipt.first}"))
     assert "&#34;model_name&#34;: &#34;model-7&#34;" in shown
-    fork = await (await chat.fork(before="now", key="r", new_scope={**chat.scope, "user_id": "bob"})).info()
+    fork = await (
+        await chat.fork(before="now", key="r", new_scope={**chat.scope, "user_id": "bob"})
+    ).info()
     assert f'fork of <a href="{here}">' in (await browse().get(f"/c/{fork.conversation_id}")).text
 
 
@@ -309,7 +377,9 @@ async def test_the_log_is_walked_both_ways(browse: Browse, store: ConversationSt
     assert [ordinal for ordinals in forward for ordinal in ordinals] == list(range(1, 101))
 
 
-async def test_a_stub_opens_to_its_whole_result_page_by_page(browse: Browse, store: ConversationStore) -> None:
+async def test_a_stub_opens_to_its_whole_result_page_by_page(
+    browse: Browse, store: ConversationStore
+) -> None:
     """The slices, joined, are the content."""
     chat = store.conversation(user_id="ada", thread_id="large")
     turn = rag_turn("What about krill?")
@@ -329,7 +399,9 @@ async def test_a_stub_opens_to_its_whole_result_page_by_page(browse: Browse, sto
         assert (await client.get(f"{here}/messages/3", params=query)).status_code == 404
 
 
-async def test_a_source_is_found_by_its_number(browse: Browse, chat: Conversation, here: str) -> None:
+async def test_a_source_is_found_by_its_number(
+    browse: Browse, chat: Conversation, here: str
+) -> None:
     """With the result that brought it, the answers that cite it and the results that repeat it."""
     client = browse()
     text = text_in(await page(client, f"{here}/sources/2"))
@@ -337,12 +409,16 @@ async def test_a_source_is_found_by_its_number(browse: Browse, chat: Conversatio
     assert "found by message 4" in text or "message 4 found by" in text
     assert "cited in message 9" in text
     await chat.append(rag_turn("What about orcas?", sources=3))
-    assert re.search(r"shown again by message \d+ as source 14", text_in(await page(client, f"{here}/sources/2")))
+    assert re.search(
+        r"shown again by message \d+ as source 14", text_in(await page(client, f"{here}/sources/2"))
+    )
     for missing in ("0", "999", "9" * 30, "x"):
         assert (await client.get(f"{here}/sources/{missing}")).status_code == 404
 
 
-async def test_a_summary_opens_to_the_messages_that_it_covers(browse: Browse, chat: Conversation, here: str) -> None:
+async def test_a_summary_opens_to_the_messages_that_it_covers(
+    browse: Browse, chat: Conversation, here: str
+) -> None:
     """The page of a summary shows the range of the summary and the messages that it covers, and no others."""
     text = text_in(await page(browse(), f"{here}/summaries/1"))
     [summary] = await chat.summaries()
@@ -352,20 +428,29 @@ async def test_a_summary_opens_to_the_messages_that_it_covers(browse: Browse, ch
     assert (await browse().get(f"{here}/summaries/2")).status_code == 404
 
 
-async def test_a_view_is_exported_to_run_elsewhere(browse: Browse, chat: Conversation, here: str) -> None:
+async def test_a_view_is_exported_to_run_elsewhere(
+    browse: Browse, chat: Conversation, here: str
+) -> None:
     """In LangChain's form it comes back equal, in OpenAI's it has the same texts and calls."""
     history = await chat.load_history()
     given = json.loads(await page(browse(), f"{here}/view.json", form="langchain"))
     assert messages_from_dict(given) == history.messages
-    openai = convert_to_messages(json.loads(await page(browse(), f"{here}/view.json", form="openai")))
-    assert [(message.type, message.text, getattr(message, "tool_calls", None)) for message in openai] == [
-        (message.type, message.text, getattr(message, "tool_calls", None)) for message in history.messages
+    openai = convert_to_messages(
+        json.loads(await page(browse(), f"{here}/view.json", form="openai"))
+    )
+    assert [
+        (message.type, message.text, getattr(message, "tool_calls", None)) for message in openai
+    ] == [
+        (message.type, message.text, getattr(message, "tool_calls", None))
+        for message in history.messages
     ]
     assert (await browse().get(f"{here}/view.json", params={"form": "xml"})).status_code == 404
 
 
 @pytest.mark.slow
-async def test_an_item_is_a_closed_row_in_its_place(browse: Browse, store: ConversationStore) -> None:
+async def test_an_item_is_a_closed_row_in_its_place(
+    browse: Browse, store: ConversationStore
+) -> None:
     """Once on the pages of the log, with kind, size and JSON, cut if it is long; also without any message."""
     chat, answers = store.conversation(user_id="ada", thread_id=new_id()), []
     await chat.append(LogItem(kind="title", data="Seals"))
@@ -373,16 +458,31 @@ async def test_an_item_is_a_closed_row_in_its_place(browse: Browse, store: Conve
     body = await page(browse(), here)
     assert "title not sent 7 characters" in text_in(body)
     for number in range(40):
-        await chat.append([HumanMessage(f"Q{number}"), LogItem(kind="mark", data=[number, "x" * 600]), AIMessage("A")])
+        await chat.append(
+            [
+                HumanMessage(f"Q{number}"),
+                LogItem(kind="mark", data=[number, "x" * 600]),
+                AIMessage("A"),
+            ]
+        )
     path = here
     while path:
         body = await page(browse(), path)
         answers.append(body)
         older = re.search(r'rel="prev" href="([^"]*)"', body)
         path = html.unescape(older[1]) if older else ""
-    rows = [row for body in reversed(answers) for row in re.findall(r'<li class="m.*?</li>', body, re.DOTALL)]
-    names = [found[0] for row in rows if (found := re.search(r"Q\d+|>A<|(?<=<code>)(title|mark)", row))]
-    assert names == ["title", *(name for number in range(40) for name in (f"Q{number}", "mark", ">A<"))]
+    rows = [
+        row
+        for body in reversed(answers)
+        for row in re.findall(r'<li class="m.*?</li>', body, re.DOTALL)
+    ]
+    names = [
+        found[0] for row in rows if (found := re.search(r"Q\d+|>A<|(?<=<code>)(title|mark)", row))
+    ]
+    assert names == [
+        "title",
+        *(name for number in range(40) for name in (f"Q{number}", "mark", ">A<")),
+    ]
     assert "<details open" not in "".join(answers)
     assert "chat.items() has it whole" in rows[2]
 
@@ -404,16 +504,24 @@ async def test_a_view_that_would_summarise_first_does_not(
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("path", ["/messages/999", "/messages/0", "/messages/x", "/nothing", "?before=x", "?after=-1"])
+@pytest.mark.parametrize(
+    "path", ["/messages/999", "/messages/0", "/messages/x", "/nothing", "?before=x", "?after=-1"]
+)
 async def test_what_is_not_there_is_not_found(browse: Browse, here: str, path: str) -> None:
     """Numbers out of range and addresses that do not exist."""
     assert (await browse().get(here + path)).status_code == 404
 
 
-async def test_it_works_below_any_path(store: ConversationStore, chat: Conversation, here: str) -> None:
+async def test_it_works_below_any_path(
+    store: ConversationStore, chat: Conversation, here: str
+) -> None:
     """Mounted in another application, its links begin with the path of the mount."""
-    app = Starlette(routes=[Mount("/admin/chats", inspector(store, authorize=lambda _: EVERYTHING))])
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://backend") as client:
+    app = Starlette(
+        routes=[Mount("/admin/chats", inspector(store, authorize=lambda _: EVERYTHING))]
+    )
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://backend"
+    ) as client:
         body = await page(client, "/admin/chats/")
         assert f'href="/admin/chats{here}"' in body
         body = await page(client, f"/admin/chats{here}")
@@ -422,7 +530,9 @@ async def test_it_works_below_any_path(store: ConversationStore, chat: Conversat
         assert (await client.get("/admin/chats/static/inspector.css")).status_code == 200
 
 
-async def test_an_answer_leads_to_what_the_model_saw(browse: Browse, store: ConversationStore) -> None:
+async def test_an_answer_leads_to_what_the_model_saw(
+    browse: Browse, store: ConversationStore
+) -> None:
     """With a stamp exactly, whatever came later; the export of that moment is the same call."""
     chat = store.conversation(user_id="ada", thread_id="time")
     await chat.append(rag_turn("What about orcas?"))
@@ -443,7 +553,9 @@ async def test_an_answer_leads_to_what_the_model_saw(browse: Browse, store: Conv
 
 
 @pytest.mark.slow
-async def test_a_past_view_says_what_changed_since_the_call_before(browse: Browse, store: ConversationStore) -> None:
+async def test_a_past_view_says_what_changed_since_the_call_before(
+    browse: Browse, store: ConversationStore
+) -> None:
     """New messages, results that became stubs, messages in a summary; and why a prompt cache holds or breaks."""
     chat = store.conversation(user_id="ada", thread_id="changes")
 
@@ -464,7 +576,10 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
         return kinds, text_in(re.search(r'<div class="verdict">.*?</ol>', body, re.DOTALL)[0])
 
     kinds, kept = await changes(4)
-    assert "Cache held: up to 9 of 513 tokens can come from it, because this call begins with the whole" in kept
+    assert (
+        "Cache held: up to 9 of 513 tokens can come from it, because this call begins with the whole"
+        in kept
+    )
     assert kinds == ["same", "add", "add"]
     kinds, stubbed = await changes(6)
     assert re.search(
@@ -477,8 +592,13 @@ async def test_a_past_view_says_what_changed_since_the_call_before(browse: Brows
     kinds, folded = await changes(14)
     [summary] = await chat.summaries()
     late = f"({summary.last} came after the call before)"
-    cause = f"messages 1 to {summary.last} {late} are now in summary 1, made because {summary.reason}"
-    assert f"Cache broken, as expected: none of 192 tokens can come from it, because {cause}." in folded
+    cause = (
+        f"messages 1 to {summary.last} {late} are now in summary 1, made because {summary.reason}"
+    )
+    assert (
+        f"Cache broken, as expected: none of 192 tokens can come from it, because {cause}."
+        in folded
+    )
     assert re.search(r"Cache broken at 6 \(turn ended\), .*14 \(summary made\)", folded)
     assert re.search(r"to \d+ 11 messages, [\d,]+ tokens, from: What about orcas\?", folded)
     assert f"made because {summary.reason}, replaces" in text_in(await page(client, here, at="14"))
@@ -512,15 +632,21 @@ async def test_tools_have_their_calls_errors_sizes_and_what_was_read_back(
     await chat.append(rag_turn("What about orcas?", sources=3))
     again = {"name": "retrieve_previous_sources", "args": {"source_ids": [2]}, "id": "again"}
     await chat.append([HumanMessage("Again?"), AIMessage("", tool_calls=[again])])
-    await chat.append(ToolMessage("no such source", tool_call_id="again", name=again["name"], status="error"))
+    await chat.append(
+        ToolMessage("no such source", tool_call_id="again", name=again["name"], status="error")
+    )
     text = text_in(await page(browse(), f"/c/{(await chat.info()).conversation_id}/tools"))
-    stored = [message.tokens for message in await chat.list_messages() if message.message.type == "tool"]
+    stored = [
+        message.tokens for message in await chat.list_messages() if message.message.type == "tool"
+    ]
     assert re.search(rf"search 1 0 {stored[0]} \d+ 1 ", text)
     assert f"retrieve_previous_sources 1 1 {stored[1]} {stored[1]} 0 " in text
     assert f"3 search stub, read back {stored[0]} " in text
 
 
-async def test_another_answer_finds_the_cache_of_the_first_one(browse: Browse, store: ConversationStore) -> None:
+async def test_another_answer_finds_the_cache_of_the_first_one(
+    browse: Browse, store: ConversationStore
+) -> None:
     """A call whose answer was rewound had filled it; the next call with the same prompt breaks nothing."""
     chat = store.conversation(user_id="ada", thread_id="again")
     await chat.append(rag_turn("What about orcas?"))
@@ -552,18 +678,24 @@ async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: Conversa
     await chat.compact(force=True)
     await ask("squid")
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
-    bars = re.findall(r'<li><a href="([^"]*)"([^>]*) title="([^"]*)">(\w+)</a></li>', await page(client, here))
+    bars = re.findall(
+        r'<li><a href="([^"]*)"([^>]*) title="([^"]*)">(\w+)</a></li>', await page(client, here)
+    )
     assert [(address, name) for address, _, _, name in bars[:-1]] == [
         (f"{here}?at={ordinal}", f"{ordinal}") for ordinal in (2, 4, 6, 8, 10, 12)
     ]
-    assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [(here, True, "now")]
+    assert [(address, "aria-current" in more, name) for address, more, _, name in bars[-1:]] == [
+        (here, True, "now")
+    ]
     calls = [message for message in await chat.list_messages() if message.stamp]
     cut, made = (f", the cache broke ({cause})" for cause in ("turn ended", "summary made"))
     happened = ["", "", f"{cut}, a tool failed", "", f", a summary was made{made}", ""]
     for call, (_, _, title, _), more in zip(calls, bars, happened, strict=False):
         assert title == f"Call for message {call.ordinal}: {call.stamp.tokens:,} tokens{more}"
         assert sum(call.stamp.parts) == call.stamp.tokens
-    assert re.search(r'aria-current="true" title="Call for message 6', await page(client, here, at="6"))
+    assert re.search(
+        r'aria-current="true" title="Call for message 6', await page(client, here, at="6")
+    )
 
 
 async def test_a_turn_that_went_on_since_its_view_was_loaded_is_as_large_as_its_messages(
@@ -579,14 +711,24 @@ async def test_a_turn_that_went_on_since_its_view_was_loaded_is_as_large_as_its_
     await chat.append(answer, stamp=history.stamp_for(shown, entry=receipt.entry))
     body = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
     [size] = re.findall(r'title="Call for message 4: ([\d,]+) tokens', body)
-    assert int(size.replace(",", "")) == sum(message.tokens for message in (await chat.list_messages())[:3])
+    assert int(size.replace(",", "")) == sum(
+        message.tokens for message in (await chat.list_messages())[:3]
+    )
 
 
 @pytest.mark.slow
-async def test_many_calls_have_a_strip_of_those_near(browse: Browse, store: ConversationStore) -> None:
+async def test_many_calls_have_a_strip_of_those_near(
+    browse: Browse, store: ConversationStore
+) -> None:
     """With a link to earlier and to later ones; the page stays small."""
     chat = store.conversation(user_id="ada", thread_id="many")
-    await chat.append([message for number in range(300) for message in (HumanMessage(f"{number}?"), AIMessage("Yes."))])
+    await chat.append(
+        [
+            message
+            for number in range(300)
+            for message in (HumanMessage(f"{number}?"), AIMessage("Yes."))
+        ]
+    )
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     body = await page(client, here, at="300")
     bars = re.findall(r'title="Call for message (\d+): no stamp"', body)
@@ -644,15 +786,22 @@ async def test_a_search_goes_across_conversations(
         assert here in listing
         assert there not in listing
     like = {"q": "squid", "key": "user_id", "like": there.removeprefix("/c/")}
-    assert (await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)).status_code == 404
+    assert (
+        await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)
+    ).status_code == 404
     assert "Type some words" in await page(browse(), "/search")
 
 
 @pytest.mark.slow
-async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, database_name: str) -> None:
+async def test_a_page_reads_what_it_shows(
+    client: Client, commands: Commands, database_name: str
+) -> None:
     """A page of a long conversation takes no more commands than one of a short one, and is smaller than 100 KB."""
     store = ConversationStore(
-        client[database_name], collection_prefix="pages_", policy=HistoryPolicy(max_tokens=1_000), search_index=False
+        client[database_name],
+        collection_prefix="pages_",
+        policy=HistoryPolicy(max_tokens=1_000),
+        search_index=False,
     )
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id=new_id())
@@ -662,7 +811,9 @@ async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, da
         for until in (250, 350):
             for number in range((await chat.info()).turns, until):
                 stamp = (await chat.load_history()).stamp if number >= until - 2 else None
-                await chat.append([HumanMessage(f"Question {number}?"), AIMessage("Yes. " * 30)], stamp=stamp)
+                await chat.append(
+                    [HumanMessage(f"Question {number}?"), AIMessage("Yes. " * 30)], stamp=stamp
+                )
             here, last = f"/c/{(await chat.info()).conversation_id}", 2 * until
             costs.append([])
             for path in (
@@ -684,20 +835,28 @@ async def test_a_page_reads_what_it_shows(client: Client, commands: Commands, da
 
 
 @pytest.mark.slow
-async def test_every_page_of_12_000_messages_is_small_and_cheap(client: Client, database_name: str) -> None:
+async def test_every_page_of_12_000_messages_is_small_and_cheap(
+    client: Client, database_name: str
+) -> None:
     """Each has at most 100 KB, and takes at most 100 ms of CPU; the test allows five times that, for a busy machine."""
-    store = ConversationStore(client[database_name], collection_prefix="long_", policy=HistoryPolicy(max_tokens=8_000))
+    store = ConversationStore(
+        client[database_name], collection_prefix="long_", policy=HistoryPolicy(max_tokens=8_000)
+    )
     await store.setup()
     chat = store.conversation(user_id="ada", thread_id="long")
     for block in range(300):
         question, *answer = rag_turn(f"What about topic {block}0?", sources=3)
         await chat.append(question)
         await chat.append(answer, stamp=(await chat.load_history()).stamp)
-        turns = [rag_turn(f"What about topic {block}{number}?", sources=3) for number in range(1, 10)]
+        turns = [
+            rag_turn(f"What about topic {block}{number}?", sources=3) for number in range(1, 10)
+        ]
         await chat.append(list(chain.from_iterable(turns)))
     info = await chat.info()
     assert info.message_count == 12_000
-    await (await host_of(chat).services()).sealer.seal(tuple(chat.scope.items()))  # as after a minute at rest
+    await (await host_of(chat).services()).sealer.seal(
+        tuple(chat.scope.items())
+    )  # as after a minute at rest
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     here = f"/c/{info.conversation_id}"
     waiting, costs = (
@@ -706,7 +865,9 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(client: Client, 
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
         while waiting:
-            if kind_of(path := waiting.pop(0)) in costs or re.search(r"/static/|/image/|\.json", path):
+            if kind_of(path := waiting.pop(0)) in costs or re.search(
+                r"/static/|/image/|\.json", path
+            ):
                 continue
             times, body = list[float](), ""
             for _ in range(3):
@@ -714,11 +875,15 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(client: Client, 
                 body = await page(browser, path)
                 times.append(time.process_time() - before)
             costs[kind_of(path)] = min(times), len(body.encode())
-            waiting += [link.replace("&amp;", "&") for link in re.findall(r' href="(/[^"]*)"', body)]
+            waiting += [
+                link.replace("&amp;", "&") for link in re.findall(r' href="(/[^"]*)"', body)
+            ]
     assert {kind: cost for kind, cost in costs.items() if cost[0] > 0.5 or cost[1] > 100_000} == {}
 
 
-async def test_sub_agents_are_listed_below_their_caller(browse: Browse, chat: Conversation, here: str) -> None:
+async def test_sub_agents_are_listed_below_their_caller(
+    browse: Browse, chat: Conversation, here: str
+) -> None:
     """In the list and on its page, with links; a source of a child is shown with its message."""
     child = chat.child("answer-1", "call")
     receipt = await child.append(rag_turn("What do krill eat?"))

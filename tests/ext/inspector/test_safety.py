@@ -54,7 +54,9 @@ HOSTILE = {
 
 async def get(app: Any, path: Any, **options: Any) -> Any:
     """The answer to one request of a new client."""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:4000") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:4000"
+    ) as client:
         return await client.get(path, **options)
 
 
@@ -68,7 +70,9 @@ def test_without_a_rule_who_may_see_what_it_is_not_mounted(store: ConversationSt
 
 
 @pytest.mark.slow
-async def test_the_permission_limits_every_page(store: ConversationStore, chat: Conversation, here: str) -> None:
+async def test_the_permission_limits_every_page(
+    store: ConversationStore, chat: Conversation, here: str
+) -> None:
     """A page of another user's conversation is answered exactly like a page of one that does not exist."""
     app = inspector(store, authorize=lambda request: {"user_id": request.headers["x-user"]})
     for path in PAGES:
@@ -95,7 +99,12 @@ async def test_permission_is_asked_for_at_every_request(
 
     for authorize in (lambda _: None, Rule()):
         app = inspector(store, authorize=authorize)
-        for path in ("/", "/search?q=orcas", "/static/inspector.css", *(here + path for path in PAGES)):
+        for path in (
+            "/",
+            "/search?q=orcas",
+            "/static/inspector.css",
+            *(here + path for path in PAGES),
+        ):
             assert (await get(app, path)).status_code == 403
     assert len(seen) == len(PAGES) + 3
 
@@ -108,7 +117,9 @@ async def test_an_empty_permission_is_refused(store: ConversationStore, here: st
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("permission", [{"team": "x"}, {"user_id": ""}, {"user_id": {"$ne": ""}}, True, ["ada"]])
+@pytest.mark.parametrize(
+    "permission", [{"team": "x"}, {"user_id": ""}, {"user_id": {"$ne": ""}}, True, ["ada"]]
+)
 async def test_a_wrong_permission_shows_nothing(
     store: ConversationStore, chat: Conversation, here: str, permission: Any
 ) -> None:
@@ -120,7 +131,9 @@ async def test_a_wrong_permission_shows_nothing(
         assert "On whales" not in answer.text
 
 
-async def test_addresses_hold_no_scope_values(store: ConversationStore, browse: Browse, here: str) -> None:
+async def test_addresses_hold_no_scope_values(
+    store: ConversationStore, browse: Browse, here: str
+) -> None:
     """Every link of every page, for a user whose name would be seen."""
     chat = store.conversation(user_id="secret-user", thread_id="secret-thread")
     await chat.append(rag_turn("What about orcas?"))
@@ -131,11 +144,20 @@ async def test_addresses_hold_no_scope_values(store: ConversationStore, browse: 
         assert [link for link in links if "secret" in link] == []
 
 
-async def test_every_answer_has_the_headers(store: ConversationStore, browse: Browse, here: str) -> None:
+async def test_every_answer_has_the_headers(
+    store: ConversationStore, browse: Browse, here: str
+) -> None:
     """Pages, exports, the style sheet, errors and refusals."""
     client = browse()
-    answers = [await client.get(path) for path in ("/", here, f"{here}/view.json", "/static/inspector.css", "/nothing")]
-    answers += [await client.post("/"), await browse(lambda _: None).get("/"), await browse(lambda _: 7).get("/")]
+    answers = [
+        await client.get(path)
+        for path in ("/", here, f"{here}/view.json", "/static/inspector.css", "/nothing")
+    ]
+    answers += [
+        await client.post("/"),
+        await browse(lambda _: None).get("/"),
+        await browse(lambda _: 7).get("/"),
+    ]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 404, 405, 403, 500]
     for answer in answers:
         policy = answer.headers["content-security-policy"]
@@ -150,7 +172,9 @@ async def test_every_answer_has_the_headers(store: ConversationStore, browse: Br
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "X"])
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "X"]
+)
 async def test_only_get_is_answered(browse: Browse, here: str, method: str) -> None:
     """Every method but GET gets status 405."""
     assert (await browse().request(method, here)).status_code == 405
@@ -163,7 +187,9 @@ async def test_pages_load_nothing_from_elsewhere_and_run_no_script(
     """No script, no inline style, no event handler, no foreign address."""
     for path in ("/", "/search?q=orcas", *(here + path for path in PAGES[:-1])):
         body = (await browse().get(path)).text
-        assert not re.search(r"<script|<style|<iframe|<object|<embed|<base\b| style=| on\w+=", body), path
+        assert not re.search(
+            r"<script|<style|<iframe|<object|<embed|<base\b| style=| on\w+=", body
+        ), path
         sources = re.findall(r'(?:src|href)="([^"]*)"', body)
         loaded = re.findall(r'<(?:img|link)[^>]*(?:src|href)="([^"]*)"', body)
         assert sources
@@ -172,16 +198,28 @@ async def test_pages_load_nothing_from_elsewhere_and_run_no_script(
 
 @pytest.mark.costly
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: Browse, name: Any) -> None:
+async def test_hostile_text_is_shown_as_text(
+    store: ConversationStore, browse: Browse, name: Any
+) -> None:
     """Wherever it is stored: content, calls, artifacts, items, annotations, title, metadata, scope, ids."""
     text = HOSTILE[name]
     id_ = "x" if "\ud800" in text else text[:100]
     chat = store.conversation(user_id=id_, thread_id=new_id())
     call = {"name": text[:500], "args": {text[:50]: text[:50_000]}, "id": "call"}
-    source = [{"title": text[:900], "url": f"javascript:{text[:50]}", "content": text[:200_000] + " source"}]
+    source = [
+        {
+            "title": text[:900],
+            "url": f"javascript:{text[:50]}",
+            "content": text[:200_000] + " source",
+        }
+    ]
     turn = [
         HumanMessage(text, id=id_),
-        AIMessage([{"type": "text", "text": text}, {"type": text[:50], "x": text[:500]}], tool_calls=[call], id="ai"),
+        AIMessage(
+            [{"type": "text", "text": text}, {"type": text[:50], "x": text[:500]}],
+            tool_calls=[call],
+            id="ai",
+        ),
         ToolMessage(text, tool_call_id="call", artifact=source, id="tool", name=text[:200]),
         AIMessage(text, id="answer"),
         LogItem(kind=id_, data={text[:50]: text, "list": [text] * 3}),
@@ -204,7 +242,9 @@ async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: B
         body = answer.text
         assert not re.search(r"<script|<b\b|<img src=x| on\w+=\"|href=\"(?!https?:|/|#|\?)", body)
         assert not re.search(r"<img(?! src=\"/static/)", body)
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", body)
+        assert not re.search(
+            "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", body
+        )
         assert "10988880867" not in body
     exported = await client.get(f"{here}/view.json")
     assert exported.status_code == 200
@@ -214,9 +254,18 @@ async def test_hostile_text_is_shown_as_text(store: ConversationStore, browse: B
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
 IMAGES = (  # each block with what the address of its image sends
-    ({"type": "image", "base64": base64.b64encode(PNG).decode(), "mime_type": "image/svg+xml"}, "image/png"),
+    (
+        {"type": "image", "base64": base64.b64encode(PNG).decode(), "mime_type": "image/svg+xml"},
+        "image/png",
+    ),
     ({"type": "image_url", "image_url": {"url": "data:text/html;base64,/9j/AAAA"}}, "image/jpeg"),
-    ({"type": "image", "source": {"type": "base64", "data": "R0lGODlh", "media_type": "image/gif"}}, "image/gif"),
+    (
+        {
+            "type": "image",
+            "source": {"type": "base64", "data": "R0lGODlh", "media_type": "image/gif"},
+        },
+        "image/gif",
+    ),
     ({"type": "image", "base64": base64.b64encode(b"RIFF0000WEBPVP8 ").decode()}, "image/webp"),
     ({"type": "image", "base64": base64.b64encode(SVG).decode(), "mime_type": "image/png"}, ""),
     ({"type": "image", "base64": "no Base64 ✗", "mime_type": "image/png"}, ""),
@@ -228,13 +277,17 @@ IMAGES = (  # each block with what the address of its image sends
 
 
 @pytest.mark.slow
-async def test_an_image_comes_from_the_store_and_is_one_of_four_types(store: ConversationStore, browse: Browse) -> None:
+async def test_an_image_comes_from_the_store_and_is_one_of_four_types(
+    store: ConversationStore, browse: Browse
+) -> None:
     """An image is served from the store if its first bytes show one of four types. Any other image is not found.
 
     The pages load nothing from elsewhere.
     """
     chat = store.conversation(user_id="ada", thread_id=new_id())
-    await chat.append([HumanMessage([block for block, _ in IMAGES], id="a/b ?"), AIMessage("Pictures.")])
+    await chat.append(
+        [HumanMessage([block for block, _ in IMAGES], id="a/b ?"), AIMessage("Pictures.")]
+    )
     here, client = f"/c/{(await chat.info()).conversation_id}", browse()
     for number, (_, kind) in enumerate([*IMAGES, ({}, "")], 1):
         answer = await client.get(f"{here}/image/a/b%20%3F/{number}")
@@ -245,18 +298,26 @@ async def test_an_image_comes_from_the_store_and_is_one_of_four_types(store: Con
         assert answer.headers["x-content-type-options"] == "nosniff"
     assert (await client.get(f"{here}/image/a/b%20%3F/1")).content == PNG
     assert (await client.get(f"{here}/image/missing/1")).status_code == 404
-    assert (await browse(lambda _: {"user_id": "grace"}).get(f"{here}/image/a/b%20%3F/1")).status_code == 404
+    assert (
+        await browse(lambda _: {"user_id": "grace"}).get(f"{here}/image/a/b%20%3F/1")
+    ).status_code == 404
     assert (await browse(lambda _: None).get(f"{here}/image/a/b%20%3F/1")).status_code == 403
     for path in (here, f"{here}/messages/1"):
-        shown = re.findall(rf'<img src="{here}/image/a/b%20%3F/(\d+)"', (await client.get(path)).text)
+        shown = re.findall(
+            rf'<img src="{here}/image/a/b%20%3F/(\d+)"', (await client.get(path)).text
+        )
         assert {"1", "2", "3", "4"} <= set(shown) <= {"1", "2", "3", "4", "5", "6", "7", "10"}
 
 
-async def test_links_of_a_message_open_without_naming_this_page(store: ConversationStore, browse: Browse) -> None:
+async def test_links_of_a_message_open_without_naming_this_page(
+    store: ConversationStore, browse: Browse
+) -> None:
     """Http and https alone, in a window that does not learn where it was opened."""
     chat = store.conversation(user_id="ada", thread_id=new_id())
     await chat.append(
-        HumanMessage("[a](https://example.org/?q=1) <http://example.org/b> [f](ftp://example.org) [r](/c/x)")
+        HumanMessage(
+            "[a](https://example.org/?q=1) <http://example.org/b> [f](ftp://example.org) [r](/c/x)"
+        )
     )
     body = (await browse().get(f"/c/{(await chat.info()).conversation_id}")).text
     links = re.findall(r'<a href="(https?:[^"]*)"([^>]*)>', body)
@@ -285,13 +346,19 @@ async def test_the_token_works_once_and_becomes_a_cookie() -> None:
     assert (await get(gate, "/", headers={"cookie": pair})).text == "inside"
     assert (await get(gate, "/?token=token", headers={"cookie": pair})).status_code == 303
     assert (await get(gate, "/?token=token")).status_code == 403
-    assert (await get(gate, "/", headers={"cookie": "convstore_inspector_4000=x"})).status_code == 403
+    assert (
+        await get(gate, "/", headers={"cookie": "convstore_inspector_4000=x"})
+    ).status_code == 403
 
 
 async def test_the_gates_own_answers_have_the_headers() -> None:
     """The redirect that sets the cookie, and each refusal."""
     gate = LocalGate(hello, port=4000, token="token")
-    answers = [await get(gate, "/"), await get(gate, "/?token=token"), await get(gate, "/", headers={"host": "evil"})]
+    answers = [
+        await get(gate, "/"),
+        await get(gate, "/?token=token"),
+        await get(gate, "/", headers={"host": "evil"}),
+    ]
     assert [answer.status_code for answer in answers] == [403, 303, 403]
     for answer in answers:
         assert answer.headers["cache-control"] == "no-store"
@@ -299,7 +366,9 @@ async def test_the_gates_own_answers_have_the_headers() -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-@each_case("path", ["/", "/?token=", "/?token=Token", "/?token=token0", "/?token=%F0%9F", "/c/x?token=no"])
+@each_case(
+    "path", ["/", "/?token=", "/?token=Token", "/?token=token0", "/?token=%F0%9F", "/c/x?token=no"]
+)
 async def test_without_the_token_nothing_is_shown(path: str) -> None:
     """Without the token nothing is shown, and a wrong token does not use up the right one."""
     gate = LocalGate(hello, port=4000, token="token")
@@ -307,7 +376,17 @@ async def test_without_the_token_nothing_is_shown(path: str) -> None:
     assert (await get(gate, "/?token=token")).status_code == 303
 
 
-@each_case("host", ["evil.example", "127.0.0.1", "127.0.0.1:4001", "localhost.evil.example:4000", "[::1]:4000", ""])
+@each_case(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1",
+        "127.0.0.1:4001",
+        "localhost.evil.example:4000",
+        "[::1]:4000",
+        "",
+    ],
+)
 async def test_only_this_machines_names_are_hosts(host: str) -> None:
     """A name that an attacker's server resolves to 127.0.0.1 is refused, with the right token too."""
     gate = LocalGate(hello, port=4000, token="token")
@@ -319,13 +398,17 @@ async def test_only_this_machines_names_are_hosts(host: str) -> None:
 async def test_only_get_uses_the_token_up(method: str) -> None:
     """A preview of the link by another program, or a form, leaves it to the browser."""
     gate = LocalGate(hello, port=4000, token="token")
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:4000") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(gate), base_url="http://127.0.0.1:4000"
+    ) as client:
         assert (await client.request(method, "/?token=token")).status_code == 405
     assert (await get(gate, "/?token=token")).status_code == 303
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("path", ["/messages/{}", "/sources/{}", "/summaries/{}", "?at={}", "?before={}"])
+@pytest.mark.parametrize(
+    "path", ["/messages/{}", "/sources/{}", "/summaries/{}", "?at={}", "?before={}"]
+)
 async def test_a_number_of_any_length_is_no_error(
     store: ConversationStore, chat: Conversation, here: str, path: str
 ) -> None:
@@ -334,7 +417,9 @@ async def test_a_number_of_any_length_is_no_error(
         assert (
             await get(inspector(store, authorize=lambda _: EVERYTHING), here + path.format(digits))
         ).status_code == 404
-        assert (await get(inspector(store, authorize=lambda _: None), here + path.format(digits))).status_code == 403
+        assert (
+            await get(inspector(store, authorize=lambda _: None), here + path.format(digits))
+        ).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -346,7 +431,9 @@ async def test_a_number_of_any_length_is_no_error(
         ("/%5Cevil.example%3Fx:1/", "../%5Cevil.example%3Fx%3A1"),
     ],
 )
-async def test_a_slash_at_the_end_never_leads_elsewhere(browse: Browse, path: str, location: str) -> None:
+async def test_a_slash_at_the_end_never_leads_elsewhere(
+    browse: Browse, path: str, location: str
+) -> None:
     """The address is relative, whatever host the request names."""
     answer = await browse().get(f"http://inspector{path}", headers={"host": "evil.example"})
     assert (answer.status_code, answer.headers["location"]) == (307, location)
@@ -361,12 +448,18 @@ async def test_a_mounted_page_with_a_slash_at_the_end_opens(
     assert (answer.status_code, answer.url.path) == (200, f"/admin{here}/tools")
 
 
-async def test_thousands_of_cited_ranges_cost_little(store: ConversationStore, browse: Browse) -> None:
+async def test_thousands_of_cited_ranges_cost_little(
+    store: ConversationStore, browse: Browse
+) -> None:
     """No range is expanded: 20 answers of 96 KB took eight seconds, in which no other request was answered."""
     chat = store.conversation(user_id="ada", thread_id=new_id())
     await chat.append(rag_turn("What about orcas?"))
     await chat.append([AIMessage("[1-1001]" * 12_000 + str(number)) for number in range(20)])
-    here, client, before = f"/c/{(await chat.info()).conversation_id}", browse(), time.process_time()
+    here, client, before = (
+        f"/c/{(await chat.info()).conversation_id}",
+        browse(),
+        time.process_time(),
+    )
     assert "cited in" in (await client.get(f"{here}/sources/1")).text
     assert time.process_time() - before < 4
 

@@ -21,7 +21,9 @@ from convstore.types import ViewStamp
 SMALL = HistoryPolicy(max_tokens=400, stub_tools="never")
 
 
-async def talk(store: ConversationStore, policy: HistoryPolicy | None, *, turns: int = 6) -> Conversation:
+async def talk(
+    store: ConversationStore, policy: HistoryPolicy | None, *, turns: int = 6
+) -> Conversation:
     """A conversation whose application loads every view under a policy and appends its stamp."""
     chat = store.conversation(user_id="ada", thread_id=new_id())
     for number in range(turns):
@@ -64,12 +66,16 @@ async def test_the_next_call_is_shown_under_the_policy_of_the_newest_stamp(
     assert len(exported) == len(loaded.messages)
 
 
-async def test_without_a_stamp_the_policy_is_that_of_the_store(store: ConversationStore, browse: Browse) -> None:
+async def test_without_a_stamp_the_policy_is_that_of_the_store(
+    store: ConversationStore, browse: Browse
+) -> None:
     """Without a stamp the view has the policy of the store, and the page says that no call has a stamp."""
     store.policy = HistoryPolicy(max_tokens=777)
     chat = store.conversation(user_id="ada", thread_id="plain")
     await chat.append(rag_turn("What about orcas?"))
-    assert "max_tokens=777, of the store, as no call has a stamp" in text_in(await body(browse(), await address(chat)))
+    assert "max_tokens=777, of the store, as no call has a stamp" in text_in(
+        await body(browse(), await address(chat))
+    )
 
 
 async def test_a_policy_that_this_version_does_not_know_is_passed_over(
@@ -78,7 +84,10 @@ async def test_a_policy_that_this_version_does_not_know_is_passed_over(
     """The newest stamp that can be read counts."""
     chat = await talk(store, SMALL, turns=2)
     id_ = (await chat.info()).conversation_id
-    await chat.append([HumanMessage("And?"), AIMessage("So.")], stamp=ViewStamp(conversation_id=id_, policy={"new": 1}))
+    await chat.append(
+        [HumanMessage("And?"), AIMessage("So.")],
+        stamp=ViewStamp(conversation_id=id_, policy={"new": 1}),
+    )
     assert "max_tokens=400,stub_tools=never" in text_in(await body(browse(), f"/c/{id_}"))
 
 
@@ -91,13 +100,17 @@ async def test_a_given_policy_is_taken_where_no_call_has_its_own(store: Conversa
         here = await address(chat)
         for path in (here, f"{here}?at=13"):
             assert "max_tokens=200, chosen for these pages" in text_in(await body(client, path))
-        assert "max_tokens=400,stub_tools=never, that of the call" in text_in(await body(client, f"{here}?at=12"))
+        assert "max_tokens=400,stub_tools=never, that of the call" in text_in(
+            await body(client, f"{here}?at=12")
+        )
     with pytest.raises(InvalidInputError, match="policy"):
         inspector(store, authorize=lambda _: EVERYTHING, policy=400)
 
 
 @pytest.mark.slow
-async def test_links_of_a_past_view_stay_in_it(browse: Browse, chat: Conversation, here: str) -> None:
+async def test_links_of_a_past_view_stay_in_it(
+    browse: Browse, chat: Conversation, here: str
+) -> None:
     """Links of a past view lead to pages of the same moment, or to pages that are not of a moment.
 
     The title of a past view names its moment.
@@ -111,18 +124,27 @@ async def test_links_of_a_past_view_stay_in_it(browse: Browse, chat: Conversatio
         page = await body(client, path)
         if "/view.json" in path:
             continue
-        links = {link.replace("&amp;", "&").partition("#")[0] for link in re.findall(r' href="(/c/[^"]+)"', page)}
+        links = {
+            link.replace("&amp;", "&").partition("#")[0]
+            for link in re.findall(r' href="(/c/[^"]+)"', page)
+        }
         elsewhere = {link for link in links if "at=9" not in link}
         own = {
             link
             for link in elsewhere
-            if link in (here, f"{here}/sent", f"{here}/changes", f"{here}/tools") or re.fullmatch(r".*\?at=\d+", link)
+            if link in (here, f"{here}/sent", f"{here}/changes", f"{here}/tools")
+            or re.fullmatch(r".*\?at=\d+", link)
         }
         assert elsewhere == own, path
         waiting += links - elsewhere - seen
-    assert {text.partition("?")[0].removeprefix(here).rpartition("/")[0] for text in seen} >= {"/messages", "/sources"}
+    assert {text.partition("?")[0].removeprefix(here).rpartition("/")[0] for text in seen} >= {
+        "/messages",
+        "/sources",
+    }
     for tag in ("title", "h1"):
-        then = re.search(rf"<{tag}[^>]*>(.*?)</{tag}>", await body(client, f"{here}?at=9"), re.DOTALL)[1]
+        then = re.search(
+            rf"<{tag}[^>]*>(.*?)</{tag}>", await body(client, f"{here}?at=9"), re.DOTALL
+        )[1]
         assert "as of message 9" in text_in(then)
         assert then != re.search(rf"<{tag}[^>]*>(.*?)</{tag}>", now, re.DOTALL)[1]
 
@@ -137,13 +159,17 @@ async def test_a_message_opened_from_a_past_view_shows_what_the_model_got_then(
             seen = (await chat.load_history()).stamp if message.type == "ai" else None
             await chat.append(message, stamp=seen)
     here, client = await address(chat), browse()
-    then, now = [text_in(await body(client, f"{here}/messages/3{query}")) for query in ("?at=4", "")]
+    then, now = [
+        text_in(await body(client, f"{here}/messages/3{query}")) for query in ("?at=4", "")
+    ]
     assert "What the model got of it for message 4 whole" in then
     assert "What the model gets of it stub" in now
     assert (await client.get(f"{here}/messages/3?at=99")).status_code == 404
 
 
-async def test_a_search_from_a_past_view_finds_what_was_there(browse: Browse, store: ConversationStore) -> None:
+async def test_a_search_from_a_past_view_finds_what_was_there(
+    browse: Browse, store: ConversationStore
+) -> None:
     """No message that came later."""
     chat = store.conversation(user_id="ada", thread_id="search")
     await chat.append([HumanMessage("Orcas?"), AIMessage("Whales.")])
@@ -154,11 +180,18 @@ async def test_a_search_from_a_past_view_finds_what_was_there(browse: Browse, st
     assert '#m3"' not in await body(client, f"{here}/search?q=orcas&at=2")
 
 
-async def test_what_a_page_of_the_log_leaves_out_is_said(store: ConversationStore, browse: Browse) -> None:
+async def test_what_a_page_of_the_log_leaves_out_is_said(
+    store: ConversationStore, browse: Browse
+) -> None:
     """An image is named there; the page of the message has all of it."""
     chat = store.conversation(user_id="ada", thread_id="image")
     picture = "QUJD" * 300
-    await chat.append([HumanMessage([{"type": "image", "base64": picture, "mime_type": "image/png"}]), AIMessage("A.")])
+    await chat.append(
+        [
+            HumanMessage([{"type": "image", "base64": picture, "mime_type": "image/png"}]),
+            AIMessage("A."),
+        ]
+    )
     here, client = await address(chat), browse()
     log = await body(client, here)
     assert picture not in log
@@ -167,15 +200,21 @@ async def test_what_a_page_of_the_log_leaves_out_is_said(store: ConversationStor
 
 @pytest.mark.costly
 @pytest.mark.parametrize("failure", ["status", "content", "stub"])
-async def test_a_failed_call_is_marked(store: ConversationStore, browse: Browse, failure: str) -> None:
+async def test_a_failed_call_is_marked(
+    store: ConversationStore, browse: Browse, failure: str
+) -> None:
     """By its status or by its content, also once a stub stands for it, at call and result; a good one is not."""
     chat = store.conversation(user_id="ada", thread_id=failure)
     calls = [{"name": "look_up", "args": {}, "id": id_} for id_ in ("bad", "good")]
-    text = '{"success": false, "error": "no such order"}' + " " * (10_000 if failure == "stub" else 0)
+    text = '{"success": false, "error": "no such order"}' + " " * (
+        10_000 if failure == "stub" else 0
+    )
     status = "error" if failure == "status" else "success"
     bad = ToolMessage("Timeout" if failure == "status" else text, tool_call_id="bad", status=status)
     good = ToolMessage('{"success": true}', tool_call_id="good")
-    await chat.append([HumanMessage("Q?"), AIMessage("", tool_calls=calls), bad, good, AIMessage("A.")])
+    await chat.append(
+        [HumanMessage("Q?"), AIMessage("", tool_calls=calls), bad, good, AIMessage("A.")]
+    )
     here, client = await address(chat), browse()
     rows = (await body(client, here)).split('<li class="m p-')[1:]
     assert [row.count(">failed</span>") for row in rows] == [0, 1, 1, 0, 0]
@@ -188,7 +227,11 @@ async def lesson() -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
     """A client of an inspector of the demo's conversations, and the path of the one that has everything."""
     async with opened_demo("memory://") as store:
         listed = await store.list_conversations(everything=True)
-        [id_] = [info.conversation_id for info in listed.conversations if (info.title or "").startswith("Machine")]
+        [id_] = [
+            info.conversation_id
+            for info in listed.conversations
+            if (info.title or "").startswith("Machine")
+        ]
         transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
         async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
             yield client, f"/c/{id_}"
@@ -212,7 +255,9 @@ async def test_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str]) -> None:
         tokens, heights = bars_in(await body(client, here + query))
         assert len(tokens) == len(heights) == 10, query
         scale = max(heights) / max(tokens)
-        assert all(abs(high - size * scale) < 0.02 for size, high in zip(tokens, heights, strict=True)), query
+        assert all(
+            abs(high - size * scale) < 0.02 for size, high in zip(tokens, heights, strict=True)
+        ), query
         assert tokens[-1] == 467
 
 
@@ -222,10 +267,19 @@ async def test_parts_of_bars_are_to_scale(lesson: tuple[httpx.AsyncClient, str])
     page = await body(lesson[0], lesson[1] + "?at=18")
     _, heights = bars_in(page)
     paths = re.findall(r'<path class="f-(\w+)" d="([^"]*h18V[^"]*)"', page)
-    drawn = {part: [float(top) for top in re.findall(r"M229 ([\d.]+)h18V68", path)] for part, path in paths}
+    drawn = {
+        part: [float(top) for top in re.findall(r"M229 ([\d.]+)h18V68", path)]
+        for part, path in paths
+    }
     assert list(drawn) == ["now", "turn", "stub", "summary", "system"]
     tops = [68 - top for [top] in reversed(drawn.values())]
-    sizes = {"System": 21, "Summary, note": 158, "Stubs, shortened": 61, "Finished turns": 153, "Turn in progress": 20}
+    sizes = {
+        "System": 21,
+        "Summary, note": 158,
+        "Stubs, shortened": 61,
+        "Finished turns": 153,
+        "Turn in progress": 20,
+    }
     for size, low, high in zip(sizes.values(), [0, *tops], tops, strict=False):
         assert abs(high - low - size * max(heights) / 2_017) < 0.02
     assert all(f"{name} <strong>{size}</strong>" in page for name, size in sizes.items())
@@ -236,14 +290,18 @@ async def test_every_citation_near_a_call_is_a_link(lesson: tuple[httpx.AsyncCli
     """Also of a source that is not among the first of its result, and came after the call."""
     client, here = lesson
     for query in ("", "?at=5", "?at=7", "?at=9", "?at=11"):
-        prose = " ".join(re.findall(r'<div class="prose">.*?</div>', await body(client, here + query), re.DOTALL))
+        prose = " ".join(
+            re.findall(r'<div class="prose">.*?</div>', await body(client, here + query), re.DOTALL)
+        )
         numbers = re.findall(r"\[(?:<a[^>]*>)?(\d+)", prose.replace("like [3]", ""))
         assert numbers, query
         assert re.findall(r'class="cite"[^>]*>(\d+)', prose) == numbers, query
 
 
 @pytest.mark.slow
-async def test_a_change_is_shown_whole_or_with_an_ellipsis(lesson: tuple[httpx.AsyncClient, str]) -> None:
+async def test_a_change_is_shown_whole_or_with_an_ellipsis(
+    lesson: tuple[httpx.AsyncClient, str],
+) -> None:
     """A stub is never cut within its JSON."""
     client, here = lesson
     for at, numbers in ((7, "1-10"), (18, "21-23")):
@@ -258,7 +316,11 @@ async def test_a_lost_cache_says_how_much_held_and_whether_that_is_expected(
 ) -> None:
     """On each tab; what is sent again is told from what is new."""
     client, here = lesson
-    for at, held, cause in ((7, "68 of 200", "turn ended"), (11, "21 of 195", "summary made"), (18, "306 of 413", "")):
+    for at, held, cause in (
+        (7, "68 of 200", "turn ended"),
+        (11, "21 of 195", "summary made"),
+        (18, "306 of 413", ""),
+    ):
         for tab in ("", "/changes"):
             page = text_in(await body(client, f"{here}{tab}?at={at}"))
             assert f"cache broken: {held} tokens held; expected, {cause}" in page
@@ -267,7 +329,9 @@ async def test_a_lost_cache_says_how_much_held_and_whether_that_is_expected(
     assert "held;" not in await body(client, f"{here}?at=14")
 
 
-async def test_a_cache_that_the_application_lost_is_not_expected(store: ConversationStore, browse: Browse) -> None:
+async def test_a_cache_that_the_application_lost_is_not_expected(
+    store: ConversationStore, browse: Browse
+) -> None:
     """Another policy than that of the call before."""
     chat = await talk(store, SMALL, turns=2)
     await chat.append([*rag_turn("Seals?"), HumanMessage("More?")])
@@ -315,7 +379,10 @@ async def test_what_stands_in_the_place_of_a_rewound_message_is_linked(
     await chat.append(HumanMessage("And krill?"))
     page = await body(browse(), await address(chat))
     rows = dict(re.findall(r'<li class="m p-\w+" id="m(\d+)">(.*?)</li>', page, re.DOTALL))
-    links = {int(at): re.findall(r'(Another \w+)[^<]*<a href="#m(\d+)">', row) for at, row in rows.items()}
+    links = {
+        int(at): re.findall(r'(Another \w+)[^<]*<a href="#m(\d+)">', row)
+        for at, row in rows.items()
+    }
     expected = {2: ("Another answer", "3"), 3: ("Another answer", "2")}
     expected |= {4: ("Another question", "6"), 6: ("Another question", "4")}
     assert {at: found[0] for at, found in links.items() if found} == expected

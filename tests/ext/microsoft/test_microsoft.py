@@ -41,7 +41,9 @@ class Scripted(FunctionInvocationLayer, BaseChatClient):
         self.shown.append([Message.from_dict(message.to_dict()) for message in messages])
         self.tools = [tool.name for tool in options.get("tools") or ()]
         answer = self.script.pop(0)
-        message = Message("assistant", answer if isinstance(answer, list) else [answer], message_id="msg_same")
+        message = Message(
+            "assistant", answer if isinstance(answer, list) else [answer], message_id="msg_same"
+        )
 
         async def respond() -> ChatResponse:
             return ChatResponse(messages=[message])
@@ -68,7 +70,9 @@ def dumped(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) -> None:
     """The next run is shown the stored messages, with a long result as a stub that the tool can read again."""
-    client = Scripted(Content.from_function_call("c1", "look", arguments='{"place":"sea"}'), "Fish.", "Yes.")
+    client = Scripted(
+        Content.from_function_call("c1", "look", arguments='{"place":"sea"}'), "Fish.", "Yes."
+    )
     provider = ConvstoreHistoryProvider(store, user_id=user)
     agent = Agent(client, tools=[look], context_providers=[provider])
     session = agent.create_session(session_id="seals")
@@ -80,7 +84,9 @@ async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) 
     stub = json.loads(shown[2].contents[0].result)
     client.script = [
         Content.from_function_call(
-            "c2", "retrieve_previous_sources", arguments={"tool_message_ids": [stub["tool_message_id"]]}
+            "c2",
+            "retrieve_previous_sources",
+            arguments={"tool_message_ids": [stub["tool_message_id"]]},
         ),
         "Done.",
     ]
@@ -121,7 +127,9 @@ EVERYTHING = [
             Content.from_function_result("a", result={"deep": [1, 2.0, None]}),
             Content.from_function_result("b", result="no", exception="ValueError"),
             Content.from_function_result("c", result=["invalid"]),
-            Content.from_function_result("d", result=[Content.from_text("a"), Content.from_data(b"png", "image/png")]),
+            Content.from_function_result(
+                "d", result=[Content.from_text("a"), Content.from_data(b"png", "image/png")]
+            ),
         ],
     ),
     Message("assistant", []),
@@ -138,23 +146,41 @@ async def test_every_kind_of_content_comes_back(store: ConversationStore, user: 
     assert kinds == ["system", "human", "ai", *["tool"] * 4, "ai", "ai"]
 
 
-async def test_what_the_application_appended_is_shown_whole_or_named(store: ConversationStore, user: str) -> None:
+async def test_what_the_application_appended_is_shown_whole_or_named(
+    store: ConversationStore, user: str
+) -> None:
     """Images, files, failures and invalid calls; reasoning, uploads and what a model painted are named."""
     dropped = list[Dropped]()
     provider = ConvstoreHistoryProvider(store, user_id=user, view="all", on_dropped=dropped.extend)
     png = {"type": "image", "base64": "cG5n", "mime_type": "image/png"}
-    pdf = {"type": "file", "base64": "cGRm", "mime_type": "application/pdf", "filename": "seals.pdf"}
+    pdf = {
+        "type": "file",
+        "base64": "cGRm",
+        "mime_type": "application/pdf",
+        "filename": "seals.pdf",
+    }
     wrong: Any = {"name": "look", "args": "{", "id": "w", "error": "no JSON"}
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
     await provider.conversation("s").append(
         [
-            HumanMessage([{"type": "image", "url": "https://x.example/a"}, pdf, {"type": "file", "file_id": "f"}]),
-            AIMessage([thought, {"type": "text", "text": "Look."}, png], invalid_tool_calls=[wrong]),
+            HumanMessage(
+                [
+                    {"type": "image", "url": "https://x.example/a"},
+                    pdf,
+                    {"type": "file", "file_id": "f"},
+                ]
+            ),
+            AIMessage(
+                [thought, {"type": "text", "text": "Look."}, png], invalid_tool_calls=[wrong]
+            ),
             ToolMessage([{"type": "text", "text": "Down."}, png], tool_call_id="w", status="error"),
         ]
     )
     asked, said, result = (message.contents for message in await provider.get_messages("s"))
-    assert [content.uri for content in asked[:2]] == ["https://x.example/a", "data:application/pdf;base64,cGRm"]
+    assert [content.uri for content in asked[:2]] == [
+        "https://x.example/a",
+        "data:application/pdf;base64,cGRm",
+    ]
     assert [(content.media_type, content.name) for content in asked[:2]] == [
         ("image/*", None),
         ("application/pdf", "seals.pdf"),
@@ -162,14 +188,21 @@ async def test_what_the_application_appended_is_shown_whole_or_named(store: Conv
     assert [content.type for content in said] == ["text", "text", "function_call"]
     assert (said[-1].call_id, said[-1].arguments) == ("w", "{")
     assert result[0].exception
-    assert [content.text or content.uri for content in result[0].items or ()] == ["Down.", "data:image/png;base64,cG5n"]
+    assert [content.text or content.uri for content in result[0].items or ()] == [
+        "Down.",
+        "data:image/png;base64,cG5n",
+    ]
     assert [part for _, part, _ in dropped] == ["file", "reasoning", "image"]
 
 
 async def test_a_repeated_save_writes_nothing(store: ConversationStore, user: str) -> None:
     """By the same objects, by those that were loaded, and by the id that a client gave its question."""
     provider = ConvstoreHistoryProvider(store, user_id=user, view="all")
-    said = [Message("user", ["Hi"], message_id="request-1"), Message("assistant", ["Hello"]), Message("user", ["Hi"])]
+    said = [
+        Message("user", ["Hi"], message_id="request-1"),
+        Message("assistant", ["Hello"]),
+        Message("user", ["Hi"]),
+    ]
     await provider.save_messages("s", said)
     await provider.save_messages("s", said)
     await provider.save_messages("s", await provider.get_messages("s"))
@@ -183,7 +216,9 @@ async def test_the_budget_of_the_view_counts(store: ConversationStore, user: str
     """A note stands for turns that do not fit."""
     provider = ConvstoreHistoryProvider(store, user_id=user, policy=HistoryPolicy(max_tokens=1000))
     for at in range(6):
-        await provider.save_messages("s", [Message("user", [f"Q{at}"]), Message("assistant", ["More. " * 200])])
+        await provider.save_messages(
+            "s", [Message("user", [f"Q{at}"]), Message("assistant", ["More. " * 200])]
+        )
     shown = await provider.get_messages("s")
     assert len(shown) < 12
     assert "left out" in shown[0].text
@@ -204,7 +239,10 @@ async def test_the_scope_may_come_from_the_session(store: ConversationStore, use
     chat = store.conversation(user_id=user, thread_id="s")
     assert [message.text async for message in chat.messages()] == ["Hi", "Hello."]
     bound = ConvstoreHistoryProvider(store, user_id="somebody else")
-    assert bound.conversation("s", {"user_id": user}).scope == {"user_id": "somebody else", "thread_id": "s"}
+    assert bound.conversation("s", {"user_id": user}).scope == {
+        "user_id": "somebody else",
+        "thread_id": "s",
+    }
 
 
 def test_arguments_are_checked(store: ConversationStore) -> None:
@@ -220,7 +258,17 @@ def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
     """A field of a message that looks like the adapter's is not trusted: the message is shown as any other."""
     kept: list[Any] = [2, {}, {"exact": "["}]
     kept += [{"exact": json.dumps(value)} for value in ([], {}, {"head": 2, "contents": 2})]
-    wrong: list[Any] = [None, 2, "x", [], {}, {"message": "m"}, *({"message": "m", "json": value} for value in kept)]
+    wrong: list[Any] = [
+        None,
+        2,
+        "x",
+        [],
+        {},
+        {"message": "m"},
+        *({"message": "m", "json": value} for value in kept),
+    ]
     for mark in wrong:
-        found, _ = from_log([HumanMessage("Hi", additional_kwargs={"agent_framework": mark}), AIMessage("Ho")])
+        found, _ = from_log(
+            [HumanMessage("Hi", additional_kwargs={"agent_framework": mark}), AIMessage("Ho")]
+        )
         assert [message.text for message in found] == ["Hi", "Ho"], mark

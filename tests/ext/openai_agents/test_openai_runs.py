@@ -47,12 +47,17 @@ def pay(amount: int) -> str:
 
 def thought(text: str = "hm") -> Any:
     """Reasoning that can be sent again."""
-    return ResponseReasoningItem(id=f"rs_{text}", summary=[], type="reasoning", encrypted_content=text)
+    return ResponseReasoningItem(
+        id=f"rs_{text}", summary=[], type="reasoning", encrypted_content=text
+    )
 
 
 def looks(*names: str) -> list[Any]:
     """An answer that looks several things up at once."""
-    return [thought(), *(function_call("look", {"what": name}, call_id=f"call_{name}") for name in names)]
+    return [
+        thought(),
+        *(function_call("look", {"what": name}, call_id=f"call_{name}") for name in names),
+    ]
 
 
 def agent_of(*steps: Any, **options: Any) -> tuple[Agent[Any], ScriptedModel]:
@@ -61,7 +66,9 @@ def agent_of(*steps: Any, **options: Any) -> tuple[Agent[Any], ScriptedModel]:
     return Agent(name="biologist", model=model, tools=[look, pay], **options), model
 
 
-async def ask(agent: Agent[Any], text: str, session: Any, *, streamed: bool = False, **options: Any) -> Any:
+async def ask(
+    agent: Agent[Any], text: str, session: Any, *, streamed: bool = False, **options: Any
+) -> Any:
     """Run an agent to its end."""
     if not streamed:
         return await Runner.run(agent, text, session=session, **options)
@@ -85,12 +92,19 @@ def viewed(either: ConversationStore, scope: dict[str, str]) -> ConvstoreSession
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_run_is_shown_the_view_of_the_turns_before(viewed: ConvstoreSession, streamed: bool) -> None:
+async def test_a_run_is_shown_the_view_of_the_turns_before(
+    viewed: ConvstoreSession, streamed: bool
+) -> None:
     """Results of finished turns are stubs, all else is whole; the log has one AI message for parallel calls."""
-    agent, model = agent_of(looks("seals", "orcas"), [assistant_message("Fish.")], [assistant_message("Same.")])
+    agent, model = agent_of(
+        looks("seals", "orcas"), [assistant_message("Fish.")], [assistant_message("Same.")]
+    )
     for text in ("What do they eat?", "And whales?"):
         await ask(agent, text, viewed, streamed=streamed)
-    assert [item["output"][:6] for item in model.calls[1].input if "output" in item] == ["seals:", "orcas:"]
+    assert [item["output"][:6] for item in model.calls[1].input if "output" in item] == [
+        "seals:",
+        "orcas:",
+    ]
     items = shown(model)
     assert [item.get("role") or item["type"] for item in items] == [
         *(
@@ -123,9 +137,15 @@ async def test_an_answer_names_the_view_that_it_answers(viewed: ConvstoreSession
         assert (past.match, len(past.messages)) == ("exact", count)
 
 
-async def test_each_run_begins_with_what_the_run_before_it_began_with(viewed: ConvstoreSession) -> None:
+async def test_each_run_begins_with_what_the_run_before_it_began_with(
+    viewed: ConvstoreSession,
+) -> None:
     """The view of each run begins with the view of the run before, so that prompt caches hold."""
-    steps = [step for number in range(4) for step in (looks(f"seals {number}"), [assistant_message("Fish.")])]
+    steps = [
+        step
+        for number in range(4)
+        for step in (looks(f"seals {number}"), [assistant_message("Fish.")])
+    ]
     agent, model = agent_of(*steps)
     for number in range(4):
         await ask(agent, f"What about {number}?", viewed)
@@ -139,7 +159,12 @@ async def test_results_may_number_their_sources_alike(viewed: ConvstoreSession) 
     found = {"results": [{"source_id": 1, "title": "Seals", "content": LONG}]}
     items: Any = []
     for number in range(2):
-        call = {"type": "function_call", "call_id": f"c{number}", "name": "search", "arguments": "{}"}
+        call = {
+            "type": "function_call",
+            "call_id": f"c{number}",
+            "name": "search",
+            "arguments": "{}",
+        }
         output = json.dumps({**found, "page": number})
         items += [call, {"type": "function_call_output", "call_id": f"c{number}", "output": output}]
         await viewed.add_items(items[-2:])
@@ -163,8 +188,12 @@ async def test_everything_is_shown_as_it_was_added(session: ConvstoreSession) ->
 
 async def test_a_handoff_is_stored_and_shown(viewed: ConvstoreSession) -> None:
     """The call of the handoff has its result, and the next run its history."""
-    other, second = agent_of([assistant_message("I am the other.")], [assistant_message("Still me.")])
-    agent, _ = agent_of([function_call("transfer_to_biologist", {}, call_id="h1")], handoffs=[other])
+    other, second = agent_of(
+        [assistant_message("I am the other.")], [assistant_message("Still me.")]
+    )
+    agent, _ = agent_of(
+        [function_call("transfer_to_biologist", {}, call_id="h1")], handoffs=[other]
+    )
     result = await ask(agent, "Give me the other", viewed)
     assert result.last_agent is other
     await ask(other, "Who are you?", viewed)
@@ -193,12 +222,16 @@ async def test_a_guardrail_stops_a_run(viewed: ConvstoreSession, streamed: bool)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_failed_run_is_tried_again(viewed: ConvstoreSession, streamed: bool) -> None:
     """After the steps that were stored; the view is valid though the first run has no answer."""
-    agent, model = agent_of(looks("seals"), RuntimeError("overloaded"), [assistant_message("Fish.")])
+    agent, model = agent_of(
+        looks("seals"), RuntimeError("overloaded"), [assistant_message("Fish.")]
+    )
     with pytest.raises(RuntimeError, match="overloaded"):
         await ask(agent, "What?", viewed, streamed=streamed)
     result = await ask(agent, "What?", viewed, streamed=streamed)
     assert result.final_output == "Fish."
-    assert [item.get("role") or item["type"] for item in shown(model) if item.get("type") != "reasoning"] == [
+    assert [
+        item.get("role") or item["type"] for item in shown(model) if item.get("type") != "reasoning"
+    ] == [
         *("user", "function_call", "function_call_output", "user"),
     ]
 
@@ -206,7 +239,12 @@ async def test_a_failed_run_is_tried_again(viewed: ConvstoreSession, streamed: b
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_approval_goes_on_from_its_state(viewed: ConvstoreSession, streamed: bool) -> None:
     """The state is resumed with a session made again; every item is stored once."""
-    steps = [[function_call("pay", {"amount": 3}, call_id="p1"), function_call("look", {"what": "x"}, call_id="l1")]]
+    steps = [
+        [
+            function_call("pay", {"amount": 3}, call_id="p1"),
+            function_call("look", {"what": "x"}, call_id="l1"),
+        ]
+    ]
     agent, model = agent_of(*steps, [assistant_message("Paid.")], [assistant_message("Bye.")])
     paused = await ask(agent, "Pay 3", viewed, streamed=streamed)
     assert [waiting.tool_name for waiting in paused.interruptions] == ["pay"]
@@ -219,35 +257,53 @@ async def test_an_approval_goes_on_from_its_state(viewed: ConvstoreSession, stre
     kinds = [item.get("role") or item["type"] for item in stored]
     assert sorted(kinds[:-3]) == ["function_call"] * 2 + ["function_call_output"] * 2 + ["user"]
     assert kinds[-3:] == ["assistant", "user", "assistant"]
-    assert [item["output"] for item in shown(model) if item.get("call_id") == "p1" and "output" in item] == ["paid 3"]
+    assert [
+        item["output"] for item in shown(model) if item.get("call_id") == "p1" and "output" in item
+    ] == ["paid 3"]
 
 
 async def test_a_limit_of_a_run_shows_the_newest_items(viewed: ConvstoreSession) -> None:
     """Exactly as they were added; calls that lost their results are left out by the SDK."""
-    agent, model = agent_of(looks("seals"), *([assistant_message(text)] for text in ("Fish.", "Yes.")))
+    agent, model = agent_of(
+        looks("seals"), *([assistant_message(text)] for text in ("Fish.", "Yes."))
+    )
     await ask(agent, "What?", viewed)
     config = RunConfig(session_settings=SessionSettings(limit=2))
     await ask(agent, "Sure?", viewed, run_config=config)
-    assert [item.get("role") or item["type"] for item in model.calls[-1].input] == ["assistant", "user"]
+    assert [item.get("role") or item["type"] for item in model.calls[-1].input] == [
+        "assistant",
+        "user",
+    ]
 
 
 async def test_an_agent_reads_old_results_back(viewed: ConvstoreSession) -> None:
     """With the conversation of its run, never one that the model names; bad arguments are answered."""
     read, search = read_back_tools(viewed)
     assert (read.name, search.name) == ("retrieve_previous_sources", "search_conversations")
-    assert read.params_json_schema["properties"].keys() == {"tool_message_ids", "source_ids", "find", "cursor"}
+    assert read.params_json_schema["properties"].keys() == {
+        "tool_message_ids",
+        "source_ids",
+        "find",
+        "cursor",
+    }
     other = viewed.store.conversation(user_id="eve", thread_id="t")
     await other.append([HumanMessage("Seals of Eve")])
     own = viewed.conversation().scope
-    await viewed.store.conversation(**own | {"thread_id": own["thread_id"] + "2"}).append([HumanMessage("My seals")])
+    await viewed.store.conversation(**own | {"thread_id": own["thread_id"] + "2"}).append(
+        [HumanMessage("My seals")]
+    )
     model = ScriptedModel(
         [
             looks("seals"),
             [assistant_message("Fish.")],
             [
-                function_call("retrieve_previous_sources", {"find": "squid", "user_id": "eve"}, call_id="r1"),
+                function_call(
+                    "retrieve_previous_sources", {"find": "squid", "user_id": "eve"}, call_id="r1"
+                ),
                 function_call("retrieve_previous_sources", "no json", call_id="r2"),
-                function_call("search_conversations", {"find": "seals", "thread_id": "t"}, call_id="r3"),
+                function_call(
+                    "search_conversations", {"find": "seals", "thread_id": "t"}, call_id="r3"
+                ),
             ],
             [assistant_message("And squid.")],
         ]
@@ -255,14 +311,18 @@ async def test_an_agent_reads_old_results_back(viewed: ConvstoreSession) -> None
     agent = Agent(name="biologist", model=model, tools=[look, read, search])
     for text in ("What?", "What else?"):
         await ask(agent, text, viewed)
-    found, refused, searched = [item["output"] for item in model.calls[-1].input if "output" in item][-3:]
+    found, refused, searched = [
+        item["output"] for item in model.calls[-1].input if "output" in item
+    ][-3:]
     assert "squid and crabs" in found
     assert "valid" in refused or "JSON" in refused
     assert "My seals" in searched
     assert "Eve" not in searched + found
 
 
-async def test_the_tools_take_the_scope_of_the_run(either: ConversationStore, scope: dict[str, str]) -> None:
+async def test_the_tools_take_the_scope_of_the_run(
+    either: ConversationStore, scope: dict[str, str]
+) -> None:
     """From its context, as the session does."""
     session = ConvstoreSession(either, user_id="ada", scope=lambda context: {"thread_id": context})
     read, *others = read_back_tools(session, search=())
@@ -280,9 +340,13 @@ async def test_the_tools_take_the_scope_of_the_run(either: ConversationStore, sc
     assert len([message async for message in either.conversation(**scope).messages()]) == 6
 
 
-async def test_answers_are_summarised_by_the_store(own_database: Any, scope: dict[str, str]) -> None:
+async def test_answers_are_summarised_by_the_store(
+    own_database: Any, scope: dict[str, str]
+) -> None:
     """After an answer, if it is time; the next run is shown the summary, and everything is still there."""
-    store = ConversationStore(own_database, summarizer=_summarizer, policy=HistoryPolicy(max_tokens=600))
+    store = ConversationStore(
+        own_database, summarizer=_summarizer, policy=HistoryPolicy(max_tokens=600)
+    )
     await store.setup()
     session = ConvstoreSession(store, **scope)
     agent, model = agent_of(*([assistant_message("Fish. " * 80)] for _ in range(8)))

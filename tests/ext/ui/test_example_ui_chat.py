@@ -32,7 +32,9 @@ async def address() -> AsyncIterator[str]:
 @pytest.fixture(params=["wide", "phone"])
 async def page(request: pytest.FixtureRequest, address: str) -> AsyncIterator[Any]:
     """An empty conversation in a window; the console stays empty."""
-    playwright = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
+    playwright = pytest.importorskip(
+        "playwright.async_api", reason="the browser tests need playwright"
+    )
     async with playwright.async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         page = await browser.new_page(viewport=SIZES[request.param])

@@ -30,7 +30,11 @@ async def model(question: str, messages: list[Any], number: int) -> AsyncIterato
         yield {"choices": [{"delta": {"tool_calls": [call]}}]}
     else:
         said = messages[-1].text
-        yield {"choices": [{"delta": {"content": f"{said} {number}" if messages[-1].type == "human" else said}}]}
+        yield {
+            "choices": [
+                {"delta": {"content": f"{said} {number}" if messages[-1].type == "human" else said}}
+            ]
+        }
 
 
 def application(chat: Conversation, resumed: asyncio.Event) -> FastAPI:
@@ -46,12 +50,16 @@ def application(chat: Conversation, resumed: asyncio.Event) -> FastAPI:
                     await turn.add_result(call, TOOLS[call.name])
             if turn.is_running:
                 await turn.load_history()
-                async for chunk in turn.stream(model(turn.messages[0].text, turn.messages, next(numbers))):
+                async for chunk in turn.stream(
+                    model(turn.messages[0].text, turn.messages, next(numbers))
+                ):
                     yield chunk
 
     @app.post("/api/chat")
     async def post(http: Request) -> StreamingResponse:
-        request = read_request(await http.body(), client_tools={"pick"}, request_id=http.headers["x-request-id"])
+        request = read_request(
+            await http.body(), client_tools={"pick"}, request_id=http.headers["x-request-id"]
+        )
         turn = await request.turn(chat)
         return StreamingResponse(ui_stream(turn, answer(turn), request), headers=HEADERS)
 
@@ -82,15 +90,27 @@ async def reloaded(chat: Conversation) -> list[list[Any]]:
     page = await ui_messages(chat, client_tools={"pick"})
     parts = [(message["role"], message["parts"]) for message in page.messages]
     return [
-        [role, *(part.get("text", part.get("state")) for part in own if part["type"] != "step-start")]
+        [
+            role,
+            *(part.get("text", part.get("state")) for part in own if part["type"] != "step-start"),
+        ]
         for role, own in parts
     ]
 
 
-async def test_a_user_asks_regenerates_and_edits(chat: Conversation, run_js: Callable[..., Any]) -> None:
+async def test_a_user_asks_regenerates_and_edits(
+    chat: Conversation, run_js: Callable[..., Any]
+) -> None:
     """Twice each, without a reload; at the end the log shows the same."""
     done = await use(
-        run_js, chat, ["send", "Hi"], ["regenerate"], ["send", "So"], ["edit", "Oh"], ["edit", "Ah"], ["regenerate"]
+        run_js,
+        chat,
+        ["send", "Hi"],
+        ["regenerate"],
+        ["send", "So"],
+        ["edit", "Oh"],
+        ["edit", "Ah"],
+        ["regenerate"],
     )
     assert done["errors"] == []
     hi = [["user", "Hi"], ["assistant", "Hi 2"]]
@@ -108,7 +128,9 @@ async def test_a_user_asks_regenerates_and_edits(chat: Conversation, run_js: Cal
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_a_user_decides(approved: bool, chat: Conversation, run_js: Callable[..., Any]) -> None:
+async def test_a_user_decides(
+    approved: bool, chat: Conversation, run_js: Callable[..., Any]
+) -> None:
     """The page sends the decision by itself, and the answer goes on in the same message."""
     done = await use(run_js, chat, ["send", "refund"], ["approve", approved])
     assert done["errors"] == []
@@ -132,7 +154,9 @@ async def test_a_reloaded_page_resumes(chat: Conversation, run_js: Callable[...,
     async with await chat.turn("q1", human="Hi") as turn:
         await turn.append(AIMessage("", tool_calls=[{"name": "refund", "args": {}, "id": "c1"}]))
         resumed, page = asyncio.Event(), (await ui_messages(chat)).messages
-        resuming = asyncio.ensure_future(use(run_js, chat, ["resume"], resumed=resumed, messages=page))
+        resuming = asyncio.ensure_future(
+            use(run_js, chat, ["resume"], resumed=resumed, messages=page)
+        )
         await resumed.wait()
         await turn.add_result(turn.open_calls[0], json.dumps({"done": True}))
         await turn.append(AIMessage("Done."))

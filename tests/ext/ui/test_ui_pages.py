@@ -37,7 +37,13 @@ pytestmark = pytest.mark.slow
 AG_UI: TypeAdapter[Any] = TypeAdapter(list[Message])
 FORMATS: list[Format] = ["ai-sdk", "ag-ui"]
 PIXEL = "iVBORw0KGgo="
-FOUND = json.dumps({"results": [{"title": "Orcas", "url": "https://sea.example/orcas", "content": "They eat fish."}]})
+FOUND = json.dumps(
+    {
+        "results": [
+            {"title": "Orcas", "url": "https://sea.example/orcas", "content": "They eat fish."}
+        ]
+    }
+)
 
 
 def call(name: str, id_: str, **args: Any) -> dict[str, Any]:
@@ -67,7 +73,9 @@ def everything() -> list[BaseMessage]:
         AIMessage(
             "",
             additional_kwargs={"reasoning_content": "An image."},
-            invalid_tool_calls=[{"name": "look", "args": '{"at": ', "id": "c9", "error": "no JSON"}],
+            invalid_tool_calls=[
+                {"name": "look", "args": '{"at": ', "id": "c9", "error": "no JSON"}
+            ],
             id="a4",
         ),
         ToolMessage("Invalid arguments.", tool_call_id="c9", status="error", id="r4"),
@@ -85,7 +93,9 @@ def parts(page: UIPage, id_: str) -> list[dict[str, Any]]:
     return next(message["parts"] for message in page.messages if message["id"] == id_)
 
 
-async def test_the_ai_sdk_takes_every_message(chat: Conversation, run_js: Callable[..., Any]) -> None:
+async def test_the_ai_sdk_takes_every_message(
+    chat: Conversation, run_js: Callable[..., Any]
+) -> None:
     """The AI SDK validates every message, keeps every field, and converts the messages for a model."""
     await chat.append(everything())
     page = await ui_messages(chat)
@@ -110,9 +120,13 @@ async def test_ag_ui_takes_every_message(chat: Conversation) -> None:
 @pytest.mark.parametrize(
     "written", ['{"size": "\\ud83d"}', '{"size": ' + "[" * 300 + "]" * 300 + "}", '{"size": 1e999}']
 )
-async def test_a_page_is_json_whatever_a_model_and_its_tools_write(chat: Conversation, written: str) -> None:
+async def test_a_page_is_json_whatever_a_model_and_its_tools_write(
+    chat: Conversation, written: str
+) -> None:
     """Arguments, results and drafts with half a character, many levels or infinite numbers; nothing is left out."""
-    odd = AIMessage("", id="a1", tool_calls=[call("draw", "c1", **json.loads(written)), call("draw", "c2")])
+    odd = AIMessage(
+        "", id="a1", tool_calls=[call("draw", "c1", **json.loads(written)), call("draw", "c2")]
+    )
     async with await chat.turn("q1", human="Draw!") as turn:
         await turn.append(odd)
         first, other = turn.open_calls
@@ -177,7 +191,9 @@ async def test_pages_are_cut_at_turns_and_agree(chat: Conversation, form: Any) -
 async def test_a_waiting_call_asks_for_an_approval(chat: Conversation) -> None:
     """Under the id that `decide` takes; a call of a tool on the client waits for its result alone."""
     async with await chat.turn("q1", human="Refund, please.") as turn:
-        await turn.append(AIMessage("", tool_calls=[call("refund", "c1", euros=9), call("locate", "c2")], id="a1"))
+        await turn.append(
+            AIMessage("", tool_calls=[call("refund", "c1", euros=9), call("locate", "c2")], id="a1")
+        )
         for waiting in turn.open_calls:
             await turn.wait_for(waiting)
     page = await ui_messages(chat, client_tools={"locate"})
@@ -186,7 +202,10 @@ async def test_a_waiting_call_asks_for_an_approval(chat: Conversation) -> None:
     assert page.turn is not None
     assert page.turn.status == "waiting"
     answer = (await ui_messages(chat, format="ag-ui", client_tools={"locate"})).messages[-1]
-    assert [made.get("metadata") for made in answer["toolCalls"]] == [{"approval": refund["approval"]}, None]
+    assert [made.get("metadata") for made in answer["toolCalls"]] == [
+        {"approval": refund["approval"]},
+        None,
+    ]
     await chat.decide("q1", refund["approval"]["id"], "reject", message="Too much.")
     assert parts(await ui_messages(chat), "answer:q1")[1]["state"] == "output-error"
 
@@ -220,7 +239,10 @@ async def test_a_stopped_answer_is_marked(chat: Conversation) -> None:
         await turn.append(AIMessage("", tool_calls=[call("search", "c1")], id="a1"))
     await chat.stop("q1")
     page = await ui_messages(chat)
-    assert (page.messages[-1]["metadata"].get("stopped"), page.turn and page.turn.status) == (True, "stopped")
+    assert (page.messages[-1]["metadata"].get("stopped"), page.turn and page.turn.status) == (
+        True,
+        "stopped",
+    )
 
 
 async def test_a_reminder_is_not_the_answer(chat: Conversation) -> None:
@@ -228,7 +250,10 @@ async def test_a_reminder_is_not_the_answer(chat: Conversation) -> None:
     await chat.append([HumanMessage("q", id="q1"), AIMessage("a", id="a1")])
     await chat.append(AIMessage("Are you still there?", id="reminder"))
     [_, answer] = (await ui_messages(chat)).messages
-    assert [part["text"] for part in answer["parts"] if part["type"] == "text"] == ["a", "Are you still there?"]
+    assert [part["text"] for part in answer["parts"] if part["type"] == "text"] == [
+        "a",
+        "Are you still there?",
+    ]
     assert answer["metadata"]["messageId"] == "a1"
 
 
@@ -242,7 +267,10 @@ async def test_variants_are_marked(chat: Conversation, form: Any) -> None:
             await turn.append(AIMessage("Fish."))
     async with await chat.turn("q2", human="What do seals eat?", instead_of="q1"):
         pass
-    found = [message["metadata"].get("variant") for message in (await ui_messages(chat, format=form)).messages]
+    found = [
+        message["metadata"].get("variant")
+        for message in (await ui_messages(chat, format=form)).messages
+    ]
     assert found == [None, None, *[{"id": "click", "number": 2, "count": 2}] * 2]
     await chat.activate((await chat.variants("q1"))[0])
     page = await ui_messages(chat, format=form)
@@ -256,7 +284,11 @@ async def test_what_is_cut_is_named(chat: Conversation, form: Any) -> None:
     await chat.append(
         [
             HumanMessage([image, {"type": "file", "file_id": "f1"}], id="q1"),
-            AIMessage([{"type": "server_tool_use", "id": "s1"}], tool_calls=[call("search", "c1")], id="a1"),
+            AIMessage(
+                [{"type": "server_tool_use", "id": "s1"}],
+                tool_calls=[call("search", "c1")],
+                id="a1",
+            ),
             ToolMessage("x" * 100, tool_call_id="c1", id="r1"),
             ToolMessage("Who asked?", tool_call_id="c9", id="r2"),
             AIMessage("Done.", id="a2"),
@@ -264,7 +296,13 @@ async def test_what_is_cut_is_named(chat: Conversation, form: Any) -> None:
     )
     page = await ui_messages(chat, format=form, output_limit=10, media_limit=5)
     assert [(dropped.message_id, dropped.part) for dropped in page.report] == [
-        *(("r1", "output"), ("q1", "image"), ("q1", "file"), ("a1", "server_tool_use"), ("r2", "tool")),
+        *(
+            ("r1", "output"),
+            ("q1", "image"),
+            ("q1", "file"),
+            ("a1", "server_tool_use"),
+            ("r2", "tool"),
+        ),
     ]
     shown = json.dumps(page.messages)
     assert "xxxxxxxxxx\\n[90 more characters in message r1]" in shown
@@ -290,7 +328,9 @@ def facts(loaded: Sequence[ModelMessage]) -> list[tuple[Any, ...]]:
 
 async def test_pydantic_ai_reads_the_same_in_both_formats(chat: Conversation) -> None:
     """The adapters of Pydantic AI find the same texts, calls and results in both formats."""
-    await chat.append([message for message in everything() if message.id not in ("a2", "r3", "a4", "r4")])
+    await chat.append(
+        [message for message in everything() if message.id not in ("a2", "r3", "a4", "r4")]
+    )
     ui = TypeAdapter(list[UIMessage]).validate_python((await ui_messages(chat)).messages)
     ag_ui = AG_UI.validate_python((await ui_messages(chat, format="ag-ui")).messages)
     read = facts(VercelAIAdapter.load_messages(ui))
@@ -312,9 +352,17 @@ async def test_pydantic_ai_reads_the_same_in_both_formats(chat: Conversation) ->
 @pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
 async def test_what_a_provider_cites_and_runs_is_shown(chat: Conversation, form: Any) -> None:
     """Citations are sources without a number; a block that no format knows is passed on."""
-    cited = {"type": "url_citation", "url": "https://sea.example", "title": "Sea", "start_index": 0, "end_index": 4}
+    cited = {
+        "type": "url_citation",
+        "url": "https://sea.example",
+        "title": "Sea",
+        "start_index": 0,
+        "end_index": 4,
+    }
     ran = {"type": "web_search_call", "id": "w1", "status": "completed"}
-    said = AIMessage([ran, {"type": "text", "text": "Fish.", "annotations": [cited, cited]}], id="a1")
+    said = AIMessage(
+        [ran, {"type": "text", "text": "Fish.", "annotations": [cited, cited]}], id="a1"
+    )
     await chat.append([HumanMessage("What do orcas eat?", id="q1"), said])
     page = await ui_messages(chat, format=form)
     shown = page.messages[1:] if form == "ag-ui" else parts(page, "answer:q1")
@@ -330,7 +378,9 @@ async def test_what_a_provider_cites_and_runs_is_shown(chat: Conversation, form:
 
 async def test_a_call_that_a_turn_left_open_is_an_error(chat: Conversation) -> None:
     """A page does not wait for its result for ever."""
-    await chat.append([HumanMessage("Go.", id="q1"), AIMessage("", tool_calls=[call("search", "c1")], id="a1")])
+    await chat.append(
+        [HumanMessage("Go.", id="q1"), AIMessage("", tool_calls=[call("search", "c1")], id="a1")]
+    )
     assert parts(await ui_messages(chat), "answer:q1")[1]["state"] == "input-available"
     await chat.append(HumanMessage("And now?", id="q2"))
     assert parts(await ui_messages(chat), "answer:q1")[1]["errorText"] == "The call has no result."

@@ -26,16 +26,33 @@ from convstore.types import TurnSession
 pytestmark = pytest.mark.slow
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(Event)
-FOUND = json.dumps({"results": [{"title": "Orcas", "url": "https://sea.example/orcas", "content": "They eat fish."}]})
-ASKED = {"id": "t1", "messages": [{"id": "q1", "role": "user", "parts": [{"type": "text", "text": "What?"}]}]}
-RUN = {"threadId": "t1", "runId": "run", "messages": [{"id": "q1", "role": "user", "content": "What?"}]}
+FOUND = json.dumps(
+    {
+        "results": [
+            {"title": "Orcas", "url": "https://sea.example/orcas", "content": "They eat fish."}
+        ]
+    }
+)
+ASKED = {
+    "id": "t1",
+    "messages": [{"id": "q1", "role": "user", "parts": [{"type": "text", "text": "What?"}]}],
+}
+RUN = {
+    "threadId": "t1",
+    "runId": "run",
+    "messages": [{"id": "q1", "role": "user", "content": "What?"}],
+}
 BODIES = {"ai-sdk": ASKED, "ag-ui": RUN}
 Chunks = AsyncIterator[Any]
 
 
 def openai_chunk(**delta: Any) -> dict[str, Any]:
     """A chunk of Chat Completions."""
-    return {"object": "chat.completion.chunk", "id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta}]}
+    return {
+        "object": "chat.completion.chunk",
+        "id": "chatcmpl-1",
+        "choices": [{"index": 0, "delta": delta}],
+    }
 
 
 def openai_call(arguments: str, name: str = "", **named: Any) -> dict[str, Any]:
@@ -58,10 +75,22 @@ def anthropic(*blocks: tuple[dict[str, Any], list[dict[str, Any]]]) -> list[dict
 
 THINKING = {"type": "thinking", "thinking": "", "signature": ""}
 TOOL = {"type": "tool_use", "id": "c1", "name": "search", "input": {}}
-SIGNED = [{"type": "thinking_delta", "thinking": "Hm."}, {"type": "signature_delta", "signature": "c2ln"}]
+SIGNED = [
+    {"type": "thinking_delta", "thinking": "Hm."},
+    {"type": "signature_delta", "signature": "c2ln"},
+]
 SAID = [{"type": "text_delta", "text": "Let me "}, {"type": "text_delta", "text": "look."}]
-GIVEN = [{"type": "input_json_delta", "partial_json": '{"q":'}, {"type": "input_json_delta", "partial_json": '"a"}'}]
-RESPONSE_CALL = {"type": "function_call", "call_id": "c1", "id": "fc_1", "name": "search", "arguments": ""}
+GIVEN = [
+    {"type": "input_json_delta", "partial_json": '{"q":'},
+    {"type": "input_json_delta", "partial_json": '"a"}'},
+]
+RESPONSE_CALL = {
+    "type": "function_call",
+    "call_id": "c1",
+    "id": "fc_1",
+    "name": "search",
+    "arguments": "",
+}
 
 STEPS: dict[str, list[Any]] = {
     "openai": [
@@ -76,8 +105,13 @@ STEPS: dict[str, list[Any]] = {
         AIMessageChunk(content=[{"type": "thinking", "thinking": "Hm.", "index": 0}]),
         AIMessageChunk(content=[{"type": "text", "text": "Let me ", "index": 1}]),
         AIMessageChunk(content=[{"type": "text", "text": "look.", "index": 1}]),
-        AIMessageChunk(content="", tool_call_chunks=[{"name": "search", "args": '{"q":', "id": "c1", "index": 2}]),
-        AIMessageChunk(content="", tool_call_chunks=[{"name": None, "args": '"a"}', "id": None, "index": 2}]),
+        AIMessageChunk(
+            content="",
+            tool_call_chunks=[{"name": "search", "args": '{"q":', "id": "c1", "index": 2}],
+        ),
+        AIMessageChunk(
+            content="", tool_call_chunks=[{"name": None, "args": '"a"}', "id": None, "index": 2}]
+        ),
     ],
     "responses": [
         {"type": "response.created", "response": {"id": "resp_1"}},
@@ -120,7 +154,9 @@ class Loop:
                 await asyncio.sleep(0)
 
 
-async def post(chat: Conversation, body: dict[str, Any], loop: Loop, form: Any = "ai-sdk", **options: Any) -> str:
+async def post(
+    chat: Conversation, body: dict[str, Any], loop: Loop, form: Any = "ai-sdk", **options: Any
+) -> str:
     """Answer a request; return the whole stream."""
     request = read_request(json.dumps(body), format=form, **options)
     turn = await request.turn(chat)
@@ -146,11 +182,15 @@ async def page_of(chat: Conversation, form: Any = "ai-sdk") -> Any:
 
 def bare(message: dict[str, Any]) -> dict[str, Any]:
     """A message of AG-UI without its metadata, its error and the id of a reply, which is that of the draft."""
-    left_out = {"metadata", "error"} | ({"id"} if message["role"] in ("assistant", "reasoning") else set())
+    left_out = {"metadata", "error"} | (
+        {"id"} if message["role"] in ("assistant", "reasoning") else set()
+    )
     found = {key: value for key, value in message.items() if key not in left_out}
     for call in found.get("toolCalls", ()):
         call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-    return found | ({"content": found.get("content") or ""} if message["role"] == "assistant" else {})
+    return found | (
+        {"content": found.get("content") or ""} if message["role"] == "assistant" else {}
+    )
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:
@@ -166,14 +206,20 @@ async def test_the_ai_sdk_builds_the_message_of_a_reload(
     provider: str, chat: Conversation, run_js: Callable[..., Any]
 ) -> None:
     """From chunks of each provider, piece by piece, with the result of a tool and its source."""
-    answer = ["They ", "eat fish [1]."] if provider == "langchain" else [openai_chunk(content="They eat fish [1].")]
+    answer = (
+        ["They ", "eat fish [1]."]
+        if provider == "langchain"
+        else [openai_chunk(content="They eat fish [1].")]
+    )
     stream = await post(chat, ASKED, Loop(STEPS[provider], answer))
     built = run_js("read_stream.mjs", {"stream": stream})
     assert built["errors"] == []
     assert plain(built["message"]) == await page_of(chat)
     deltas = [event["delta"] for event in events(stream) if event["type"] == "text-delta"]
     assert deltas[:2] == ["Let me ", "look."]
-    raw = "".join(event["inputTextDelta"] for event in events(stream) if event["type"] == "tool-input-delta")
+    raw = "".join(
+        event["inputTextDelta"] for event in events(stream) if event["type"] == "tool-input-delta"
+    )
     assert raw == '{"q":"a"}'
     assert "reset-step" not in kinds(stream)
 
@@ -183,7 +229,9 @@ async def test_ag_ui_builds_the_messages_of_a_reload(
     provider: str, chat: Conversation, run_js: Callable[..., Any]
 ) -> None:
     """The client of AG-UI builds from the stream the messages of a reload. Its models read each event."""
-    stream = await post(chat, RUN, Loop(STEPS[provider], [openai_chunk(content="They eat fish [1].")]), "ag-ui")
+    stream = await post(
+        chat, RUN, Loop(STEPS[provider], [openai_chunk(content="They eat fish [1].")]), "ag-ui"
+    )
     read = [EVENTS.validate_python(event) for event in events(stream)]
     assert [event.model_extra for event in read] == [{}] * len(read)
     assert read[0].protocol_version == "1.0"
@@ -202,18 +250,25 @@ async def test_reasoning_between_two_texts_does_not_end_their_message(
     built = run_js("read_stream.mjs", {"stream": stream, "format": "ag-ui"})
     assert (built["errors"], built["outcome"]) == ([], {"type": "success"})
     shown, expected = (
-        [bare(message) for message in found] for found in (built["messages"], await page_of(chat, "ag-ui"))
+        [bare(message) for message in found]
+        for found in (built["messages"], await page_of(chat, "ag-ui"))
     )
     assert sorted(shown, key=str) == sorted(expected, key=str)
-    assert [message["content"] for message in shown if message["role"] == "assistant"] == ["Let me look."]
+    assert [message["content"] for message in shown if message["role"] == "assistant"] == [
+        "Let me look."
+    ]
 
 
 @pytest.mark.parametrize("form", BODIES)
-async def test_a_repeated_request_gets_the_answer_from_the_log(form: Any, chat: Conversation) -> None:
+async def test_a_repeated_request_gets_the_answer_from_the_log(
+    form: Any, chat: Conversation
+) -> None:
     """Whole, without a model."""
     first = await post(chat, BODIES[form], Loop(["Fish", "."]), form)
     again = await post(chat, BODIES[form], Loop(), form)
-    said = ["".join(event.get("delta", "") for event in events(stream)) for stream in (first, again)]
+    said = [
+        "".join(event.get("delta", "") for event in events(stream)) for stream in (first, again)
+    ]
     assert said == ["Fish.", "Fish."]
 
 
@@ -227,12 +282,23 @@ async def test_a_call_waits_for_an_approval_and_the_answer_goes_on(
     shown = run_js("read_stream.mjs", {"stream": first, "format": form})
     body: dict[str, Any]
     if form == "ai-sdk":
-        assert [event["finishReason"] for event in events(first) if event["type"] == "finish"] == ["tool-calls"]
+        assert [event["finishReason"] for event in events(first) if event["type"] == "finish"] == [
+            "tool-calls"
+        ]
         part = shown["message"]["parts"][-1]
         assert part["state"] == "approval-requested"
-        approved = {**part, "state": "approval-responded", "approval": {**part["approval"], "approved": True}}
+        approved = {
+            **part,
+            "state": "approval-responded",
+            "approval": {**part["approval"], "approved": True},
+        }
         message = {**shown["message"], "parts": [*shown["message"]["parts"][:-1], approved]}
-        body = {**ASKED, "messages": [message], "messageId": message["id"], "trigger": "submit-message"}
+        body = {
+            **ASKED,
+            "messages": [message],
+            "messageId": message["id"],
+            "trigger": "submit-message",
+        }
         given: dict[str, Any] = {"message": message}
     else:
         [asked] = shown["outcome"]["interrupts"]
@@ -245,13 +311,19 @@ async def test_a_call_waits_for_an_approval_and_the_answer_goes_on(
     built = run_js("read_stream.mjs", {"stream": stream, "format": form, **given})
     assert built["errors"] == []
     if form == "ai-sdk":
-        assert [part.pop("approval", {}).get("approved") for part in built["message"]["parts"] if "toolCallId" in part]
+        assert [
+            part.pop("approval", {}).get("approved")
+            for part in built["message"]["parts"]
+            if "toolCallId" in part
+        ]
         assert plain(built["message"]) == await page_of(chat)
     else:
         assert [bare(message) for message in built["messages"][1:]] == await page_of(chat, form)
 
 
-async def test_a_client_tool_runs_on_the_page(chat: Conversation, run_js: Callable[..., Any]) -> None:
+async def test_a_client_tool_runs_on_the_page(
+    chat: Conversation, run_js: Callable[..., Any]
+) -> None:
     """A client tool needs no approval: the run ends, and the next request brings the result from the page."""
     loop = Loop(STEPS["openai"], [openai_chunk(content="Blue.")], waits=("search",))
     own = {"client_tools": {"search"}}
@@ -261,7 +333,9 @@ async def test_a_client_tool_runs_on_the_page(chat: Conversation, run_js: Callab
     result = {"id": "mine", "role": "tool", "toolCallId": "c1", "content": "blue"}
     body = {**RUN, "runId": "run-2", "messages": [*RUN["messages"], *shown["messages"], result]}
     stream = await post(chat, body, loop, "ag-ui", **own)
-    assert [event.get("delta") for event in events(stream) if event["type"] == "TEXT_MESSAGE_CONTENT"] == ["Blue."]
+    assert [
+        event.get("delta") for event in events(stream) if event["type"] == "TEXT_MESSAGE_CONTENT"
+    ] == ["Blue."]
     assert [message.text async for message in chat.messages()][2:] == ["blue", "Blue."]
 
 
@@ -278,7 +352,9 @@ async def test_a_stopped_turn_ends_the_stream(form: Any, chat: Conversation, dat
             if "Half" in event.decode():
                 await chat.stop("q1")
     ended = [event for event in events(stream) if event["type"] in ("abort", "RUN_FINISHED")]
-    assert [event.get("outcome", {"type": "cancelled"}) for event in ended] == [{"type": "cancelled"}]
+    assert [event.get("outcome", {"type": "cancelled"}) for event in ended] == [
+        {"type": "cancelled"}
+    ]
     assert [message.text async for message in chat.messages()] == ["What?", "Half "]
 
 
@@ -316,12 +392,19 @@ async def test_a_loop_that_is_cancelled_ends_the_stream(form: Any, chat: Convers
 @pytest.mark.parametrize("form", BODIES)
 async def test_a_character_may_come_in_two_halves(form: Any, chat: Conversation) -> None:
     """A stream has all of the text, though the first half alone is no text."""
-    stream = await post(chat, BODIES[form], Loop(["A \ud83d", "\ude00 b", " c \ud83d", "\ude00"]), form)
+    stream = await post(
+        chat, BODIES[form], Loop(["A \ud83d", "\ude00 b", " c \ud83d", "\ude00"]), form
+    )
     kind = "text-delta" if form == "ai-sdk" else "TEXT_MESSAGE_CONTENT"
-    assert "".join(event["delta"] for event in events(stream) if event["type"] == kind) == "A \U0001f600 b c \U0001f600"
+    assert (
+        "".join(event["delta"] for event in events(stream) if event["type"] == kind)
+        == "A \U0001f600 b c \U0001f600"
+    )
 
 
-async def test_ag_ui_gets_a_reply_that_is_not_what_was_streamed(chat: Conversation, run_js: Callable[..., Any]) -> None:
+async def test_ag_ui_gets_a_reply_that_is_not_what_was_streamed(
+    chat: Conversation, run_js: Callable[..., Any]
+) -> None:
     """Its events take no text back, so the reply is a message of its own; what a redacted draft hides comes later."""
     turn = await (request := read_request(RUN, format="ag-ui")).turn(chat)
 
@@ -333,16 +416,27 @@ async def test_ag_ui_gets_a_reply_that_is_not_what_was_streamed(chat: Conversati
     stream = b"".join([event async for event in ui_stream(turn, answer(), request)]).decode()
     built = run_js("read_stream.mjs", {"stream": stream, "format": "ag-ui"})
     assert built["errors"] == []
-    assert [message["content"] for message in built["messages"]] == ["It is 123. Fine.", "It is 123. Good."]
+    assert [message["content"] for message in built["messages"]] == [
+        "It is 123. Fine.",
+        "It is 123. Good.",
+    ]
     shown = list[str]()
     encoder, reader = AGUIEncoder("t1", "run"), TurnReader()
     for text in ("It is 1", "It is ***", "It is *** now", "It is 12 now"):
-        step = reader.turn("q1", [AIMessage(text, id="a1" if text.endswith("2 now") else "draft:q1:0")])
-        shown += [event["delta"] for event in encoder.show(step) if event["type"] == "TEXT_MESSAGE_CONTENT"]
+        step = reader.turn(
+            "q1", [AIMessage(text, id="a1" if text.endswith("2 now") else "draft:q1:0")]
+        )
+        shown += [
+            event["delta"]
+            for event in encoder.show(step)
+            if event["type"] == "TEXT_MESSAGE_CONTENT"
+        ]
     assert shown == ["It is 1", "2 now"]
 
 
-async def test_a_reply_that_is_not_kept_is_taken_back(chat: Conversation, run_js: Callable[..., Any]) -> None:
+async def test_a_reply_that_is_not_kept_is_taken_back(
+    chat: Conversation, run_js: Callable[..., Any]
+) -> None:
     """A streamed reply that is not in the log is removed from the page."""
 
     async def asks_twice(turn: TurnSession) -> AsyncGenerator[Any, None]:
@@ -352,7 +446,9 @@ async def test_a_reply_that_is_not_kept_is_taken_back(chat: Conversation, run_js
 
     request = read_request(ASKED)
     turn = await request.turn(chat)
-    stream = b"".join([event async for event in ui_stream(turn, asks_twice(turn), request)]).decode()
+    stream = b"".join(
+        [event async for event in ui_stream(turn, asks_twice(turn), request)]
+    ).decode()
     built = run_js("read_stream.mjs", {"stream": stream})
     assert plain(built["message"]) == await page_of(chat)
 
@@ -365,7 +461,10 @@ async def test_a_reloaded_page_follows_from_another_worker(
     go = asyncio.Event()
     async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
         fast = store.conversation(**chat.scope)
-        loop = Loop(STEPS["openai"], [openai_chunk(content="They "), go, openai_chunk(content="eat fish [1].")])
+        loop = Loop(
+            STEPS["openai"],
+            [openai_chunk(content="They "), go, openai_chunk(content="eat fish [1].")],
+        )
         request = read_request(BODIES[form], format=form)
         turn = await request.turn(fast)
         async with aclosing(ui_stream(turn, loop(turn), request)) as sent:
@@ -387,11 +486,15 @@ async def test_a_reloaded_page_follows_from_another_worker(
             if form == "ai-sdk":
                 assert plain(built["message"]) == await page_of(again)
             else:
-                assert [bare(message) for message in built["messages"][1:]] == await page_of(again, form)
+                assert [bare(message) for message in built["messages"][1:]] == await page_of(
+                    again, form
+                )
             assert await resume_stream(again, format=form) is None
 
 
-async def test_an_agent_in_the_turn_is_streamed(chat: Conversation, run_js: Callable[..., Any]) -> None:
+async def test_an_agent_in_the_turn_is_streamed(
+    chat: Conversation, run_js: Callable[..., Any]
+) -> None:
     """An agent with `ConversationMiddleware` streams the message that a reload shows."""
     model = ScriptedModel(replies=[AIMessage("In all seas.")])
     agent = create_agent(model, middleware=[ConversationMiddleware(chat.store)])
@@ -475,7 +578,9 @@ async def test_a_page_that_resumes_shows_steps_in_order_under_their_question(
     sent = events(stream)
     if form == "ag-ui":
         [snapshot] = [event for event in sent if event["type"] == "MESSAGES_SNAPSHOT"]
-        assert [message["content"] for message in snapshot["messages"]] == ["Why?" if kind == "edit" else "What?"]
+        assert [message["content"] for message in snapshot["messages"]] == [
+            "Why?" if kind == "edit" else "What?"
+        ]
     wanted = {"tool-output-available", "text-start", "TOOL_CALL_RESULT", "TEXT_MESSAGE_START"}
     order = [event["type"] for event in sent if event["type"] in wanted]
     assert order == sorted(wanted & set(order), key=lambda type_: type_.lower().startswith("text"))
@@ -494,13 +599,18 @@ async def test_a_later_question_ends_what_follows_an_answer(chat: Conversation) 
     assert resumed is not None
     async with asyncio.timeout(60), await chat.turn("q2", human="Why?"):
         sent = events("".join([event.decode() async for event in resumed]))
-    assert [event.get("delta") for event in sent if event["type"] in ("text-delta", "finish")] == ["Fish.", None]
+    assert [event.get("delta") for event in sent if event["type"] in ("text-delta", "finish")] == [
+        "Fish.",
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
     "told", ["The conversation was deleted.", "The answer was interrupted; send the request again."]
 )
-async def test_an_answer_that_breaks_off_ends_what_follows_it(told: str, chat: Conversation, database: Any) -> None:
+async def test_an_answer_that_breaks_off_ends_what_follows_it(
+    told: str, chat: Conversation, database: Any
+) -> None:
     """With an error that says why, and nothing of the answer is stored."""
     is_deleted = "deleted" in told
     go = asyncio.Event()
@@ -522,7 +632,9 @@ async def test_an_answer_that_breaks_off_ends_what_follows_it(told: str, chat: C
                 ended = [json.loads(event[6:]) async for event in resumed if b"DONE" not in event]
             assert ended[-1] == {"type": "error", "errorText": told}
             assert kinds("".join([event.decode() async for event in sent]))[-1] == "error"
-        assert [message.text async for message in fast.messages()] == ([] if is_deleted else ["What?"])
+        assert [message.text async for message in fast.messages()] == (
+            [] if is_deleted else ["What?"]
+        )
 
 
 async def test_what_a_loop_yields_besides_is_not_shown(chat: Conversation) -> None:
@@ -541,8 +653,12 @@ async def test_what_a_loop_yields_besides_is_not_shown(chat: Conversation) -> No
     assert turn.is_finished
 
 
-@pytest.mark.parametrize("junk", [{"type": ["text"], "text": 1}, {"type": "text", "text": ["x"]}, {"toolCallId": {}}])
-async def test_what_a_page_claims_to_have_harms_nobody(junk: dict[str, Any], chat: Conversation) -> None:
+@pytest.mark.parametrize(
+    "junk", [{"type": ["text"], "text": 1}, {"type": "text", "text": ["x"]}, {"toolCallId": {}}]
+)
+async def test_what_a_page_claims_to_have_harms_nobody(
+    junk: dict[str, Any], chat: Conversation
+) -> None:
     """Malformed messages of a page do no harm: the answer is streamed to its end."""
     async with await chat.turn("q1", human="What?"):
         pass
@@ -550,5 +666,8 @@ async def test_what_a_page_claims_to_have_harms_nobody(junk: dict[str, Any], cha
     message = {"id": "answer:q1", "role": "assistant", "parts": shown}
     stream = await post(chat, {**ASKED, "messages": [message]}, Loop(STEPS["openai"], ["Fine."]))
     assert kinds(stream)[-1] == "finish"
-    run = {**RUN, "messages": [*RUN["messages"], *shown, {"role": "tool", "toolCallId": "c", "content": 1}]}
+    run = {
+        **RUN,
+        "messages": [*RUN["messages"], *shown, {"role": "tool", "toolCallId": "c", "content": 1}],
+    }
     assert kinds(await post(chat, run, Loop(), "ag-ui"))[-1] == "RUN_FINISHED"
