@@ -170,7 +170,7 @@ async def append_in_turn(
 ) -> Receipt:
     """Append messages of an agent: to the turn that its caller has entered, if it is this one, else to the log.
 
-    `how` are `unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
+    `how` are `on_unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
 
     Raises:
         TurnLostError: The caller's task began within that turn, which was left meanwhile.
@@ -181,7 +181,7 @@ async def append_in_turn(
         check_not_left(chat.store, scope, turn_id)
     if turn_id is None:
         return await chat.append(messages, **how)
-    omit = how.get("unencodable") == "omit"
+    omit = how.get("on_unencodable") == "omit"
     renumber = how.get("on_source_clash") == "renumber"
     whole = normalize_messages(messages)
     writes = (await _keeper(chat)).writes

@@ -78,7 +78,7 @@ class Writing:
     `question` is the id of the question that it belongs to.
     """
 
-    unencodable: str
+    on_unencodable: str
     on_source_clash: str
     stamp: ViewStamp | None = None
     turn: str = ""
@@ -90,11 +90,11 @@ class Writing:
 
     async def append(self, host: Host, scope: Scope, whole: Sequence[BaseMessage]) -> Receipt:
         """Append the messages of a batch; see `Conversation.append`."""
-        check_choice(self.unencodable, "raise", "omit", name="unencodable")
+        check_choice(self.on_unencodable, "raise", "omit", name="on_unencodable")
         check_choice(self.on_source_clash, "raise", "renumber", name="on_source_clash")
         check_choice(self.resent, None, "skip", "raise", name="resent")
         stamp = None if self.stamp is None else check_stamp(self.stamp)
-        is_omitting = self.unencodable == "omit"
+        is_omitting = self.on_unencodable == "omit"
         is_renumbering = self.on_source_clash == "renumber"
         options: Any = {"omit": is_omitting, "renumber": is_renumbering, "stamp": stamp}
         services = await host.services()

@@ -101,7 +101,7 @@ class Conversation:
         | Iterable[BaseMessage | LogItem | dict[str, Any]],
         *,
         key: str | None = None,
-        unencodable: Literal["raise", "omit"] = "raise",
+        on_unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
         resent: Literal["skip", "raise"] | None = None,
         accept: Literal["human", "all"] | None = None,
@@ -122,7 +122,7 @@ class Conversation:
                 one, on the caller's object. A `LogItem` among them keeps its place in the log, but is no message; see
                 `items`. A batch with items takes three more commands.
             key: Seed for the ids of dicts without one, such as a request id. A repeated request then gets the same ids.
-            unencodable: "omit" replaces values of unknown types by a marker and names them in the receipt.
+            on_unencodable: "omit" replaces values of unknown types by a marker and names them in the receipt.
             on_source_clash: "renumber" gives a source whose number is taken the next free one. The message is
                 unchanged; the receipt and `Source.given_id` show both numbers. One more command if numbers may clash.
             resent: For clients that resend the whole conversation without ids. The batch is compared with the active
@@ -158,7 +158,7 @@ class Conversation:
         trust = check_append(resent, accept, client_tools, strict, after=after, turn=turn)
         given, whole, items = read_batch(messages, key=key, takes_items=not resent)
         writing = Writing(
-            unencodable,
+            on_unencodable,
             on_source_clash,
             stamp,
             question=turn or "",
@@ -180,7 +180,7 @@ class Conversation:
         human: str | HumanMessage | dict[str, Any] | None = None,
         messages: BaseMessage | dict[str, Any] | Iterable[BaseMessage | dict[str, Any]] = (),
         key: str | None = None,
-        unencodable: Literal["raise", "omit"] = "raise",
+        on_unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
         stamp: ViewStamp | None = None,
     ) -> Receipt:
@@ -196,7 +196,7 @@ class Conversation:
             human: The question; None if it is already stored.
             messages: All messages after it. Tool calls may still lack their results.
             key: Seed for the ids instead of `turn_id`. A second answer, after a `rewind` of the first, needs its own.
-            unencodable: As in `append`.
+            on_unencodable: As in `append`.
             on_source_clash: As in `append`.
             stamp: As for `append`.
 
@@ -206,7 +206,7 @@ class Conversation:
         """
         whole = turn_messages(turn_id, human=human, messages=messages, key=key)
         with naming_conflicts(whole, key=key, turn=turn_id):
-            writing = Writing(unencodable, on_source_clash, stamp, turn=turn_id)
+            writing = Writing(on_unencodable, on_source_clash, stamp, turn=turn_id)
             return await writing.append(self._host, self._scope, whole)
 
     async def turn(

@@ -64,7 +64,7 @@ _Moment = TypeVar("_Moment", datetime, time)
 
 @dataclass(frozen=True, slots=True)
 class Omitted:
-    """Replaces a value that could not be encoded and that the caller chose to leave out (``unencodable="omit"``)."""
+    """Replaces a value that could not be encoded and that the caller chose to leave out (``on_unencodable="omit"``)."""
 
     type_name: str
 
@@ -360,7 +360,7 @@ class _Walk:
             raise UnencodableError(
                 f"a value of type {name} cannot be stored and restored equal{reason}; "
                 "convert it, register the type with register_artifact_type, "
-                'or append with unencodable="omit"',
+                'or append with on_unencodable="omit"',
                 path=self._path_of(value),
             ) from cause
         self._left_out[id(value)] = value

@@ -149,7 +149,7 @@ class ItemContract:
         with pytest.raises(InvalidMessageError):
             await chat.append_turn("t", human="q", messages=[_item("i")])  # type: ignore[list-item]
         assert (await chat.info()).created_at is None
-        receipt = await chat.append(_item("i", {"a": [object()]}), unencodable="omit")
+        receipt = await chat.append(_item("i", {"a": [object()]}), on_unencodable="omit")
         assert receipt.omitted == ("item 0.data.a[0]",)
 
     async def test_an_item_goes_and_comes_back_with_its_message(

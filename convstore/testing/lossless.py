@@ -251,9 +251,9 @@ class LosslessContract:
         assert (await chat.info()).created_at is None
 
     async def test_an_unknown_type_is_left_out_on_demand(self, chat: Conversation) -> None:
-        """With ``unencodable="omit"`` a marker replaces a value of unknown type, and the receipt has its path."""
+        """With ``on_unencodable="omit"`` a marker replaces a value of unknown type, and the receipt has its path."""
         batch = [ToolMessage("r", tool_call_id="c", artifact={"row": _Unknown(), "kept": 1})]
-        receipt = await chat.append(batch, unencodable="omit")
+        receipt = await chat.append(batch, on_unencodable="omit")
         [message] = [message async for message in chat.messages()]
         assert receipt.omitted == ("message 0.artifact.row",)
         assert isinstance(message, ToolMessage)
@@ -269,7 +269,7 @@ class LosslessContract:
         history.append(ToolMessage("r", tool_call_id="c", artifact={"row": _Unknown()}))
         with pytest.raises(UnencodableError, match=r"message 3\.artifact\.row"):
             await chat.append(history, resent="skip", accept="all")
-        receipt = await chat.append(history, resent="skip", accept="all", unencodable="omit")
+        receipt = await chat.append(history, resent="skip", accept="all", on_unencodable="omit")
         assert (receipt.written, receipt.omitted) == (1, ("message 3.artifact.row",))
 
     async def test_a_registered_type_comes_back_equal(

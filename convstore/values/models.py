@@ -31,7 +31,7 @@ class Receipt(Value):
         entry: Number of the entry that they were written in, which stamps of later views name; 0 if nothing was.
         source_ids: First and last source id assigned to the results written now, ``(1, 1)`` for one source; None
             without sources.
-        omitted: Paths of values of unknown types that were left out (``unencodable="omit"``).
+        omitted: Paths of values of unknown types that were left out (``on_unencodable="omit"``).
         renumbered: By tool message id, old and new numbers of sources (``on_source_clash="renumber"``).
         ignored: Names of the messages that were not taken from a client's history, such as "message 2 (tool)".
     """

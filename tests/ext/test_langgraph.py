@@ -943,7 +943,7 @@ async def test_options_reach_the_append(store: ConversationStore, config: Runnab
     with pytest.raises(InvalidInputError, match="artifact"):
         await append_node(store).ainvoke({"messages": [message]}, config)
     assert await log_of(store, config) == []
-    await append_node(store, unencodable="omit").ainvoke({"messages": [message]}, config)
+    await append_node(store, on_unencodable="omit").ainvoke({"messages": [message]}, config)
     assert len(await log_of(store, config)) == 1
 
 

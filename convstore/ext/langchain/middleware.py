@@ -123,7 +123,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
         search_other_conversations: Scope keys such as ``("user_id",)``: the agent also gets `search_conversations`,
             for the other conversations with the same values. None for no such tool.
-        unencodable: As in `Conversation.append`.
+        on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
         on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the model is
             shown the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
@@ -165,7 +165,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         prompt: str = SOURCES_PROMPT,
         page_tokens: int = PAGE_TOKENS,
         search_other_conversations: Sequence[str] = (),
-        unencodable: Literal["raise", "omit"] = "raise",
+        on_unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
         on_fork: OnFork = "rewind",
         accept: Literal["human", "all"] | None = None,
@@ -191,7 +191,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self._rules = Rules(
             policy=check_policy(policy) or store.policy,
             compact=compact,
-            unencodable=unencodable,
+            on_unencodable=on_unencodable,
             on_source_clash=on_source_clash,
             on_fork=on_fork,
             trust=check_trust(accept, client_tools, strict),

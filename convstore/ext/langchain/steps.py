@@ -79,7 +79,7 @@ class Rules:
 
     policy: HistoryPolicy
     compact: bool
-    unencodable: Literal["raise", "omit"]
+    on_unencodable: Literal["raise", "omit"]
     on_source_clash: Literal["raise", "renumber"]
     on_fork: OnFork
     trust: Trust
@@ -272,7 +272,7 @@ async def _append(
 ) -> Receipt:
     """Append messages of the state. A client's history is compared with the log once more."""
     how: dict[str, Any] = {
-        "unencodable": rules.unencodable,
+        "on_unencodable": rules.on_unencodable,
         "on_source_clash": rules.on_source_clash,
     }
     if any(isinstance(message, AIMessage) for message in missing):
@@ -283,7 +283,10 @@ async def _append(
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [message.model_copy() for message in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
-    options = {"omit": rules.unencodable == "omit", "renumber": rules.on_source_clash == "renumber"}
+    options = {
+        "omit": rules.on_unencodable == "omit",
+        "renumber": rules.on_source_clash == "renumber",
+    }
     resender = (await host_of(chat).services()).resender
     scope = tuple(chat.scope.items())
     receipt: Receipt = await resender.append(

@@ -91,7 +91,7 @@ def append_node(
     store: ConversationStore,
     *,
     scope: ScopeChoice | None = None,
-    unencodable: Literal["raise", "omit"] = "raise",
+    on_unencodable: Literal["raise", "omit"] = "raise",
     on_source_clash: Literal["raise", "renumber"] = "raise",
     on_fork: OnFork = "rewind",
 ) -> AppendNode:
@@ -106,7 +106,7 @@ def append_node(
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: As in `load_node`.
-        unencodable: As in `Conversation.append`.
+        on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
         on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
 
@@ -117,7 +117,7 @@ def append_node(
         TurnClosedError: As in `load_node`; a reply that came after the stop is not appended, what precedes it is.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
-    options = {"unencodable": unencodable, "on_source_clash": on_source_clash}
+    options = {"on_unencodable": on_unencodable, "on_source_clash": on_source_clash}
     return AppendNode(store=store, scope=scope, on_fork=on_fork, options=options)
 
 
