@@ -10,9 +10,10 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
 
 from convstore.integration import documents_of
 from convstore.messages.media import media_block
@@ -30,6 +31,7 @@ from convstore.transfer.records import (
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
 """Where ChatGoogleGenerativeAI looks for the signatures of calls."""
 _KEYS = ("app_name", "user_id", "session_id")
+_Part: TypeAlias = Mapping[str, Any]
 
 
 async def read_adk_sessions(
@@ -61,17 +63,24 @@ async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord
     found = documents_of(events.find(keys).sort([("timestamp", 1), ("revision", 1)]))
     read = [_read(document, open_calls) async for document in found]
     shown = _shown(read)
-    silent = len([event for event in read if not event.items and not event.rewound_from])
+    messages = list[RecordItem]()
+    is_shown = list[bool]()
+    silent = 0
+    for index, event in enumerate(read):
+        messages += event.items
+        is_shown += [index in shown] * len(event.items)
+        if not event.items and not event.rewound_from:
+            silent += 1
     state = session.get("state") or {}
+    if isinstance(state, str):
+        state = json.loads(state)
     return ConversationRecord(
         id=keys["session_id"],
-        messages=[item for event in read for item in event.items],
+        messages=messages,
         where=f"session {keys['session_id']!r}"[:200],
         fields=keys,
-        state=dict(json.loads(state) if isinstance(state, str) else state),
-        rewound=hidden_ranges(
-            index in shown for index, event in enumerate(read) for item in event.items
-        ),
+        state=dict(state),
+        rewound=hidden_ranges(is_shown),
         notes=[f"left out: {counted(silent, 'event')} without content"] if silent else [],
     )
 
@@ -143,28 +152,46 @@ def _shown(events: Sequence[_Event]) -> set[int]:
 
 def _messages(event: Mapping[str, Any], open_calls: _OpenCalls) -> list[BaseMessage]:
     content = event.get("content") or {}
-    parts = content.get("parts") or []
-    id_ = event["id"]
-    results = [part["function_response"] for part in parts if part.get("function_response")]
-    calls = [part for part in parts if part.get("function_call")]
-    others = [
-        part for part in parts if not (part.get("function_response") or part.get("function_call"))
-    ]
-    said = content_of([_block(part) for part in others])
-    own = list[BaseMessage]()
-    for index, result in enumerate(results):
-        call_id = open_calls.id_of_result(result, id_, index)
-        own.append(_result(result, id_ if index == 0 else f"{id_}:{index}", call_id))
+    results, calls, others = _sorted_parts(content)
+    own = _results(results, event["id"], open_calls)
     if not (calls or others):
         return own
-    is_human = results or content.get("role") == "user" or event.get("author") == "user"
-    rest_id = f"{id_}:text" if results else id_
+    said = content_of([_block(part) for part in others])
+    rest_id = f"{event['id']}:text" if results else event["id"]
+    is_human = results or "user" in (content.get("role"), event.get("author"))
     if is_human and not calls:
         return [*own, HumanMessage(said, id=rest_id)]
     call_ids = [
-        open_calls.id_of_call(part["function_call"], id_, index) for index, part in enumerate(calls)
+        open_calls.id_of_call(part["function_call"], event["id"], index)
+        for index, part in enumerate(calls)
     ]
     return [*own, _answer(event, said, calls, call_ids, rest_id)]
+
+
+def _sorted_parts(content: _Part) -> tuple[list[_Part], list[_Part], list[_Part]]:
+    """Return the results in a content, its parts with calls, and all other parts."""
+    results = list[_Part]()
+    calls = list[_Part]()
+    others = list[_Part]()
+    for part in content.get("parts") or []:
+        if part.get("function_response"):
+            results.append(part["function_response"])
+        if part.get("function_call"):
+            calls.append(part)
+        elif not part.get("function_response"):
+            others.append(part)
+    return results, calls, others
+
+
+def _results(
+    results: Sequence[Mapping[str, Any]], event_id: str, open_calls: _OpenCalls
+) -> list[BaseMessage]:
+    messages = list[BaseMessage]()
+    for index, result in enumerate(results):
+        call_id = open_calls.id_of_result(result, event_id, index)
+        id_ = event_id if index == 0 else f"{event_id}:{index}"
+        messages.append(_result(result, id_, call_id))
+    return messages
 
 
 def _answer(
@@ -174,9 +201,6 @@ def _answer(
     call_ids: Sequence[str],
     id_: str,
 ) -> AIMessage:
-    counts = event.get("usage_metadata") or {}
-    names = {"input_tokens": "prompt_token_count", "output_tokens": "candidates_token_count"}
-    usage = {name: counts.get(theirs) or 0 for name, theirs in names.items()}
     made = list[Any]()
     signed = dict[str, Any]()
     for part, call_id in zip(calls, call_ids, strict=True):
@@ -184,17 +208,27 @@ def _answer(
         made.append({"name": call["name"], "args": call.get("args") or {}, "id": call_id})
         if part.get("thought_signature"):
             signed[call_id] = part["thought_signature"]
+    extra = {"author": event["author"]}
+    if signed:
+        extra[_SIGNATURES] = signed
+    model = event.get("model_version")
     return AIMessage(
         said,
         id=id_,
         tool_calls=made,
-        usage_metadata={**usage, "total_tokens": counts.get("total_token_count") or 0}
-        if counts
-        else None,
-        response_metadata={"model_name": event["model_version"]}
-        if event.get("model_version")
-        else {},
-        additional_kwargs={"author": event["author"], **({_SIGNATURES: signed} if signed else {})},
+        usage_metadata=_usage(event.get("usage_metadata")),
+        response_metadata={"model_name": model} if model else {},
+        additional_kwargs=extra,
+    )
+
+
+def _usage(counts: Mapping[str, Any] | None) -> UsageMetadata | None:
+    if not counts:
+        return None
+    return UsageMetadata(
+        input_tokens=counts.get("prompt_token_count") or 0,
+        output_tokens=counts.get("candidates_token_count") or 0,
+        total_tokens=counts.get("total_token_count") or 0,
     )
 
 

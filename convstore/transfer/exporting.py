@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ from convstore.transfer.openai_lines import (
     training_problem,
 )
 from convstore.transfer.records import ExportReport, Problem, counted
+from convstore.values.models import Turn
 from convstore.values.scope import PATH, check_number, check_partial_scope
 
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
@@ -96,18 +98,28 @@ async def export_conversations(
             before = report.conversations
             async with aclosing(with_children(store, info)) as family:
                 async for member in family:
-                    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-                        if await work.conversation(member, file):
-                            report.size += file.tell()
-                            file.seek(0)
-                            while piece := file.read(_COPY_BYTES):
-                                if isinstance(done := write(piece), Awaitable):
-                                    await done
+                    await _export_conversation(work, member, write)
                     on_conversation(report)
-            written += report.conversations > before
-            if limit is not None and written >= limit:
+            if report.conversations > before:
+                written += 1
+            if written == limit:
                 break
     return report
+
+
+async def _export_conversation(
+    work: _Export, info: ConversationInfo, write: Callable[[bytes], object]
+) -> None:
+    """Write a conversation in pieces, once all of it was read."""
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+        if not await work.conversation(info, file):
+            return
+        work.report.size += file.tell()
+        file.seek(0)
+        while piece := file.read(_COPY_BYTES):
+            done = write(piece)
+            if isinstance(done, Awaitable):
+                await done
 
 
 async def _conversations(
@@ -172,20 +184,24 @@ class _Rewinds:
         if rewound == self._latest:
             return
         self._latest = rewound
-        ranges = [(first - 1, min(last, self.messages)) for first, last, *_ in rewound]
-        is_rewound = bytearray(self.messages)
+        ranges = [(first, min(last, self.messages)) for first, last, *_ in rewound]
+        is_new = bytearray(self.messages + 1)  # by ordinal: rewound now, and by no kept rewind
+        for first, last in ranges:
+            is_new[first : last + 1] = b"\1" * (last + 1 - first)
         kept = list[tuple[int, int]]()
-        for start, end in ranges:
-            is_rewound[start:end] = b"\1" * (end - start)
         for first, last in self.rewound:
-            if is_rewound.find(0, first - 1, last) < 0:
+            is_still_rewound = is_new.find(0, first, last + 1) < 0
+            if is_still_rewound:
                 kept.append((first, last))
             elif last < self.messages:
                 self.undone.append((last + 1, self.messages))
         for first, last in kept:
-            is_rewound[first - 1 : last] = bytes(last - first + 1)
-        new = [(is_rewound.find(1, start, end) + 1, end) for start, end in ranges]
-        self.rewound = [*kept, *((first, end) for first, end in new if first)]
+            is_new[first : last + 1] = bytes(last + 1 - first)
+        self.rewound = kept
+        for start, last in ranges:
+            first = is_new.find(1, start, last + 1)
+            if first >= 0:
+                self.rewound.append((first, last))
 
 
 def _span(first: int, last: int) -> str:
@@ -197,7 +213,7 @@ class _Export:
         self, store: ConversationStore, report: ExportReport, format_: ExportFormat
     ) -> None:
         self._store = store
-        self._report = report
+        self.report = report
         self._format = format_
 
     async def conversation(self, info: ConversationInfo, file: IO[bytes]) -> bool:
@@ -220,12 +236,12 @@ class _Export:
         except ConversationDeletedError:
             return False
         except (ConvstoreError, ValueError) as error:
-            self._report.note(Problem("conversation", name, name, str(error)))
+            self.report.note(Problem("conversation", name, name, str(error)))
             return False
         if messages is None:
             return False
-        self._report.conversations += 1
-        self._report.messages += messages
+        self.report.conversations += 1
+        self.report.messages += messages
         return True
 
     async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
@@ -263,51 +279,87 @@ class _Export:
         return rewinds.messages
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
-        bare = self._format == "fine-tuning"
-        number = 0
-        missing_fields = dict[str, int]()
+        work = _OpenAIConversation(info, file, is_training=self._format == "fine-tuning")
         skipped = list[Problem]()
-        answers = 0
         async for turn in self._store.conversation(**info.scope).turns():
-            made = [openai_message(message, bare=bare) for message in turn.messages]
-            messages = [as_training(message) if bare else message for message, _ in made]
-            if bare and (problem := training_problem(messages, needs_answer=turn.number > 0)):
+            if problem := work.add(turn):
                 where = f"{_span(turn.first, turn.last)} of {name}"
                 skipped.append(Problem("message", where, name, f"turn {turn.number}: {problem}"))
-                continue
-            answers += sum(message["role"] == "assistant" for message in messages)
-            for field in (field for _, missing in made for field in missing):
-                missing_fields[field] = missing_fields.get(field, 0) + 1
-            for message in messages:
-                file.write(b", " if number else self._openai_begin(info, bare=bare))
-                file.write(openai_line(message).rstrip(b"\n"))
-                number += 1
-        if not number and not skipped:
+        if not work.messages and not skipped:
             return None
-        if bare and not answers:
-            raise ValueError(
-                f"no turn of it can be used: {skipped[0].reason if skipped else 'it has no answer'}"
-            )
+        if work.is_training and not work.answers:
+            reason = skipped[0].reason if skipped else "it has no answer"
+            raise ValueError(f"no turn of it can be used: {reason}")
         for left_out in skipped:
-            self._report.note(left_out)
-        file.write(b"]}\n")
-        if missing_fields:
-            shown = ", ".join(
-                f"{field} ({counted(n, 'message')})" for field, n in sorted(missing_fields.items())
-            )
-            self._report.note(
+            self.report.note(left_out)
+        work.end()
+        if work.missing_fields:
+            shown = ", ".join(work.counted_fields())
+            self.report.note(
                 Problem("changed", name, name, f"the format has no place for: {shown}")
             )
-        return number
+        return work.messages
 
-    def _openai_begin(self, info: ConversationInfo, *, bare: bool) -> bytes:
-        if bare:
+
+class _OpenAIConversation:
+    """Writes the turns of a conversation to a file as one line in OpenAI's format.
+
+    Attributes:
+        is_training: True for fine-tuning, which takes only some turns and fields.
+        messages: Number of messages written.
+        answers: Number of answers among them.
+        missing_fields: For each field that the format cannot hold, the number of messages that have it.
+    """
+
+    def __init__(self, info: ConversationInfo, file: IO[bytes], *, is_training: bool) -> None:
+        self._info = info
+        self._file = file
+        self.is_training = is_training
+        self.messages = 0
+        self.answers = 0
+        self.missing_fields = Counter[str]()
+
+    def add(self, turn: Turn) -> str:
+        """Write a turn; return the reason OpenAI's fine-tuning would reject it, "" if it was written."""
+        messages = list[dict[str, Any]]()
+        missing_fields = list[str]()
+        for message in turn.messages:
+            made, left_out = openai_message(message, bare=self.is_training)
+            messages.append(as_training(made) if self.is_training else made)
+            missing_fields += left_out
+        if self.is_training:
+            problem = training_problem(messages, needs_answer=turn.number > 0)
+            if problem:
+                return problem
+        self.missing_fields.update(missing_fields)
+        for made in messages:
+            self._file.write(b", " if self.messages else self._begin())
+            self._file.write(openai_line(made).rstrip(b"\n"))
+            self.messages += 1
+            if made["role"] == "assistant":
+                self.answers += 1
+        return ""
+
+    def end(self) -> None:
+        """Close the line."""
+        self._file.write(b"]}\n")
+
+    def counted_fields(self) -> list[str]:
+        """Return the missing fields by name, each with its number of messages."""
+        fields = sorted(self.missing_fields.items())
+        return [f"{field} ({counted(number, 'message')})" for field, number in fields]
+
+    def _begin(self) -> bytes:
+        if self.is_training:
             return b'{"messages": ['
+        info = self._info
         header: dict[str, Any] = {"id": list(info.scope.values())[-1], "scope": info.scope}
         if info.title is not None:
             header["title"] = info.title
-        dates = {"created_at": info.created_at, "updated_at": info.updated_at}
-        header |= {name: at.isoformat() for name, at in dates.items() if at is not None}
+        if info.created_at is not None:
+            header["created_at"] = info.created_at.isoformat()
+        if info.updated_at is not None:
+            header["updated_at"] = info.updated_at.isoformat()
         if info.forked_from:
             header["forked_from"] = info.forked_from.model_dump()
         return openai_line(header).removesuffix(b"}\n") + b', "messages": ['

@@ -219,27 +219,19 @@ def scope_keys_of(path: Path) -> tuple[str, ...]:
 
 def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecord:
     value = line.value
-    messages = line.value.get("messages")
-    if messages is None and isinstance(value.get("values"), dict):
-        messages = value["values"].get("messages")
-    if not isinstance(messages, list) or not messages:
+    messages = _messages_in(value)
+    if not messages:
         return BadRecord(where, 'no conversation: an object with a list "messages" is needed')
     fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
     items = [
         item_of(raw, where=f"{where}, message {position}")
         for position, raw in enumerate(messages, 1)
     ]
-    notes = [] if any(item.at for item in items) else _set_dates(items, value)
-    title = value.get("title")
-    if not isinstance(title, str | None):
-        notes.append(f"its title is left out: a text is needed, not {type(title).__name__}")
-        title = None
-    metadata = value.get("metadata")
-    if not isinstance(metadata, dict | None):
-        notes.append(
-            f"its metadata is left out: an object is needed, not {type(metadata).__name__}"
-        )
-        metadata = None
+    notes = list[str]()
+    if not any(item.at for item in items):
+        notes = _set_dates(items, value)
+    title = _optional(value, "title", str, notes)
+    metadata = _optional(value, "metadata", dict, notes)
     return ConversationRecord(
         id=_id(value) or f"{path.name}:{line.number}",
         messages=items,
@@ -249,6 +241,24 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         metadata=metadata or {},
         notes=notes,
     )
+
+
+def _messages_in(value: Mapping[str, Any]) -> list[Any]:
+    """Return the messages of an object, or of the state that it has as "values"; [] if it has no list of them."""
+    messages = value.get("messages")
+    if messages is None and isinstance(value.get("values"), dict):
+        messages = value["values"].get("messages")
+    return messages if isinstance(messages, list) else []
+
+
+def _optional(value: Mapping[str, Any], name: str, kind: type, notes: list[str]) -> Any:
+    """Return a field of an object if it has the right type; None with a note if it has another one."""
+    field = value.get(name)
+    if field is None or isinstance(field, kind):
+        return field
+    needed = "a text" if kind is str else "an object"
+    notes.append(f"its {name} is left out: {needed} is needed, not {type(field).__name__}")
+    return None
 
 
 def _set_dates(items: list[RecordItem], value: Mapping[str, Any]) -> list[str]:

@@ -220,35 +220,41 @@ class _Import:
         )
         bad = [problem for problem in problems if problem.what == "message"]
         if bad and not self.skip_messages:
-            more = (
-                f"; this and {len(bad) - 1} more of its messages cannot be stored"
-                if bad[1:]
-                else ""
-            )
+            more = ""
+            if len(bad) > 1:
+                more = f"; this and {len(bad) - 1} more of its messages cannot be stored"
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in problems:
             self.report.note(problem)
-        known = -1
-        while True:
-            done = _ConversationImport(chat, record, messages, dry_run=self.dry_run)
-            try:
-                await done.run()
-                break
-            except MessageRewoundError as error:
-                # A concurrent import of the same record rewound messages that this one was about to write.
-                if done.known <= known:
-                    raise InvalidInputError(
-                        "some of its messages were rewound, but not in the record; it was left unchanged"
-                    ) from error
-                known = done.known
+        done = await self._run(chat, record, messages)
         self.report.messages += done.written
         self.report.known += done.known
         for reason in done.changed:
             self._note("changed", record, reason)
-        outcome = (
-            "unchanged" if done.known == len(messages) else "extended" if done.known else "imported"
-        )
-        setattr(self.report, outcome, getattr(self.report, outcome) + 1)
+        if done.known == len(messages):
+            self.report.unchanged += 1
+        elif done.known:
+            self.report.extended += 1
+        else:
+            self.report.imported += 1
+
+    async def _run(
+        self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage]
+    ) -> _ConversationImport:
+        """Import a record, again as long as a concurrent import of it rewinds messages that this one would write."""
+        known = -1
+        while True:
+            work = _ConversationImport(chat, record, messages, dry_run=self.dry_run)
+            try:
+                await work.run()
+            except MessageRewoundError as error:
+                if work.known <= known:
+                    raise InvalidInputError(
+                        "some of its messages were rewound, but not in the record; it was left unchanged"
+                    ) from error
+                known = work.known
+            else:
+                return work
 
 
 class _ConversationImport:
@@ -278,13 +284,15 @@ class _ConversationImport:
         self._changes = dict[int, list[VariantChange]]()
         for change in record.variants:
             self._changes.setdefault(change.ordinal, []).append(change)
+        self._active_turns = dict[str, str]()
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next(
             (message.item.at for message in reversed(messages) if message.item.at), None
         )
         self._ids = {message.position: message.id for message in messages}
         self._with_numbers = {message.id for message in messages if message.item.sources}
-        self.known = self.written = 0
+        self.known = 0
+        self.written = 0
         self.changed: list[str] = []
         self._stored: dict[str, StoredId] = {}
         self._rewound: set[str] = set()
@@ -325,36 +333,46 @@ class _ConversationImport:
 
     async def _look(self) -> tuple[int, int]:
         """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""
+        entries, messages = await self._stored_counts()
+        if not entries:
+            return 0, 0
+        self._stored = await self._log.find([message.id for message in self._messages])
+        self._check_content()
+        found = [message for message in self._messages if self._is_stored(message, entries)]
+        if new := len(self._messages) - len(found):
+            others = messages - len(found)
+            self._check_order(found, new, others=others)
+        places = [self._stored[message.id] for message in found]
+        if any((a.entry, a.ordinal) > (b.entry, b.ordinal) for a, b in pairwise(places)):
+            raise InvalidInputError(
+                "the conversation has these messages in another order; choose another scope"
+            )
+        return len(found), messages
+
+    async def _stored_counts(self) -> tuple[int, int]:
+        """Return the numbers of entries and messages that are stored."""
         try:
             end = await self._log.snapshot()
         except NotSetUpError:
             if not self._dry_run:
                 raise
             end = None
-        if end is None:
-            return 0, 0
-        stored = self._stored = await self._log.find([message.id for message in self._messages])
+        return (end.entries, end.messages) if end else (0, 0)
+
+    def _is_stored(self, message: ReadyMessage, through: int) -> bool:
+        """Return True if a message is in an entry up to this one: a concurrent import may have appended more since."""
+        place = self._stored.get(message.id)
+        return place is not None and place.entry <= through
+
+    def _check_content(self) -> None:
+        """Check that each stored message has the content that the record has."""
         for message in self._messages:
-            if message.id in stored and stored[message.id].digest != message.digest:
+            stored = self._stored.get(message.id)
+            if stored and stored.digest != message.digest:
                 raise InvalidInputError(
                     f"{message.item.where} is stored with different content (id {message.id!r}). The log is immutable: "
                     "choose another scope, or delete the conversation and import it again"
                 )
-        # Only messages up to the end count: a concurrent import may have appended more since.
-        places = {
-            id_: (place.entry, place.ordinal)
-            for id_, place in stored.items()
-            if place.entry <= end.entries
-        }
-        found = [message for message in self._messages if message.id in places]
-        if new := len(self._messages) - len(found):
-            others = end.messages - len(found)
-            self._check_order(found, new, others=others)
-        if any(left > right for left, right in pairwise(places[message.id] for message in found)):
-            raise InvalidInputError(
-                "the conversation has these messages in another order; choose another scope"
-            )
-        return len(found), end.messages
 
     def _check_order(self, found: Sequence[ReadyMessage], new: int, *, others: int) -> None:
         """Check that the missing messages can be appended after those that were found."""
@@ -374,33 +392,45 @@ class _ConversationImport:
     async def _write(self, stored: int) -> None:
         """Append the missing messages batch by batch. A rewind after a batch is repeated before the next one."""
         done = 0
-        shown = dict[str, str]()
         if self._record.items and not self._messages:
             await self._chat.append([placed.item for placed in self._record.items])
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
-            if done == stored == self.known and (
-                late := await items_at_end(self._log, self._record, batch)
-            ):
-                with as_of(batch.at):
-                    await self._chat.append(late)
+            # An earlier run that was killed can only have missed what follows the last message that it stored.
+            is_last_stored = done == stored == self.known
+            if is_last_stored:
+                await self._append_late_items(batch)
             if new:
-                if batch.reserve_to:
-                    with as_of(batch.at or self._last_date):
-                        await self._log.reserve_sources(batch.reserve_to)
-                items = items_after(batch.items, len(batch.messages) - len(new))
-                await self._append(new, batch.at, self._change_of(batch), items)
-            # An earlier run that was killed can only have missed the rewind after its last message.
-            if batch.rewind_from and (new or stored == self.known == done):
+                await self._append_batch(batch, new)
+            may_be_missing = bool(new) or is_last_stored
+            if batch.rewind_from and may_be_missing:
                 await self._rewind(batch)
-            for change in self._changes.get(batch.messages[-1].position, ()):
-                if new or stored == self.known == done:
-                    with as_of(change.at):
-                        replaced = shown.get(change.first_turn, change.first_turn)
-                        await self._log.change_variant(change, instead_of=replaced)
-                if change.kind not in {"begin", "append"}:
-                    shown[change.first_turn] = change.turn
+            await self._change_variants(batch, may_be_missing=may_be_missing)
+
+    async def _change_variants(self, batch: Batch, *, may_be_missing: bool) -> None:
+        """Repeat the changes of variants after a batch, or only note them if they are stored."""
+        for change in self._changes.get(batch.messages[-1].position, ()):
+            if may_be_missing:
+                replaced = self._active_turns.get(change.first_turn, change.first_turn)
+                with as_of(change.at):
+                    await self._log.change_variant(change, instead_of=replaced)
+            if change.kind not in {"begin", "append"}:
+                self._active_turns[change.first_turn] = change.turn
+
+    async def _append_late_items(self, batch: Batch) -> None:
+        late = await items_at_end(self._log, self._record, batch)
+        if late:
+            with as_of(batch.at):
+                await self._chat.append(late)
+
+    async def _append_batch(self, batch: Batch, new: Sequence[ReadyMessage]) -> None:
+        """Append the messages of a batch that are new, which are its last ones."""
+        if batch.reserve_to:
+            with as_of(batch.at or self._last_date):
+                await self._log.reserve_sources(batch.reserve_to)
+        items = items_after(batch.items, len(batch.messages) - len(new))
+        await self._append(new, batch.at, self._change_of(batch), items)
 
     def _change_of(self, batch: Batch) -> VariantChange | None:
         """Return the change that the entry of a batch was, None if it belongs to no variant."""
@@ -477,28 +507,44 @@ class _ConversationImport:
                 self.changed.append(f"{where}: its sources were {known}, now {numbers or 'none'}")
 
     async def _describe(self) -> None:
-        """Set title and metadata, unless the conversation already has them, and date it by its last message."""
+        """Set title, metadata and state, unless the conversation already has them, and date it by its last message."""
+        with as_of(self._last_date):
+            await self._restore_state()
+            await self._restore_title()
+        if self.written:
+            await self._log.refresh_head()
+
+    async def _restore_state(self) -> None:
+        if not self._record.state or (await self._chat.state.get()).revision:
+            return
+        try:
+            await self._chat.state.update(dict(self._record.state))
+        except InvalidInputError as error:  # its messages are stored
+            self.changed.append(f"its state is left out: {error}")
+
+    async def _restore_title(self) -> None:
         record = self._record
         title: str | EllipsisType | None = ...
         metadata: dict[str, Any] | EllipsisType = ...
         if record.title is not None or record.metadata:
             info = await self._chat.info()
-            title = record.title if info.title is None and record.title is not None else ...
-            metadata = dict(record.metadata) if not info.metadata and record.metadata else ...
-        with as_of(self._last_date):
-            if record.state and not (await self._chat.state.get()).revision:
-                try:
-                    await self._chat.state.update(dict(record.state))
-                except InvalidInputError as error:  # its messages are stored
-                    self.changed.append(f"its state is left out: {error}")
-            if self.written or title is not ... or metadata is not ...:
-                try:
-                    await self._chat.update(title=title, metadata=metadata)
-                except InvalidInputError as error:
-                    self.changed.append(f"its title and metadata are left out: {error}")
-                    await self._chat.update()
-        if self.written:
-            await self._log.refresh_head()
+            if info.title is None and record.title is not None:
+                title = record.title
+            if record.metadata and not info.metadata:
+                metadata = dict(record.metadata)
+        has_new = title is not ... or metadata is not ...
+        if self.written or has_new:
+            await self._set_title(title, metadata)
+
+    async def _set_title(
+        self, title: str | EllipsisType | None, metadata: dict[str, Any] | EllipsisType
+    ) -> None:
+        """Set title and metadata as far as they can be stored; this dates the conversation, too."""
+        try:
+            await self._chat.update(title=title, metadata=metadata)
+        except InvalidInputError as error:
+            self.changed.append(f"its title and metadata are left out: {error}")
+            await self._chat.update()
 
     async def _annotate(self) -> None:
         """Set annotations. Values that a message already has are kept."""

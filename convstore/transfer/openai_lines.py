@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
@@ -48,44 +48,76 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
     >>> openai_message(AIMessage("", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}]))[0]["tool_calls"]
     [{'id': 'c', 'type': 'function', 'function': {'name': 'f', 'arguments': '{"a": 1}'}}]
     """
+    made = _bare_message(message)
     extra = dict(message.additional_kwargs)
+    extra.pop(_ROLE_KEY, None)
+    extra.pop("tool_calls", None)
+    left_out = _metadata_of(message)
+    if "usage" in extra and "usage_metadata" in left_out:
+        left_out.remove("usage_metadata")
+    if not bare:
+        return made, left_out + _add_fields(made, message, extra)
+    if isinstance(message, ToolMessage) and message.artifact is not None:
+        left_out.append("artifact")
+    left_out += sorted(map(str, extra))
+    if _is_error(message):
+        left_out.append("status")
+    return made, left_out
+
+
+def _bare_message(message: BaseMessage) -> _Message:
+    """Return a message with the fields in `BARE_KEYS` only."""
     role = message.role if isinstance(message, ChatMessage) else _ROLES[message.type]
-    made: dict[str, Any] = {"role": extra.pop(_ROLE_KEY, role), "content": message.content}
+    given = message.additional_kwargs
+    made: _Message = {"role": given.get(_ROLE_KEY, role), "content": message.content}
     if message.name is not None:
         made["name"] = message.name
-    calls = extra.pop("tool_calls", None)
-    if isinstance(message, AIMessage):
-        if not isinstance(calls, list):
-            made_calls = (*message.tool_calls, *message.invalid_tool_calls)
-            calls = [
-                _call(call.get("id"), call.get("name"), call.get("args")) for call in made_calls
-            ]
-        if calls:
-            made["tool_calls"] = calls
-            made["content"] = None if message.content == "" else message.content
+    if isinstance(message, AIMessage) and (calls := _calls(message)):
+        made["tool_calls"] = calls
+        if message.content == "":
+            made["content"] = None
     if isinstance(message, ToolMessage):
         made["tool_call_id"] = message.tool_call_id
-    left_out = [name for name in ("response_metadata",) if getattr(message, name)]
-    if isinstance(message, AIMessage) and message.usage_metadata and "usage" not in extra:
-        left_out.append("usage_metadata")
-    artifact = message.artifact if isinstance(message, ToolMessage) else None
-    if artifact is not None and (bare or not _is_json(artifact)):
-        left_out.append("artifact")
-    if bare:
-        return made, [
-            *left_out,
-            *sorted(map(str, extra)),
-            *(["status"] if _is_error(message) else []),
-        ]
-    if artifact is not None and "artifact" not in left_out:
-        made["artifact"] = artifact
-    kept = {key: value for key, value in extra.items() if type(key) is str and _is_json(value)}
-    left_out += [str(key) for key in extra if key not in kept]
+    return made
+
+
+def _calls(message: AIMessage) -> list[Any]:
+    """Return the calls of an answer: as they were given in OpenAI's format, if they were."""
+    given = message.additional_kwargs.get("tool_calls")
+    if isinstance(given, list):
+        return given
+    made = (*message.tool_calls, *message.invalid_tool_calls)
+    return [_call(call.get("id"), call.get("name"), call.get("args")) for call in made]
+
+
+def _metadata_of(message: BaseMessage) -> list[str]:
+    """Return the names of a message's metadata, which OpenAI's format cannot hold."""
+    names = list[str]()
+    if message.response_metadata:
+        names.append("response_metadata")
+    if isinstance(message, AIMessage) and message.usage_metadata:
+        names.append("usage_metadata")
+    return names
+
+
+def _add_fields(made: _Message, message: BaseMessage, extra: Mapping[Any, Any]) -> list[str]:
+    """Add the fields that `append` reads back; return the names of those that JSON cannot hold."""
+    left_out = list[str]()
+    if isinstance(message, ToolMessage) and message.artifact is not None:
+        if _is_json(message.artifact):
+            made["artifact"] = message.artifact
+        else:
+            left_out.append("artifact")
     if _is_error(message):
         made["status"] = "error"
     if message.id is not None:
         made["id"] = message.id
-    return made | {key: value for key, value in kept.items() if key not in made}, left_out
+    for key, value in extra.items():
+        if type(key) is not str or not _is_json(value):
+            left_out.append(str(key))
+        elif key not in made:
+            made[key] = value
+    return left_out
 
 
 def openai_line(value: Any) -> bytes:
@@ -142,18 +174,18 @@ def as_training(message: _Message) -> _Message:
     content = message["content"]
     if message["role"] == "user" or not isinstance(content, list):
         return message
-    kept = [
-        block
-        for block in content
-        if not (isinstance(block, dict) and block.get("type") in _NOT_TRAINED)
-    ]
-    texts = [block if isinstance(block, str) else _text(block) for block in kept]
-    if any(text is None for text in texts):
-        return message
-    return {
-        **message,
-        "content": "\n".join(filter(None, texts)) or (None if message.get("tool_calls") else ""),
-    }
+    texts = list[str]()
+    for block in content:
+        if isinstance(block, dict) and block.get("type") in _NOT_TRAINED:
+            continue
+        text = _text(block)
+        if text is None:
+            return message
+        if text:
+            texts.append(text)
+    if not texts and message.get("tool_calls"):
+        return {**message, "content": None}
+    return {**message, "content": "\n".join(texts)}
 
 
 def training_problem(messages: Sequence[_Message], *, needs_answer: bool = True) -> str:
@@ -189,21 +221,22 @@ def _content_problem(message: _Message) -> str:
     if content is None and role == "assistant" and message.get("tool_calls"):
         return ""
     if isinstance(content, list) and role == "user":
-        kinds = [block.get("type") if isinstance(block, dict) else None for block in content]
-        unsupported = next((str(kind) for kind in kinds if kind not in ("text", "image_url")), "")
-        blank = all(kind == "text" for kind in kinds) and not any(
-            (_text(block) or "").strip() for block in content
-        )
-        return (
-            f"{{}} has a block of type {_named(unsupported)}"
-            if unsupported
-            else _EMPTY
-            if blank
-            else ""
-        )
+        return _blocks_problem(content)
     if not isinstance(content, str):
         return "the content of {} is no text"
     return "" if content.strip() else _EMPTY
+
+
+def _blocks_problem(blocks: Sequence[Any]) -> str:
+    has_image = False
+    for block in blocks:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind not in ("text", "image_url"):
+            return f"{{}} has a block of type {_named(kind)}"
+        has_image = has_image or kind == "image_url"
+    if has_image or any((_text(block) or "").strip() for block in blocks):
+        return ""
+    return _EMPTY
 
 
 def _calls_problem(message: _Message) -> str:
@@ -236,8 +269,9 @@ def _named(value: Any) -> str:
 
 
 def _text(block: Any) -> str | None:
-    text = block.get("text") if isinstance(block, dict) else None
-    return text if isinstance(text, str) else None
+    if isinstance(block, dict):
+        block = block.get("text")
+    return block if isinstance(block, str) else None
 
 
 def _is_object(text: Any) -> bool:

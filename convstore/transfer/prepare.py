@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import normalize_messages
+from convstore.integration import VariantChange, normalize_messages
 from convstore.messages.encoding import SMALLEST_PART, digest_of, encode_message, fields_of
 from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
@@ -142,22 +143,28 @@ def _check_variants(record: ConversationRecord) -> None:
             minimum=last,
             maximum=len(record.messages),
         )
-        check_choice(change.kind, *_CHANGES, name="the kind of a change of a variant")
-        variant = (change.first_turn, change.variant)
-        if change.kind == "begin":
-            begun.add(variant)
-        is_new_question = change.kind == "begin" and change.turn == change.variant
-        if change.turn not in questions and not is_new_question:
-            raise InvalidInputError(
-                f"it lacks the question {change.turn!r:.80} of one of its variants"
-            )
-        is_first = change.kind == "activate" and change.variant == change.turn
-        if not is_first and variant not in begun:
-            raise InvalidInputError(f"its variant {change.variant!r:.80} has no beginning")
-        if questions.get(change.first_turn, last + 1) > last:
-            raise InvalidInputError(
-                f"its variant {change.variant!r:.80} stands before the question that it is of"
-            )
+        _check_variant(change, questions, begun)
+
+
+def _check_variant(
+    change: VariantChange, questions: Mapping[str, int], begun: set[tuple[str, str]]
+) -> None:
+    """Check a change of a variant, given the variants begun before, and note it if it begins one."""
+    check_choice(change.kind, *_CHANGES, name="the kind of a change of a variant")
+    variant = (change.first_turn, change.variant)
+    is_begin = change.kind == "begin"
+    if is_begin:
+        begun.add(variant)
+    is_new_question = is_begin and change.turn == change.variant
+    if change.turn not in questions and not is_new_question:
+        raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its variants")
+    is_first = change.kind == "activate" and change.variant == change.turn
+    if not is_first and variant not in begun:
+        raise InvalidInputError(f"its variant {change.variant!r:.80} has no beginning")
+    if questions.get(change.first_turn, change.ordinal + 1) > change.ordinal:
+        raise InvalidInputError(
+            f"its variant {change.variant!r:.80} stands before the question that it is of"
+        )
 
 
 def _questions(messages: Sequence[Message]) -> dict[Any, int]:
@@ -221,29 +228,42 @@ def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
 
 def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> Iterator[Batch]:
     """Yield batches: the entries of an export, or whole turns of other sources. The end of a rewind ends a batch."""
-    ends = {last: first for first, last in record.rewound}
-    items = dict[int, list[PlacedItem]]()
+    rewinds = {last: first for first, last in record.rewound}
+    items = defaultdict[int, list[PlacedItem]](list)
     for placed in record.items:
-        items.setdefault(placed.position, []).append(placed)
-    batch: list[ReadyMessage] = []
+        items[placed.position].append(placed)
+    latest = _first_date(messages)
     through = 0
-    placed_here = items.get(0, [])
-    latest = next((message.item.at for message in messages if message.item.at), None)
-    for index, message in enumerate(messages):
-        batch.append(message)
-        placed_here += [
-            placed._replace(position=len(batch)) for placed in items.get(message.position, ())
-        ]
-        following = messages[index + 1] if index + 1 < len(messages) else None
-        if following is None or message.position in ends or _begins(message, following):
-            numbers = numbers_of(batch)
-            at = next((message.item.at for message in batch if message.item.at), None)
-            latest = max(latest, at) if latest and at else latest  # dates in a log never decrease
-            reserve_to = min(numbers) - 1 if numbers and min(numbers) > through + 1 else 0
-            yield Batch(batch, latest, reserve_to, ends.get(message.position, 0), placed_here)
-            batch = []
-            through = max([through, *numbers])
-            placed_here = []
+    placed_here = items[0]
+    for batch in _groups(messages, rewinds):
+        for number, message in enumerate(batch, 1):
+            placed_here += [each._replace(position=number) for each in items[message.position]]
+        at = _first_date(batch)
+        if latest and at:
+            latest = max(latest, at)  # dates in a log never decrease
+        numbers = numbers_of(batch)
+        reserve_to = 0
+        if numbers and min(numbers) > through + 1:
+            reserve_to = min(numbers) - 1
+        yield Batch(batch, latest, reserve_to, rewinds.get(batch[-1].position, 0), placed_here)
+        through = max([through, *numbers])
+        placed_here = []
+
+
+def _groups(messages: Sequence[ReadyMessage], ends: Container[int]) -> Iterator[list[ReadyMessage]]:
+    """Yield the messages of each batch; `ends` has the positions after which one ends in any case."""
+    group = list[ReadyMessage]()
+    for message in messages:
+        if group and (group[-1].position in ends or _begins(group[-1], message)):
+            yield group
+            group = []
+        group.append(message)
+    if group:
+        yield group
+
+
+def _first_date(messages: Sequence[ReadyMessage]) -> datetime | None:
+    return next((message.item.at for message in messages if message.item.at), None)
 
 
 def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
