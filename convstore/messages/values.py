@@ -26,6 +26,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from itertools import chain
+from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeGuard, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -461,6 +462,14 @@ def _document(value: Document) -> dict[str, Any]:
     return {"id": value.id, "page_content": value.page_content, "metadata": value.metadata}
 
 
+def _load_path(own: type[PurePath], pure: type[PurePath], text: str) -> PurePath:
+    """Return a path of its own class; of the equal pure one on a system that cannot create it."""
+    try:
+        return own(text)
+    except NotImplementedError:
+        return pure(text)
+
+
 _STANDARD: dict[type, Kind] = {
     PayloadRange: Kind("payload", PayloadRange.plain, lambda plain: PayloadRange(*plain)),
     Omitted: Kind("omitted", lambda value: value.type_name, Omitted),
@@ -490,6 +499,10 @@ _STANDARD: dict[type, Kind] = {
     ),
     Decimal: Kind("decimal", str, Decimal),
     UUID: Kind("uuid", str, UUID),
+    PurePosixPath: Kind("pure_posix_path", str, PurePosixPath),
+    PureWindowsPath: Kind("pure_windows_path", str, PureWindowsPath),
+    PosixPath: Kind("posix_path", str, partial(_load_path, PosixPath, PurePosixPath)),
+    WindowsPath: Kind("windows_path", str, partial(_load_path, WindowsPath, PureWindowsPath)),
     Document: Kind("document", _document, lambda plain: Document(**plain)),
     DocumentFields: Kind("document", lambda value: value.fields, lambda plain: Document(**plain)),
     Source: Kind("source", dict, lambda plain: Source(**plain)),

@@ -6,7 +6,6 @@ tool result.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from convstore.messages.encoding import digest_of
 from convstore.messages.foreign_values import numpy_scalar
 from convstore.messages.json_text import TEXT_TYPES
 from convstore.messages.values import Codec, DocumentFields, is_text
+from convstore.sources.naming import URL_KEYS, name_of
 
 MAX_SOURCES = 1_000
 """Maximum number of sources in one result; a longer list is data, such as the rows of a table."""
@@ -30,12 +30,6 @@ _URL_CHARACTERS = 500
 
 TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 """Keys of the text in a dict item, in order of preference."""
-
-_TITLE_KEYS = ("title", "name", "filename", "sourceDisplayName", "source_display_name", "file_name")
-
-_URL_KEYS = ("url", "link", "uri", "sourceUri", "source_uri")
-
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
 
 _DETAILS = {"metadata": "", "_source": "", "payload": "", "node": "score"}
 """Keys under which Pinecone, Elasticsearch, Qdrant and LlamaIndex nest the text of a match; and what stands by it."""
@@ -123,7 +117,7 @@ def _address_in(location: Any) -> dict[str, str]:
         (
             {"url": kind[key]}
             for kind in kinds
-            if type(kind) is dict and (key := first_text(kind, _URL_KEYS))
+            if type(kind) is dict and (key := first_text(kind, URL_KEYS))
         ),
         {},
     )
@@ -213,13 +207,11 @@ class FoundSource(NamedTuple):
         return text_digest(codec.encode(fields, omitted=[]))
 
     def label(self) -> tuple[str, str, dict[str, Any]]:
-        """Return its title, its address, and its other fields without the number; "" for a missing text."""
-        rest = self.fields.copy()
+        """Return its title, its address, and its other fields without the number; see `name_of`."""
+        title, url, rest = name_of(self.fields)
         if "source_id" in rest and self.kept_id:
             del rest["source_id"]
-        title_key = first_text(rest, _TITLE_KEYS)
-        url_key = _address(rest)
-        return rest.pop(title_key) if title_key else "", rest.pop(url_key) if url_key else "", rest
+        return title, url, rest
 
     def shown(self) -> tuple[str, str, bool]:
         """Return the beginnings of its title and its address, and False if it holds more than these in one line."""
@@ -233,7 +225,7 @@ class FoundSource(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its title, "" without one."""
+        """The title by which it is shown, with file and position; "" without any."""
         return self.label()[0]
 
     @property
@@ -367,14 +359,6 @@ def _number(text: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > 15:
         raise ValueError(f"{text[:50]!r} is not a source id")
     return int(digits)
-
-
-def _address(fields: dict[str, Any]) -> str:
-    """Return the key of the address, "" if there is none; ``source`` counts only if its value looks like an address."""
-    if key := first_text(fields, _URL_KEYS):
-        return key
-    source = fields.get("source")
-    return "source" if is_text(source) and _ADDRESS.match(source) else ""
 
 
 def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:

@@ -260,7 +260,7 @@ _Pair = namedtuple("_Pair", "a b")
         object(),
         memoryview(b"x"),
         range(3),
-        ROOT,
+        slice(3),
         re.compile("x"),
         len,
         time(1, tzinfo=_Zone()),

@@ -103,18 +103,18 @@ def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
     ("fields", "title", "url", "rest"),
     [
         ({"filename": "a.pdf", "source": "https://a"}, "a.pdf", "https://a", {}),
-        ({"name": "N", "filename": "a.pdf"}, "N", "", {"filename": "a.pdf"}),
-        ({"source": "/books/a.pdf", "title": 7}, "", "", {"source": "/books/a.pdf", "title": 7}),
+        ({"name": "N", "filename": "a.pdf"}, "N, a.pdf", "", None),
+        ({"source": "/books/a.pdf", "title": 7}, "/books/a.pdf", "", {"title": 7}),
         ({"source": "s3://b/k", "uri": "u"}, "", "u", {"source": "s3://b/k"}),
         ({"source": ["https://a"], "filename": None, "url": None}, "", "", None),
-        ({"source": "C://x"}, "", "", None),
-        ({"source": "see https://a"}, "", "", None),
+        ({"source": "C://x"}, "C://x", "", {}),
+        ({"source": "see https://a"}, "see https://a", "", {}),
     ],
 )
 def test_other_labels_are_known(
     fields: dict[str, Any], title: str, url: str, rest: dict[str, Any] | None
 ) -> None:
-    """A file's name is a title if there is no other; what a source is called is its address if it looks like one."""
+    """A file is a title if there is no other; `source` is the address if it looks like one, else the file."""
     for hit in (("x", fields), Document("x", metadata=fields), {"text": "x", **fields}):
         found = source_in(hit)
         assert found is not None

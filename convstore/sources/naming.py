@@ -1,0 +1,160 @@
+"""Name a source by the metadata that loaders and vector stores give: title or file, position in it, and address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from convstore.messages.foreign_values import numpy_scalar
+from convstore.messages.values import is_text
+
+URL_KEYS = (
+    *("url", "link", "uri", "sourceUri", "source_uri"),
+    *("webUrl", "web_url", "sourceURL", "source_url"),
+)
+"""Keys of the address, in order of preference; ``source`` has one only if its value looks like an address."""
+
+_TITLE_KEYS = (
+    *("title", "name", "Title", "sourceDisplayName", "source_display_name"),
+    *("document_title", "document_name", "subject"),
+)
+_FILE_KEYS = ("filename", "file_name", "fileName", "metadata_storage_name")
+_PATH_KEYS = ("source", "file_path", "filepath", "path", "file")
+_POSITION_KEYS = {
+    "page": (
+        *("page_label", "page", "page_number", "pageNumber"),
+        *("page_identifier", "x-amz-bedrock-kb-document-page-number"),
+    ),
+    "slide": ("slide", "slide_number"),
+    "sheet": ("sheet", "sheet_name", "page_name"),
+    "row": ("row",),
+    "section": ("section", "section_title"),
+    "line": ("start_line",),
+}
+"""Keys of the position in a file, each with its word in a heading. Numbers are shown as the loader counts them."""
+_HEADERS = tuple(f"Header {level}" for level in range(1, 7))
+"""Keys under which LangChain's Markdown and HTML splitters keep the headings above a passage."""
+_IN_A_FILE = frozenset((*_HEADERS, *(key for keys in _POSITION_KEYS.values() for key in keys)))
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
+_EXTENSION = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,5}")
+_POSITION_CHARACTERS = 80
+_PATH_CHARACTERS = 120
+
+
+def name_of(fields: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Return the title by which a source is shown, its address, and the fields that neither shows whole.
+
+    The title is that of the metadata, else the file; a file follows a title where there is no address. Then comes the
+    position: page, slide, sheet, row, section, line. Without all of these it is "".
+
+    >>> name_of({"source": "contracts/acme.pdf", "page": 3, "page_label": "4"})[0]
+    'contracts/acme.pdf, page 4'
+    >>> name_of({"title": "Fares", "link": "https://a.example", "rank": 1})
+    ('Fares', 'https://a.example', {'rank': 1})
+    """
+    url_key = _url_key(fields)
+    title_key = _first_filled(fields, _TITLE_KEYS)
+    file_key = _file_key(fields, without=url_key)
+    title = fields[title_key] if title_key else ""
+    parts = [title]
+    if file_key and not (title_key and url_key):
+        parts.append(_file(fields[file_key], title))
+    parts += _position(fields)
+    shown = [part for part in parts if part]
+    own_key = title_key or file_key
+    used = [url_key] if url_key else []
+    if own_key and shown == [fields[own_key]]:
+        used.append(own_key)
+    rest = {key: value for key, value in fields.items() if key not in used}
+    return ", ".join(shown), fields[url_key] if url_key else "", rest
+
+
+def own_names(fields: Mapping[str, Any]) -> list[str]:
+    """Return the texts by which a tool may name a source in its content: title, address, path and file name.
+
+    >>> own_names({"title": "Acme", "source": "contracts/acme.pdf"})
+    ['Acme', 'contracts/acme.pdf', 'acme.pdf']
+    """
+    keys = (_first_filled(fields, _TITLE_KEYS), _url_key(fields), _file_key(fields, without=""))
+    names = [str(fields[key]) for key in keys if key]
+    if keys[-1]:
+        names.append(_base(names[-1]))
+    return list(dict.fromkeys(names))
+
+
+def _url_key(fields: Mapping[str, Any]) -> str:
+    if key := _first_filled(fields, URL_KEYS):
+        return key
+    source = fields.get("source")
+    return "source" if is_text(source) and _ADDRESS.match(source) else ""
+
+
+def _first_filled(fields: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Return the first of the keys with a text that is not blank, "" if there is none."""
+    for key in keys:
+        if key in fields and is_text(value := fields[key]) and value and not value.isspace():
+            return key
+    return ""
+
+
+def _file_key(fields: Mapping[str, Any], *, without: str) -> str:
+    """Return the key of the file: of a relative path, else of its name, else of an absolute path."""
+    paths = [key for key in _PATH_KEYS if key != without and _is_path(fields.get(key))]
+    path = paths[0] if paths else ""
+    if path and not _ABSOLUTE.match(str(fields[path])):
+        return path
+    return _first_filled(fields, _FILE_KEYS) or path
+
+
+def _is_path(value: Any) -> bool:
+    """Return True for a path object and for a text on one line that is not an address."""
+    if isinstance(value, PurePath):
+        return True
+    return is_text(value) and bool(value.strip()) and not _ADDRESS.match(value)
+
+
+def _file(value: Any, title: str) -> str:
+    """Return a file as a title, or as an addition to a title, which has only its name if it has an extension."""
+    path = str(value)
+    base = _base(path)
+    if title:
+        return base if _EXTENSION.search(base) and base not in title else ""
+    if is_text(value) and len(value) <= _PATH_CHARACTERS:
+        return value
+    return path if len(path) <= _PATH_CHARACTERS else base
+
+
+def _base(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+
+def _position(fields: Mapping[str, Any]) -> list[str]:
+    """Return the position in a file, such as ``page 4`` and ``section Fees``."""
+    if _IN_A_FILE.isdisjoint(fields):
+        return []
+    found: list[str] = []
+    for word, keys in _POSITION_KEYS.items():
+        values = (_short(fields[key]) for key in keys if key in fields)
+        value = next(filter(None, values), "")
+        found += [f"{word} {value}"] if value else []
+    headers = [header for key in _HEADERS if key in fields and (header := _short(fields[key]))]
+    if headers:
+        found.append(f"section {' > '.join(headers)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    """Return a number or a short text on one line; "" for anything else."""
+    plain = numpy_scalar(value)
+    if plain is None:
+        plain = value
+    if type(plain) is float and plain.is_integer():
+        plain = int(plain)
+    if type(plain) is int:
+        return str(plain) if abs(plain) < 10**12 else ""
+    text = " ".join(plain[:1_000].split()) if is_text(plain) else ""
+    return text if len(text) <= _POSITION_CHARACTERS else ""
