@@ -374,15 +374,15 @@ class HistoryDivergedError(ConflictError):
     """A batch passed as a history differs from the log; nothing was written.
 
     Attributes:
-        after: Id of the last message on which both agree; None if they agree on none.
-        before: Id of the message that follows it in the log, for `rewind`; None if it is unknown.
+        after_id: Id of the last message on which both agree; None if they agree on none.
+        before_id: Id of the message that follows it in the log, for `rewind`; None if it is unknown.
     """
 
-    def __init__(self, *, after: str | None, before: str | None = None) -> None:
-        self.after = after
-        self.before = before
-        divergence = f"after message {after!r}" if after else "from the first message"
-        call = f"call rewind(before={before!r})" if before else "call rewind"
+    def __init__(self, *, after_id: str | None, before_id: str | None = None) -> None:
+        self.after_id = after_id
+        self.before_id = before_id
+        divergence = f"after message {after_id!r}" if after_id else "from the first message"
+        call = f"call rewind(before_id={before_id!r})" if before_id else "call rewind"
         super().__init__(
             f"the history differs from this conversation {divergence}, or ends earlier; the log is immutable: to edit "
             f"a question or ask for another answer, {call} and append the history again; to continue, append only new "
@@ -394,15 +394,15 @@ class OlderCheckpointError(ConflictError):
     """A run began at an older checkpoint, and its conversation goes on after it; nothing was written.
 
     Attributes:
-        before: Id of the first message after the checkpoint, for `rewind`.
+        before_id: Id of the first message after the checkpoint, for `rewind`.
     """
 
-    def __init__(self, before: str) -> None:
-        self.before = before
+    def __init__(self, before_id: str) -> None:
+        self.before_id = before_id
         super().__init__(
-            f"the run began at an older checkpoint, but the conversation goes on after it with message {before!r}, "
-            f"which the model would see; call rewind(before={before!r}) and repeat the run, or begin it at the newest "
-            'checkpoint; on_fork="rewind" rewinds the conversation in such a run, or undoes its last rewind'
+            f"the run began at an older checkpoint, but the conversation goes on after it with message {before_id!r}, "
+            f"which the model would see; call rewind(before_id={before_id!r}) and repeat the run, or begin it at the "
+            'newest checkpoint; on_fork="rewind" rewinds the conversation in such a run, or undoes its last rewind'
         )
 
 

@@ -63,29 +63,33 @@ class Forker:
         self._tombstones = tombstones
         self._copies = copies
 
-    async def fork(self, scope: Scope, new_scope: Scope, *, before: str | None, key: str) -> None:
+    async def fork(
+        self, scope: Scope, new_scope: Scope, *, before_id: str | None, key: str
+    ) -> None:
         """Make the fork; see `Conversation.fork`. About twenty commands, and four for each thousand entries."""
         if PATH in dict(new_scope):
             raise InvalidScopeError(
                 "a fork is no sub-agent's conversation: pass the scope keys of the store only"
             )
         check_id(key, name="key")
-        if before is not None:
-            check_id(before, name="before")
-        request = digest_of(json.dumps([before, key])).hex()
+        if before_id is not None:
+            check_id(before_id, name="before_id")
+        request = digest_of(json.dumps([before_id, key])).hex()
         cached = await self._reader.find(scope)
         source = cached.conversation if cached else ""
         if await self._is_made(new_scope, source, request):
             return
         if cached is None:
             raise (
-                UnknownMessageError(before)
-                if before
+                UnknownMessageError(before_id)
+                if before_id
                 else InvalidInputError("there is no conversation to fork")
             )
         async with append_timeout(), self._reader.reading(cached):
             cut = (
-                await self._whole(cached) if before is None else await self._before(cached, before)
+                await self._whole(cached)
+                if before_id is None
+                else await self._before(cached, before_id)
             )
             target = secrets.token_hex(12)
             await self._tombstones.begin_copy(target, dict(new_scope), sweep_after=_SWEEP_AFTER)
@@ -138,7 +142,7 @@ class Forker:
         active = (await self._reader.snapshot(cached, tail, known=NO_REWINDS)).active
         if tail.turn and not tail.over:
             raise ForkRefusedError(
-                "the last turn is not finished: fork later, or before=<id of its question>"
+                "the last turn is not finished: fork later, or before_id=<id of its question>"
             )
         return _Cut(tail.entries, tail, active)
 

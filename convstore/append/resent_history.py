@@ -242,8 +242,8 @@ class Resender:
             )
             first = parting(batch, _comparable(end.log.active.of(entries)), exactly=trust.is_all)
             found = first if first[0] else found if found[0] else (None, None)
-        after, before = (message.id if message else None for message in found)
-        raise HistoryDivergedError(after=after, before=before)
+        after_id, before_id = (message.id if message else None for message in found)
+        raise HistoryDivergedError(after_id=after_id, before_id=before_id)
 
     async def _repeated(
         self, cached: CachedConversation, end: _End, batch: Sequence[Comparable], trust: Trust

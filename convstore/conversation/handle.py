@@ -257,7 +257,7 @@ class Conversation:
         return TurnSession(self, keeper, held, services.past)
 
     async def variants(
-        self, turn_id: str, *, before: int | None = None, limit: int = 50
+        self, turn_id: str, *, before_number: int | None = None, limit: int = 50
     ) -> list[Variant]:
         """Return the variants of a turn: its first answer, other answers, edited questions; by default the newest.
 
@@ -265,14 +265,14 @@ class Conversation:
 
         Args:
             turn_id: Id of the turn.
-            before: Only variants with a lower number, the nearest ones.
+            before_number: Only variants with a lower number, the nearest ones.
             limit: Maximum number of variants, up to 200.
 
         Raises:
             UnknownMessageError: The log lacks the turn's question.
         """
         return await (await self._services()).variants.at(
-            self._scope, turn_id, before=before, limit=limit
+            self._scope, turn_id, before_number=before_number, limit=limit
         )
 
     async def activate(self, variant: Variant) -> None:
@@ -448,7 +448,7 @@ class Conversation:
         check_id(message_id, name="message_id")
         await (await self._services()).annotator.annotate(self._scope, message_id, values)
 
-    async def rewind(self, *, before: str) -> int:
+    async def rewind(self, *, before_id: str) -> int:
         """Remove a message and all later ones from views and listings, to edit a question or regenerate an answer.
 
         They stay in the log: `messages`, `get_tool_messages` and `get_sources` still return them, and `undo_rewind`
@@ -459,35 +459,36 @@ class Conversation:
         A `LogItem` leaves `items` with the message that it follows. The id of one removes it, and all that follows it.
 
         Args:
-            before: Id of the first message, or item, to remove.
+            before_id: Id of the first message, or item, to remove.
 
         Raises:
             UnknownMessageError: No message and no item of this conversation has the id.
         """
         return await (await self._services()).rewinder.rewind(
-            self._scope, check_id(before, name="before")
+            self._scope, check_id(before_id, name="before_id")
         )
 
-    async def undo_rewind(self, *, before: str | None = None) -> int:
+    async def undo_rewind(self, *, before_id: str | None = None) -> int:
         """Undo the last rewind: views and listings are restored to their state before it.
 
         Messages appended since are removed from them and stay in the log. Returns the number of messages restored; 0 if
         there is no rewind. Further calls undo earlier rewinds.
 
         Args:
-            before: Id of a message that the last rewind removed, such as the one passed to `rewind`. If it is already
-                restored, nothing happens, so a failed call can be retried. Without it, a retry may undo another rewind.
+            before_id: Id of a message that the last rewind removed, such as the one passed to `rewind`. If it is
+                already restored, nothing happens, so a failed call can be retried. Without it, a retry may undo another
+                rewind.
 
         Raises:
             UnknownMessageError: No message of this conversation has the id.
             InvalidInputError: The last rewind did not remove the message.
         """
-        if before is not None:
-            check_id(before, name="before")
-        return await (await self._services()).rewinder.undo(self._scope, before)
+        if before_id is not None:
+            check_id(before_id, name="before_id")
+        return await (await self._services()).rewinder.undo(self._scope, before_id)
 
     async def fork(
-        self, *, before: str | None = None, key: str, new_scope: dict[str, str]
+        self, *, before_id: str | None = None, key: str, new_scope: dict[str, str]
     ) -> Conversation:
         """Return another conversation that begins with the same messages, whose views are the same up to there.
 
@@ -496,18 +497,21 @@ class Conversation:
         with their sources are not. The fork appears whole or not at all. 10,000 messages take about half a second.
 
         Args:
-            before: Id of the first message that the fork does not have; None for all.
+            before_id: Id of the first message that the fork does not have; None for all.
             key: Id of the request. Repeated with the same arguments, it returns the same fork and writes nothing.
             new_scope: The scope of the fork, with all keys. Check that the user may write there.
 
         Raises:
             UnknownMessageError: No message of this conversation has the id.
             MessageRewoundError: The message was rewound.
-            ForkRefusedError: The new scope has another conversation; or without `before`, the last turn is in progress.
+            ForkRefusedError: The new scope has another conversation, or `before_id` is None and the last turn is in
+                progress.
             InvalidScopeError: The new scope is no whole scope of the store.
         """
         fork: Conversation = self.store.conversation(**as_scope(new_scope))
-        await (await self._services()).forker.fork(self._scope, fork._scope, before=before, key=key)
+        await (await self._services()).forker.fork(
+            self._scope, fork._scope, before_id=before_id, key=key
+        )
         return fork
 
     async def update(

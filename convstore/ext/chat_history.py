@@ -149,7 +149,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
             await chat.delete()
             return
         for first in await chat.list_messages(after=0, limit=1):
-            await chat.rewind(before=str(first.message.id))
+            await chat.rewind(before_id=str(first.message.id))
 
     def _wait(
         self, async_name: str, work: Callable[[Conversation], Coroutine[Any, Any, _Result]]

@@ -94,11 +94,11 @@ async def go_back(
     if on_fork == "raise":
         raise OlderCheckpointError(before or lost[0])
     if lost:
-        await chat.undo_rewind(before=lost[-1])
+        await chat.undo_rewind(before_id=lost[-1])
         _, restored = await _after(chat, first, messages)
         before = next(iter(restored), None)
     if before:
-        await chat.rewind(before=before)
+        await chat.rewind(before_id=before)
     new = {edited.id: edited.model_copy(update={"id": str(uuid4())})} if edited else {}
     changes = [
         change for id_, message in new.items() for change in (RemoveMessage(str(id_)), message)

@@ -308,7 +308,7 @@ class ChildContract:
         info = await child.info()
         assert (info.title, info.metadata, info.turns) == ("Research", {"depth": 1}, 1)
         await child.append(rag_turn("What about seals?"))
-        assert await child.rewind(before="t1") > 0
+        assert await child.rewind(before_id="t1") > 0
         report = await outer.store.verify(user_id=outer.scope["user_id"])
         assert (report.conversations, report.findings) == (2, ())
 

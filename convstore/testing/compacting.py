@@ -239,7 +239,7 @@ class CompactContract:
             "[Record of",
             *(f"{k} {n}" for n in (5, 6, 7) for k in ("question", "answer")),
         ]
-        writer.before = lambda: chat.rewind(before="q2")
+        writer.before = lambda: chat.rewind(before_id="q2")
         await _talk(chat, *range(8, 14))
         await chat.compact()
         assert await _texts(chat) == ["question 1", "answer 1"]
@@ -250,7 +250,7 @@ class CompactContract:
         """Rewound messages are not summarised. A rewind into a summary makes the earlier summary current."""
         chat = compacting
         await _talk(chat, *range(1, 7))
-        await chat.rewind(before="q3")
+        await chat.rewind(before_id="q3")
         await _talk(chat, *range(7, 12))
         first = await chat.compact()
         assert first.summary is not None
@@ -259,10 +259,10 @@ class CompactContract:
         assert expanded == writer.shown[0]
         await _talk(chat, *range(12, 17))
         await chat.compact()
-        await chat.rewind(before="q12")
+        await chat.rewind(before_id="q12")
         assert (await chat.load_history()).summary == first.summary.text
         assert [summary.is_current for summary in await chat.summaries()] == [True, False]
-        await chat.rewind(before="q1")
+        await chat.rewind(before_id="q1")
         assert await _texts(chat) == []
         assert not any(summary.is_current for summary in await chat.summaries())
 

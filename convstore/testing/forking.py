@@ -83,19 +83,19 @@ class ForkContract:
             [early, *(first := rag_turn("What about seals?")), *turn[:3], kept, turn[3], cut, last]
         )
         await chat.annotate(str(turn[3].id), note="walruses")
-        empty = await chat.fork(before=str(first[0].id), key="r", new_scope=_scope())
+        empty = await chat.fork(before_id=str(first[0].id), key="r", new_scope=_scope())
         assert ([item.id async for item in empty.items()], (await empty.info()).message_count) == (
             ["seals"],
             0,
         )
-        fork = await chat.fork(before=str(turn[3].id), key="r", new_scope=_scope())
+        fork = await chat.fork(before_id=str(turn[3].id), key="r", new_scope=_scope())
         ids = [[message.id async for message in log.messages()] for log in (fork, chat)]
         assert ids[0] == ids[1][:7]
         assert [(item.id, item.data) async for item in fork.items()] == [
             ("seals", "seals"),
             ("orcas", kept.data),
         ]
-        await chat.rewind(before=str(turn[3].id))
+        await chat.rewind(before_id=str(turn[3].id))
         assert (await fork.load_history()).messages == (await chat.load_history()).messages
         id_ = (await fork.info()).conversation_id
         chunks = [
@@ -128,7 +128,7 @@ class ForkContract:
         made = await chat.store.conversation(**scope).info()
         await chat.append(HumanMessage("And walruses?"))
         assert await (await elsewhere.fork(key="r", new_scope=scope)).info() == made
-        for other in ({"key": "other"}, {"key": "r", "before": str(first[0].id)}):
+        for other in ({"key": "other"}, {"key": "r", "before_id": str(first[0].id)}):
             with pytest.raises(ForkRefusedError):
                 await chat.fork(**other, new_scope=scope)
         another = chat.store.conversation(**_scope())
@@ -153,10 +153,10 @@ class ForkContract:
         await chat.append(
             [HumanMessage("Q2", id="q2"), AIMessage("A2", id="a2"), HumanMessage("Q3", id="q3")]
         )
-        await chat.rewind(before="q3")
+        await chat.rewind(before_id="q3")
         for before, error in (("nobody", UnknownMessageError), ("q3", MessageRewoundError)):
             with pytest.raises(error):
-                await chat.fork(key="r", before=before, new_scope=scope)
+                await chat.fork(key="r", before_id=before, new_scope=scope)
         wrong: list[Any] = [
             {"user_id": "u"},
             {**scope, "more": "x"},

@@ -35,7 +35,7 @@ async def _written(chat: Conversation, call: str) -> None:
     if call == "append":
         await chat.append(HumanMessage("more"))
     else:
-        await chat.rewind(before="answer")
+        await chat.rewind(before_id="answer")
 
 
 async def _listed(store: ConversationStore, user: str) -> int:

@@ -162,8 +162,11 @@ class ItemContract:
         await chat.append(_item("4"))
         whole = [("1", 1), ("2", 1), ("3", 2), ("4", 2)]
         for before, messages, left in (("a", 1, 2), ("4", 0, 3), ("2", 1, 1), ("q", 2, 0)):
-            assert (await chat.rewind(before=before), await _ids(chat)) == (messages, whole[:left])
-            assert await chat.rewind(before=before) == 0
+            assert (await chat.rewind(before_id=before), await _ids(chat)) == (
+                messages,
+                whole[:left],
+            )
+            assert await chat.rewind(before_id=before) == 0
             assert await _ids(chat, after=1, before=2) == [
                 item for item in whole[:left] if item[1] == 1
             ]

@@ -114,7 +114,7 @@ class ListContract:
                 assert listed.usage["unknown"]["total_tokens"] == 9 * number
                 assert (listed.turns, listed.updated_at, listed.stamp) == (number, time.now, stamp)
                 assert listed == await chat.info()
-        await chat.rewind(before="a3")
+        await chat.rewind(before_id="a3")
         assert await _listed(other, user) == {"t": (5, "q3")}
 
     async def test_a_reservation_and_a_rewind_are_last_entries_too(
@@ -123,9 +123,9 @@ class ListContract:
         """Entries without messages begin with the same ordinal as the next one; the last of them counts."""
         chat = appender.conversation(user_id=user, thread_id="t")
         await chat.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
-        await chat.rewind(before="a")
+        await chat.rewind(before_id="a")
         await chat.reserve_source_ids(3)
-        await chat.rewind(before="q")
+        await chat.rewind(before_id="q")
         assert await _listed(new_store(), user) == {"t": (0, "")}
         await chat.undo_rewind()
         assert await _listed(new_store(), user) == {"t": (1, "q")}
@@ -148,7 +148,7 @@ class ListContract:
         )
         for rewinds, failed in (
             (chat.info, 2),
-            (lambda: chat.rewind(before="calling"), 0),
+            (lambda: chat.rewind(before_id="calling"), 0),
             (chat.undo_rewind, 2),
         ):
             await rewinds()
@@ -216,7 +216,7 @@ class ListContract:
             written.append(number)
         assert written == [1, 1, 1, 4, 4, 6]
         time.seconds += 10
-        await chat.rewind(before="q0.0")
+        await chat.rewind(before_id="q0.0")
         assert (await _head(database, user))["entry"][0] == 7
 
     async def test_a_head_has_no_counts(

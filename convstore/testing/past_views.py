@@ -46,7 +46,7 @@ class PastViewContract:
             if number in (2, 4):
                 await chat.compact(force=True)
         await chat.undo_compaction()
-        await chat.rewind(before=recorded[-1][0])
+        await chat.rewind(before_id=recorded[-1][0])
         other = new_store().conversation(**chat.scope)
         for at, policy, history in recorded:
             past = await other.view_at(at, policy=policy)

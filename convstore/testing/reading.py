@@ -158,7 +158,7 @@ class ReadBackContract:
         await chat.append([paste, AIMessage("Read.")])
         await chat.append([*rag_turn("What about seals?"), HumanMessage("And?"), answer])
         await chat.append([HumanMessage("gone " * 900, id="gone"), AIMessage("Yes.")])
-        await chat.rewind(before="gone")
+        await chat.rewind(before_id="gone")
         listed = str(
             (await _ask(new_store().conversation(**chat.scope), 1_000)).content
         ).splitlines()
@@ -191,7 +191,7 @@ class ReadBackContract:
             call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": f"c{index}"}])
             await chat.append([HumanMessage(text), call, result, AIMessage("Here [1].")])
         await chat.append([HumanMessage("the needle that is gone", id="gone"), AIMessage("Yes.")])
-        await chat.rewind(before="gone")
+        await chat.rewind(before_id="gone")
         own = ToolMessage(
             "a copy: needle", id="own", tool_call_id="x", name="retrieve_previous_sources"
         )

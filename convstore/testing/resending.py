@@ -123,7 +123,7 @@ class ResendContract:
             )
             assert receipt.written == len(receipt.message_ids) == 4
         await chat.append(HumanMessage("old", id="old"))
-        await chat.rewind(before="old")
+        await chat.rewind(before_id="old")
         assert (await chat.append(batch, resent="raise", accept="all")).written == 4
 
     async def test_one_turn_is_always_new(self, chat: Conversation) -> None:
@@ -202,7 +202,7 @@ class ResendContract:
     async def test_rewound_messages_are_not_known(self, chat: Conversation) -> None:
         """Rewound messages do not count as stored: a history that has them appends them again."""
         receipt = await chat.append(_talk("a", "b", "c", "d"))
-        await chat.rewind(before=receipt.message_ids[2])
+        await chat.rewind(before_id=receipt.message_ids[2])
         with pytest.raises(HistoryDivergedError):
             await chat.append(_talk("a", "x", "c", "d", "e"), resent="skip", accept="all")
         assert (
@@ -215,14 +215,14 @@ class ResendContract:
         ids = (await chat.append(_talk("a", "b", "c", "d"))).message_ids
         with pytest.raises(HistoryDivergedError, match="rewind") as caught:
             await chat.append(_talk("a", "b", "c, please", "d!"), resent="skip")
-        assert (caught.value.after, caught.value.before) == (ids[1], ids[2])
+        assert (caught.value.after_id, caught.value.before_id) == (ids[1], ids[2])
         assert await _texts(chat) == ["a", "b", "c", "d"]
-        await chat.rewind(before=ids[2])
+        await chat.rewind(before_id=ids[2])
         await chat.append(_talk("a", "b", "c, please"), resent="skip")
         assert await _texts(chat) == ["a", "b", "c, please"]
         with pytest.raises(HistoryDivergedError) as caught:
             await chat.append(_talk("A", "b", "c", "d"), resent="raise")
-        assert (caught.value.after, caught.value.before) == (None, ids[0])
+        assert (caught.value.after_id, caught.value.before_id) == (None, ids[0])
 
     async def test_an_early_edit_of_a_long_log_is_found(self, chat: Conversation) -> None:
         """The error names the messages around the first difference, which may be near the beginning of the log."""
@@ -233,18 +233,18 @@ class ResendContract:
         ]
         with pytest.raises(HistoryDivergedError) as caught:
             await chat.append(_talk("q0", "a0", "other"), resent="skip")
-        assert (caught.value.after, caught.value.before) == (ids[1], ids[2])
+        assert (caught.value.after_id, caught.value.before_id) == (ids[1], ids[2])
         with pytest.raises(HistoryDivergedError) as caught:
             await chat.append(_talk("nothing", "of", "this"), resent="skip")
-        assert (caught.value.after, caught.value.before) == (None, None)
+        assert (caught.value.after_id, caught.value.before_id) == (None, None)
 
     async def test_another_answer_is_asked_for_by_a_rewind(self, chat: Conversation) -> None:
         """A history that ends before the log is refused: its answer was deleted by the client, or never came."""
         ids = (await chat.append(_talk("a", "b", "c", "d"))).message_ids
         with pytest.raises(HistoryDivergedError) as caught:
             await chat.append(_talk("a", "b", "c"), resent="skip", accept="all")
-        assert (caught.value.after, caught.value.before) == (ids[2], ids[3])
-        await chat.rewind(before=ids[3])
+        assert (caught.value.after_id, caught.value.before_id) == (ids[2], ids[3])
+        await chat.rewind(before_id=ids[3])
         assert (await chat.append(_talk("a", "b", "c"), resent="skip", accept="all")).written == 0
 
     async def test_repeated_texts_are_compared_by_their_number(self, chat: Conversation) -> None:
@@ -310,7 +310,7 @@ class ResendContract:
                 ) == [0, 0, 1]
             else:
                 ids = [str(message.message.id) for message in await chat.list_messages()]
-                await chat.rewind(before=ids[1])  # one turn is always new
+                await chat.rewind(before_id=ids[1])  # one turn is always new
             history.append(f"a{turn}")
             await chat.append(_talk("", history[-1])[1:])
         assert await _texts(chat) == history
@@ -329,7 +329,7 @@ class ResendContract:
         )
         [error] = [outcome for outcome in both if isinstance(outcome, BaseException)]
         assert isinstance(error, HistoryDivergedError)
-        assert error.after == ids[1]
+        assert error.after_id == ids[1]
         assert len(await _texts(chat)) == 3
 
     async def test_what_resent_can_be(self, chat: Conversation) -> None:

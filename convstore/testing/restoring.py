@@ -187,7 +187,7 @@ class RestoreContract(RestoreFixtures):
         """The rewind entry follows the last stored entry, and appends follow the rewind entry."""
         seconds[0] += 11
         question = backup["log"][4]["messages"][0]["id"]
-        assert await restored.rewind(before=question) == 2
+        assert await restored.rewind(before_id=question) == 2
         await restored.append(HumanMessage("q", id=new_id()))
         assert await texts(restored) == ["q0", "q1", "q2", "q3", "q"]
 
@@ -279,7 +279,7 @@ class RestoreContract(RestoreFixtures):
         await later.verify(user_id=user, repair=True)
         chat = new_store().conversation(**forked.scope)
         asked = [message async for message in chat.messages()][-2]
-        assert await chat.rewind(before=str(asked.id)) == 2
+        assert await chat.rewind(before_id=str(asked.id)) == 2
         assert (await chat.info()).message_count == 10
         assert _log_findings(await later.verify(user_id=user)) == []
         assert await chat.undo_rewind() == 2
@@ -287,7 +287,7 @@ class RestoreContract(RestoreFixtures):
         await chat.append_turn("t-1", human="Go on.")
         await chat.append_turn("t-1", messages=[AIMessage("So.")])
         assert await texts(chat) == [*(f"q{number}" for number in range(5)), "q10", "Go on."]
-        assert await chat.rewind(before="t-1") == 2
+        assert await chat.rewind(before_id="t-1") == 2
         assert (await chat.reserve_source_ids(2)).start == 1
         assert _log_findings(await later.verify(user_id=user)) == []
         sealer = (await host_of(chat).services()).sealer

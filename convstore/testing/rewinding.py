@@ -45,7 +45,7 @@ class RewindContract:
     ) -> None:
         """An answer is asked for again; the first one is still there by its id."""
         await _talk(chat, 1, 2)
-        assert await chat.rewind(before="a2") == 1
+        assert await chat.rewind(before_id="a2") == 1
         assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2"]
         await chat.append(AIMessage("better", id="b2"))
         assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2", "better"]
@@ -66,9 +66,9 @@ class RewindContract:
     async def test_rewound_messages_are_listed_on_request(self, chat: Conversation) -> None:
         """Rewound messages are listed at their ordinals and marked, in both directions; each message has its size."""
         await _talk(chat, 1, 2, 3)
-        await chat.rewind(before="q2")
+        await chat.rewind(before_id="q2")
         await _talk(chat, 4)
-        await chat.rewind(before="a4")
+        await chat.rewind(before_id="a4")
         listed = await chat.list_messages(rewound=True)
         assert [message.message.text for message in listed] == [
             "q1",
@@ -91,7 +91,7 @@ class RewindContract:
         """The part of the batch before the message stays; open calls are those of that part."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
-        await chat.rewind(before=str(turn[2].id))
+        await chat.rewind(before_id=str(turn[2].id))
         assert isinstance(turn[1], AIMessage)
         call = turn[1].tool_calls[0]["id"]
         result = ToolMessage("nothing", id="other", tool_call_id=str(call))
@@ -103,9 +103,9 @@ class RewindContract:
     async def test_a_rewind_is_taken_back(self, chat: Conversation) -> None:
         """Newest first; what was appended since leaves in its turn."""
         await _talk(chat, 1, 2, 3)
-        assert await chat.rewind(before="q3") == 2
+        assert await chat.rewind(before_id="q3") == 2
         await _talk(chat, 4)
-        assert await chat.rewind(before="q2") == 4
+        assert await chat.rewind(before_id="q2") == 4
         await _talk(chat, 5)
         assert await _view(chat) == ["q1", "a1", "q5", "a5"]
         assert await chat.undo_rewind() == 4
@@ -120,28 +120,28 @@ class RewindContract:
     async def test_the_message_that_left_names_the_rewind_to_take_back(
         self, chat: Conversation
     ) -> None:
-        """`undo_rewind(before=id)` can be repeated. It refuses an id that the last rewind did not remove."""
+        """`undo_rewind(before_id=id)` can be repeated. It refuses an id that the last rewind did not remove."""
         await _talk(chat, 1, 2, 3)
-        await chat.rewind(before="q3")
-        await chat.rewind(before="q2")
+        await chat.rewind(before_id="q3")
+        await chat.rewind(before_id="q2")
         with pytest.raises(InvalidInputError, match="'q3' was not rewound by the last rewind"):
-            await chat.undo_rewind(before="q3")
-        assert [await chat.undo_rewind(before="q2") for _ in range(2)] == [2, 0]
+            await chat.undo_rewind(before_id="q3")
+        assert [await chat.undo_rewind(before_id="q2") for _ in range(2)] == [2, 0]
         assert await _view(chat) == ["q1", "a1", "q2", "a2"]
         await _talk(chat, 4)
-        assert [await chat.undo_rewind(before="a3") for _ in range(2)] == [2, 0]
+        assert [await chat.undo_rewind(before_id="a3") for _ in range(2)] == [2, 0]
         assert await _view(chat) == ["q1", "a1", "q2", "a2", "q3", "a3"]
         with pytest.raises(InvalidInputError, match="'q4' was not rewound"):
-            await chat.undo_rewind(before="q4")
+            await chat.undo_rewind(before_id="q4")
         with pytest.raises(UnknownMessageError):
-            await chat.undo_rewind(before="nobody")
+            await chat.undo_rewind(before_id="nobody")
 
     async def test_a_repeated_rewind_changes_nothing(self, chat: Conversation) -> None:
         """A rewind before a message that is already rewound returns 0 and changes nothing."""
         await _talk(chat, 1, 2)
-        assert await chat.rewind(before="q2") == 2
+        assert await chat.rewind(before_id="q2") == 2
         await _talk(chat, 3)
-        assert await chat.rewind(before="q2") == await chat.rewind(before="a2") == 0
+        assert await chat.rewind(before_id="q2") == await chat.rewind(before_id="a2") == 0
         assert await _view(chat) == ["q1", "a1", "q3", "a3"]
 
     async def test_what_was_used_stays_used(self, chat: Conversation) -> None:
@@ -150,7 +150,7 @@ class RewindContract:
         await chat.append([HumanMessage("q"), AIMessage("a", id="a", usage_metadata=counts)])
         stored = (await chat.info()).bytes
         assert stored > 0
-        for change in (chat.rewind(before="a"), chat.undo_rewind()):
+        for change in (chat.rewind(before_id="a"), chat.undo_rewind()):
             await change
             info = await chat.info()
             assert (info.usage, info.bytes) == ({"unknown": dict(counts)}, stored)
@@ -159,8 +159,8 @@ class RewindContract:
         """The preview shows the last active message, after a rewind and after its undo."""
         await _talk(chat, 1, 2)
         for step, text in (
-            (chat.rewind(before="a2"), "q2"),
-            (chat.rewind(before="q2"), "a1"),
+            (chat.rewind(before_id="a2"), "q2"),
+            (chat.rewind(before_id="q2"), "a1"),
             (chat.undo_rewind(), "q2"),
         ):
             await step
@@ -173,7 +173,7 @@ class RewindContract:
     ) -> None:
         """A message under its old id would be missing from views, so it is refused; by every process."""
         await _talk(chat, 1, 2)
-        await chat.rewind(before="q2")
+        await chat.rewind(before_id="q2")
         for conversation in (chat, new_store().conversation(**chat.scope)):
             with pytest.raises(MessageRewoundError, match="undo_rewind"):
                 await conversation.append(
@@ -189,14 +189,14 @@ class RewindContract:
         async for turn in chat.turns():
             numbers.append(turn.number)
             if turn.number == 2:
-                await chat.rewind(before="q120")
+                await chat.rewind(before_id="q120")
                 await _talk(chat, 200)
         assert numbers == list(range(1, 130))
 
     async def test_a_whole_conversation_is_rewound(self, chat: Conversation) -> None:
         """The conversation begins again, with other system messages too."""
         await _talk(chat, 1, 2)
-        await chat.rewind(before="q1")
+        await chat.rewind(before_id="q1")
         assert await _view(chat) == await _listed(chat) == []
         await _talk(chat, 3)
         assert await _view(chat, HistoryPolicy(max_turns=1)) == await _view(chat) == ["q3", "a3"]
@@ -208,7 +208,7 @@ class RewindContract:
         other = new_store().conversation(**chat.scope)
         await _talk(chat, 1, 2, 3)
         assert await _view(other) == ["q1", "a1", "q2", "a2", "q3", "a3"]
-        await chat.rewind(before="q2")
+        await chat.rewind(before_id="q2")
         cold = new_store().conversation(**chat.scope)
         for conversation in (other, cold, chat):
             assert await _view(conversation) == await _listed(conversation) == ["q1", "a1"]
@@ -224,7 +224,7 @@ class RewindContract:
         second = rag_turn("What about orcas?")
         await chat.append(first)
         await chat.append(second)
-        await chat.rewind(before=str(second[0].id))
+        await chat.rewind(before_id=str(second[0].id))
         receipt = await chat.append(rag_turn("What about fish?"))
         assert receipt.source_ids == (7, 9)
         assert (await chat.get_sources([5])).sources[0].title == "Orcas 2"
@@ -238,9 +238,9 @@ class RewindContract:
     async def test_pages_of_a_listing_pass_over_what_was_rewound(self, chat: Conversation) -> None:
         """Listings skip rewound messages in both directions, at any page size."""
         await _talk(chat, *range(1, 8))
-        await chat.rewind(before="a3")
+        await chat.rewind(before_id="a3")
         await _talk(chat, 8, 9)
-        await chat.rewind(before="q9")
+        await chat.rewind(before_id="q9")
         await _talk(chat, 10)
         active = ["q1", "a1", "q2", "a2", "q3", "q8", "a8", "q10", "a10"]
         for limit in (1, 2, 5, 20):
@@ -261,7 +261,7 @@ class RewindContract:
         first = rag_turn("What about seals?")
         second = rag_turn("What about orcas?")
         await chat.append([AIMessage("Hello", id="hello"), *first, *second])
-        await chat.rewind(before=str(second[1].id))
+        await chat.rewind(before_id=str(second[1].id))
         turns = [turn async for turn in chat.turns()]
         assert [
             (turn.turn_id, turn.number, turn.first, turn.last, turn.is_finished) for turn in turns
@@ -284,8 +284,8 @@ class RewindContract:
                 for index, conversation in enumerate(chats)
                 for n in range(5)
             ),
-            chat.rewind(before="q2"),
-            chat.rewind(before="a1"),
+            chat.rewind(before_id="q2"),
+            chat.rewind(before_id="a1"),
         )
         assert len([message async for message in chat.messages()]) == 19
         views = [
@@ -301,16 +301,16 @@ class RewindContract:
     async def test_a_bad_id_is_refused(self, chat: Conversation, wrong: str) -> None:
         """The error is typed and comes before anything is read."""
         with pytest.raises(InvalidInputError):
-            await chat.rewind(before=wrong)
+            await chat.rewind(before_id=wrong)
 
     async def test_an_unknown_message_is_named(
         self, chat: Conversation, store: ConversationStore
     ) -> None:
         """Rewinding before an id that is not in the conversation raises UnknownMessageError with that id."""
         with pytest.raises(UnknownMessageError):
-            await chat.rewind(before="q1")
+            await chat.rewind(before_id="q1")
         await _talk(store.conversation(**{**chat.scope, "user_id": "eve"}), 1)
         await _talk(chat, 2)
         with pytest.raises(UnknownMessageError, match="'q1'"):
-            await chat.rewind(before="q1")
+            await chat.rewind(before_id="q1")
         assert await store.conversation(user_id="ada", thread_id="none").undo_rewind() == 0

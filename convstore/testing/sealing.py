@@ -88,7 +88,7 @@ class SealContract:
             )
             await chat.append(turn)
             if dice.random() < 0.3:
-                await chat.rewind(before=str(turn[dice.randrange(4)].id))
+                await chat.rewind(before_id=str(turn[dice.randrange(4)].id))
             if dice.random() < 0.2:
                 await chat.undo_rewind()
             if dice.random() < 0.6:

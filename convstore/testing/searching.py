@@ -115,7 +115,7 @@ class SearchContract:
         await chat.append(first)
         await chat.append(second)
         assert {hit.ordinal for hit in await chat.search("orcas")} == {5, 6, 7, 8}
-        await chat.rewind(before=str(second[0].id))
+        await chat.rewind(before_id=str(second[0].id))
         assert await chat.search("orcas") == []
         await chat.append(HumanMessage("And orcas once more?", id=new_id()))
         assert [hit.ordinal for hit in await chat.search("orcas")] == [9]

@@ -47,7 +47,7 @@ class SearchAcrossContract:
         await store.conversation(user_id=ada, thread_id="whales").update(title="On whales")
         chat = store.conversation(user_id=ada, thread_id="food")
         await chat.append(HumanMessage("rewound narwhals", id="rewound"))
-        await chat.rewind(before="rewound")
+        await chat.rewind(before_id="rewound")
         if sealed:
             await _seal_all(store, ada)
         await store.conversation(user_id=ada, thread_id="gone").delete()
@@ -97,7 +97,7 @@ class SearchAcrossContract:
         await chat.append([HumanMessage(f"orca {number}", id=new_id()) for number in range(250)])
         first, *_ = await chat.list_messages(limit=1, after=0)
         await chat.append(AIMessage("orca", id=new_id()))
-        await chat.rewind(before=str(first.message.id))
+        await chat.rewind(before_id=str(first.message.id))
         if sealed:
             await _seal_all(store, ada)
         for searching in (store, new_store()):

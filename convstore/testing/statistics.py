@@ -37,7 +37,7 @@ class StatsContract:
                 await chat.append(rag_turn(f"What of whales, {question}?"))
         await store.conversation(user_id=new_id(), thread_id="t").append(rag_turn("What of seals?"))
         await chats[0].append(HumanMessage("Wrong.", id="wrong"))
-        await chats[0].rewind(before="wrong")
+        await chats[0].rewind(before_id="wrong")
         stats = await store.stats(user_id=user)
         infos = [await chat.info() for chat in chats]
         assert (stats.conversations, stats.turns) == (3, 6)

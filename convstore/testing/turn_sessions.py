@@ -428,7 +428,7 @@ class TurnSessionContract:
         """A session whose question was rewound writes nothing, and leaving it is no error, though it was stopped."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
-            await elsewhere.rewind(before="r1")
+            await elsewhere.rewind(before_id="r1")
             with pytest.raises(UnknownMessageError):
                 await turn.append(AIMessage("They do."))
             assert turn.is_stopped
@@ -496,7 +496,7 @@ class TurnSessionContract:
             await turn.finish()
         await chat.append_turn("r2", human="And a room")
         for before, is_finished in (("r2", True), (turn.messages[1].id, False)):
-            await elsewhere.rewind(before=str(before))
+            await elsewhere.rewind(before_id=str(before))
             assert (found := await chat.get_turn("r1")) is not None
             assert found.is_finished is is_finished
         async with await chat.turn("r1") as again:

@@ -208,10 +208,10 @@ class TurnVariantContract:
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append([AIMessage("Well"), AIMessage("B1")])
             _, call, _, _, last = [str(message.id) for message in turn.messages]
-        await chat.rewind(before=last)
+        await chat.rewind(before_id=last)
         await chat.append(AIMessage("So", id="so"))
         assert await shown(chat) == ["Q1", "", "found", "Well", "So"]
-        await chat.rewind(before=call)
+        await chat.rewind(before_id=call)
         assert await shown(chat) == ["Q1"]
         await chat.undo_rewind()
         await chat.activate((await chat.variants("q1"))[0])
@@ -223,7 +223,7 @@ class TurnVariantContract:
         """A turn that is rewound while its replacement is made can be activated again."""
         await ask(chat, 1)
         async with await chat.turn("q2", human="Q2", instead_of="q1") as turn:
-            await elsewhere.rewind(before="q1")
+            await elsewhere.rewind(before_id="q1")
             await turn.append(AIMessage("A2"))
         await chat.activate((await chat.variants("q2"))[0])
         assert await shown(chat) == ["Q1", "A1"]
@@ -234,7 +234,7 @@ class TurnVariantContract:
         """If the messages before a variant are rewound meanwhile, appending to the variant is refused."""
         await ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
-            await elsewhere.rewind(before="q1")
+            await elsewhere.rewind(before_id="q1")
             with pytest.raises(UnknownMessageError):
                 await turn.append(AIMessage("B2"))
         with pytest.raises(UnknownMessageError):

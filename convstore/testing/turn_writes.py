@@ -79,7 +79,7 @@ class TurnWriteContract:
         if not is_lapsed:
             async with await later.turn("r2", human="Do orcas sleep?") as turn:
                 await turn.append(AIMessage("They do."))
-            await later.rewind(before="r2")
+            await later.rewind(before_id="r2")
         stopped = await later.get_turn("r1")
         assert stopped is not None
         assert stopped.is_finished
@@ -226,7 +226,7 @@ class TurnWriteContract:
                 await turn.append(AIMessage(text, id="answer"))
                 assert turn.answer
                 assert turn.answer.text == text
-            await elsewhere.rewind(before=str(result.id))
+            await elsewhere.rewind(before_id=str(result.id))
         async with await elsewhere.turn("r1") as turn:
             assert turn.messages[-1].id == called.id
             assert [call.name for call in turn.open_calls] == ["search"]
@@ -264,7 +264,7 @@ class TurnWriteContract:
             await turn.wait_for(turn.open_calls[0])
         await chat.decide("r1", "call_pay", "reject", message="Too much.")
         [*_, result] = await chat.list_messages()
-        await chat.rewind(before=str(result.message.id))
+        await chat.rewind(before_id=str(result.message.id))
         async with await elsewhere.turn("r1") as turn:
             assert (turn.is_running, turn.open_calls, turn.waiting_calls) == (True, [], [])
             assert turn.messages[-1].text == result.message.text
@@ -282,7 +282,7 @@ class TurnWriteContract:
             async with await elsewhere.turn(ids[1], human="Never mind"):
                 pass
             result = (await chat.list_messages())[-2].message
-            await chat.rewind(before=str(result.id))
+            await chat.rewind(before_id=str(result.id))
             if end == "decide":
                 await elsewhere.decide(ids[0], "call_pay", "reject")
             async with await chat.turn(ids[2], human="And now?") as turn:
@@ -341,7 +341,7 @@ class TurnWriteContract:
         """A worker that did not see that everything was rewound, with a call open, takes the next question."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("search"))
-        await elsewhere.rewind(before="r1")
+        await elsewhere.rewind(before_id="r1")
         async with await chat.turn("r2", human="Do orcas sleep?") as turn:
             await turn.append(AIMessage("They do."))
         assert [item.message.type for item in await elsewhere.list_messages()] == ["human", "ai"]

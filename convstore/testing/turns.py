@@ -247,7 +247,7 @@ class TurnContract:
     async def test_another_answer_is_asked_for(self, chat: Conversation) -> None:
         """After a rewind, an answer under the old ids is refused. A `key` gives the new answer other ids."""
         first = await chat.append_turn("r1", human="Do seals sleep?", messages=_answer())
-        await chat.rewind(before=first.message_ids[1])
+        await chat.rewind(before_id=first.message_ids[1])
         with pytest.raises(MessageRewoundError):
             await chat.append_turn("r1", messages=_answer())
         await chat.append_turn("r1", messages=_answer("Half of them does."), key="r1 again")
@@ -259,7 +259,7 @@ class TurnContract:
             "found",
             "Half of them does.",
         ]
-        await chat.rewind(before="r1")
+        await chat.rewind(before_id="r1")
         assert await chat.get_turn("r1") is None
         with pytest.raises(MessageRewoundError):
             await chat.append_turn("r1", messages=_answer())
@@ -270,7 +270,7 @@ class TurnContract:
         """A question that another process took back and asked otherwise is not answered from memory."""
         await chat.append_turn("r1", human="Do seals sleep?")
         other = new_store().conversation(**chat.scope)
-        await other.rewind(before="r1")
+        await other.rewind(before_id="r1")
         await other.append_turn("r2", human="Do orcas sleep?")
         await chat.append_turn("r2", human="Do orcas sleep?")
         with pytest.raises(MessageRewoundError):
@@ -387,10 +387,10 @@ class TurnContract:
         """Numbers are those of the active turns, wherever reading begins."""
         for name in "abcd":
             await chat.append_turn(name, human=name, messages=_answer(name))
-        await chat.rewind(before="c")
+        await chat.rewind(before_id="c")
         await chat.append_turn("e", human="e", messages=_answer("e"))
         kept = (await _turns(chat))[1].messages[1:]
-        await chat.rewind(before=str(kept[1].id))
+        await chat.rewind(before_id=str(kept[1].id))
         await chat.append_turn("b", messages=[kept[0], AIMessage("again", id="b again")])
         await chat.append_turn("f", human="f", messages=_answer("f"))
         turns = await _turns(chat)

@@ -55,10 +55,10 @@ async def fill_with_everything(chat: Conversation) -> None:
     await chat.append([*rag_turn("And whales?"), *rag_turn("And orcas?")])
     regretted = [HumanMessage("Not this.", id=new_id()), AIMessage("No.", id=new_id())]
     await chat.append([AIMessage("By the way.", id=new_id()), *regretted])
-    await chat.rewind(before=str(regretted[0].id))
+    await chat.rewind(before_id=str(regretted[0].id))
     await chat.append(HumanMessage("Nor this.", id=new_id()))
     await chat.undo_rewind()
-    await chat.rewind(before=str(regretted[1].id))
+    await chat.rewind(before_id=str(regretted[1].id))
     usage: Any = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
     await chat.append(
         AIMessage("Yes.", id=new_id(), usage_metadata=usage, response_metadata={"model_name": "m"})
@@ -285,7 +285,7 @@ class VerifyContract(VerifyFixtures):
         """A rewind put it aside for undo_rewind to restore, so its loss is a finding."""
         conversation = await self.id_of(database, full)
         user = full.scope["user_id"]
-        await full.rewind(before=str((await full.list_messages(after=2, limit=1))[0].message.id))
+        await full.rewind(before_id=str((await full.list_messages(after=2, limit=1))[0].message.id))
         aside = (await database["log"].find_one({"_id": f"{conversation}:~"}))["aside"]
         await full.store.close()
         assert (bool(aside), kinds(await later.verify(user_id=user))) == (True, [])
@@ -354,7 +354,7 @@ class VerifyContract(VerifyFixtures):
                 turn = rag_turn(f"Question {number} on whales?")
                 await chat.append(turn)
                 if number % 4 == 3:
-                    await chat.rewind(before=str(turn[-1].id))
+                    await chat.rewind(before_id=str(turn[-1].id))
                 if number == 8 and thread == "t0":
                     await chat.delete()
 

@@ -132,7 +132,7 @@ class WatchContract:
             [HumanMessage("q1", id="q1"), AIMessage("a1", id="a1"), HumanMessage("q2", id="q2")]
         )
         async with _page(hurried) as page:
-            await chat.rewind(before="a1")
+            await chat.rewind(before_id="a1")
             await page.until(lambda page: page.texts == ["q1"])
             await chat.append([AIMessage("b1"), HumanMessage("q3")])
             await page.until(lambda page: page.texts == ["q1", "b1", "q3"])
@@ -151,11 +151,11 @@ class WatchContract:
             await turn.finish()
         async with _page(hurried) as page:
             assert page.status == "finished"
-            await chat.rewind(before="again")
+            await chat.rewind(before_id="again")
             await page.until(lambda page: page.status == "interrupted")
             await chat.append([AIMessage("a1"), AIMessage("a2", id="a2")])
             await page.until(lambda page: page.texts[3:] == ["a1", "a2"])
-            await chat.rewind(before="a2")
+            await chat.rewind(before_id="a2")
             await page.until(lambda page: page.texts[3:] == ["a1"])
 
     async def test_a_page_that_has_rewound_messages(
@@ -163,7 +163,7 @@ class WatchContract:
     ) -> None:
         """`replaces_from` is the first rewound ordinal of the page, and the update adds only later messages."""
         await chat.append([HumanMessage("q1"), AIMessage("a1", id="a1"), HumanMessage("q2")])
-        await chat.rewind(before="a1")
+        await chat.rewind(before_id="a1")
         await chat.append(AIMessage("b1"))
         update = await anext(updates := hurried.watch(after=3))
         await updates.aclose()

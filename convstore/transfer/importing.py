@@ -493,7 +493,7 @@ class _ConversationImport:
         ready = messages_between(self._messages, batch.rewind_from, batch.messages[-1].position)
         if first := next((message.id for message in ready if message.id not in self._rewound), ""):
             with as_of(batch.at):
-                await self._chat.rewind(before=first)
+                await self._chat.rewind(before_id=first)
 
     async def _check_sources(self) -> None:
         """Report sources whose ids differ from the record, because answers cite them."""

@@ -117,17 +117,17 @@ class Variants:
         return await place_at(self._reader, log, question)
 
     async def at(
-        self, scope: Scope, turn_id: str, *, before: int | None, limit: int
+        self, scope: Scope, turn_id: str, *, before_number: int | None, limit: int
     ) -> list[Variant]:
         """Return a page of the variants at the place of a turn; see `Conversation.variants`."""
         check_id(turn_id, name="turn_id")
         check_number(limit, name="limit", minimum=1, maximum=_MAX_VARIANTS)
-        if before is not None:
-            check_number(before, name="before", minimum=0, maximum=2**53)
+        if before_number is not None:
+            check_number(before_number, name="before_number", minimum=0, maximum=2**53)
         log, question, standing, is_shown = await self._place(scope, turn_id)
         end = standing.variants + 1
-        if before is not None:
-            end = min(before, end)
+        if before_number is not None:
+            end = min(before_number, end)
         numbers = range(max(1, end - limit), end)
         found = dict[int, tuple[str, str, datetime]]()
         if 1 in numbers:

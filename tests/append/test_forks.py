@@ -74,7 +74,7 @@ async def _change(chat: Conversation, rng: random.Random, number: int) -> None:
     questions = [str(message.id) for message in listed if message.type == "human"]
     match rng.randrange(8):
         case 0:
-            await chat.rewind(before=str(rng.choice(listed[1:]).id))
+            await chat.rewind(before_id=str(rng.choice(listed[1:]).id))
         case 1:
             await chat.undo_rewind()
         case 2 | 3 if questions:
@@ -116,8 +116,8 @@ async def test_a_fork_shows_what_the_conversation_shows_after_a_rewind_to_the_sa
         if rng.random() < 0.5:
             await _change(chat, rng, number)
     before = str(rng.choice(await chat.list_messages(limit=500)).message.id)
-    fork = await chat.fork(before=before, key="r", new_scope={"user_id": "v", "thread_id": "t"})
-    await chat.rewind(before=before)
+    fork = await chat.fork(before_id=before, key="r", new_scope={"user_id": "v", "thread_id": "t"})
+    await chat.rewind(before_id=before)
     for number in range(4):
         for policy in rng.sample(POLICIES, len(POLICIES)):
             ours, theirs = await fork.load_history(policy), await chat.load_history(policy)
@@ -156,7 +156,7 @@ async def test_a_fork_has_the_leading_system_messages_before_its_end(
         await chat.append([*system, *rag_turn(f"What about topic{number}?", words=900)])
         for policy in POLICIES:
             await chat.load_history(policy)
-    fork = await chat.fork(before="brief", key="r", new_scope={"user_id": "v", "thread_id": "t"})
+    fork = await chat.fork(before_id="brief", key="r", new_scope={"user_id": "v", "thread_id": "t"})
     await fork.append(HumanMessage("What else?"))
     assert [message.text for message in (await fork.load_history()).messages] == [
         "Be kind.",
@@ -172,7 +172,7 @@ async def test_a_fork_within_an_answer_goes_on_with_it(store: ConversationStore)
     async with await chat.turn("q", regenerate="again") as turn:
         await turn.append(steps)
     fork = await chat.fork(
-        before=str(steps[-1].id), key="r", new_scope={"user_id": "v", "thread_id": "t"}
+        before_id=str(steps[-1].id), key="r", new_scope={"user_id": "v", "thread_id": "t"}
     )
     async with await fork.turn("q") as turn:
         assert turn.is_running

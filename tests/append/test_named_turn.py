@@ -31,7 +31,7 @@ async def test_a_writer_names_the_question_that_its_messages_belong_to(chat: Con
         with pytest.raises(UnknownMessageError):
             await chat.append(AIMessage("So."), turn=turn)
     await chat.append([HumanMessage("Third?", id="q3"), AIMessage("Yes.")], turn="q3")
-    await chat.rewind(before="q3")
+    await chat.rewind(before_id="q3")
     with pytest.raises(UnknownMessageError):
         await chat.append(AIMessage("No."), turn="q3")
     invalid: Any = {"$ne": ""}

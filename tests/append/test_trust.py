@@ -155,7 +155,7 @@ async def test_a_changed_or_missing_question_is_a_divergence(
     with pytest.raises(HistoryDivergedError) as caught:
         await chat.append(talk(*history), resent="skip")
     if after is not None and before is not None:
-        assert (caught.value.after, caught.value.before) == (ids[after], ids[before])
+        assert (caught.value.after_id, caught.value.before_id) == (ids[after], ids[before])
     assert len(await texts(chat)) == 4
 
 
@@ -317,7 +317,7 @@ async def test_an_answered_call_is_not_open(chat: Conversation) -> None:
     ).message_ids
     batch = [HumanMessage("When?"), result("4 May")]
     assert (await chat.append(batch, resent="skip", client_tools=("pick_date",))).written == 0
-    await chat.rewind(before=ids[1])
+    await chat.rewind(before_id=ids[1])
     assert (await chat.append(batch, resent="skip", client_tools=("pick_date",))).written == 0
 
 

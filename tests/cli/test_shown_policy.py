@@ -185,6 +185,6 @@ async def test_the_two_counts_of_messages_are_explained(server_uri: str) -> None
             assert "What was written includes" not in await asyncio.to_thread(
                 shown, "stats", "--uri", address
             )
-            await chat.rewind(before="q")
+            await chat.rewind(before_id="q")
         text = " ".join((await asyncio.to_thread(shown, "stats", "--uri", address)).split())
     assert "What was written includes rewound messages and those of sub-agents" in text

@@ -875,7 +875,7 @@ async def test_a_long_log_is_summarised_in_several_summaries() -> None:
     await chat.append([HumanMessage("gone", id="gone")])
     for number in range(150):
         await chat.append(HumanMessage(f"gone {number}"))
-    await chat.rewind(before="gone")
+    await chat.rewind(before_id="gone")
     await talk(chat, *range(101, 151))
     shown: list[str] = []
     while (await chat.compact()).status == "done":
@@ -1253,7 +1253,7 @@ async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
     chat = await six_turns(ScriptedWriter(_nothing))
     assert (await chat.compact()).status == "done"
     (await host_of(chat).services()).rewinder._reselect = lambda *_values, **_options: _nothing()
-    await chat.rewind(before="q2")
+    await chat.rewind(before_id="q2")
     history = await chat.load_history()
     assert history.summary is None
     assert [message.id for message in history.messages][:1] == ["q1"]

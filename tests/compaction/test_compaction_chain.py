@@ -584,7 +584,7 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
         if step == "append":
             await chat.append([message for kind in value for message in made(kind)])
         elif step == "rewind" and active:
-            await chat.rewind(before=str(active[max(0, len(active) - value)].id))
+            await chat.rewind(before_id=str(active[max(0, len(active) - value)].id))
         elif step == "undo":
             await chat.undo_rewind()
         elif step == "back":

@@ -513,11 +513,11 @@ class Machine(RuleBasedStateMachine):
         """A message and all after it leave, unless they left already."""
         talk = self.talks[scope]
         if not talk.log:
-            self.refused(UnknownMessageError, self.chat(side, scope).rewind(before="h0"))
+            self.refused(UnknownMessageError, self.chat(side, scope).rewind(before_id="h0"))
             return
         ordinal = len(talk.log) - index % len(talk.log)
         assert self.run(
-            self.chat(side, scope).rewind(before=talk.ids[ordinal - 1])
+            self.chat(side, scope).rewind(before_id=talk.ids[ordinal - 1])
         ) == talk.rewind_to(ordinal)
         self.look(1 - side, scope)
 

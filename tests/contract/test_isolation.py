@@ -342,10 +342,10 @@ CALLS: dict[str, Call] = {
     "state, changed": lambda _, chat, guess: chat.state.update(
         {guess.id(): 1}, revision=guess.number()
     ),
-    "rewind": lambda _, chat, guess: chat.rewind(before=guess.id()),
+    "rewind": lambda _, chat, guess: chat.rewind(before_id=guess.id()),
     "undo_rewind": lambda _, chat, __: chat.undo_rewind(),
     "fork": lambda _, chat, guess: chat.fork(
-        before=guess.dice.choice([None, guess.id()]),
+        before_id=guess.dice.choice([None, guess.id()]),
         key=guess.id(),
         new_scope={"user_id": "eve", "thread_id": f"{chat.scope['thread_id']} {guess.id()}"},
     ),

@@ -379,8 +379,8 @@ async def test_raise_writes_nothing(make: Make, store: ConversationStore, config
     with pytest.raises(OlderCheckpointError, match="rewind") as caught:
         await ask(app, older, "q3")
     assert await log_of(chat_of(store, config)) == before
-    assert caught.value.before == before[2].id
-    await chat_of(store, config).rewind(before=caught.value.before)
+    assert caught.value.before_id == before[2].id
+    await chat_of(store, config).rewind(before_id=caught.value.before_id)
     await ask(app, older, "q3")
     assert await view(store, config) == ["q1", "a1", "q3", "a3"]
 

@@ -657,7 +657,7 @@ async def test_another_answer_after_a_rewind(
     graph = with_answers(store, model).compile(checkpointer=InMemorySaver())
     question = new_id()
     first = await graph.ainvoke({"messages": [HumanMessage("one", id=question)]}, config)
-    await chat_of(store, config).rewind(before=first["messages"][-1].id)
+    await chat_of(store, config).rewind(before_id=first["messages"][-1].id)
     second = await graph.ainvoke({"messages": [HumanMessage("one", id=question)]}, config)
     assert [texts(shown) for shown in model.shown] == [["one"], ["one"]]
     assert second["messages"][-1].id != first["messages"][-1].id

@@ -328,7 +328,7 @@ async def test_a_question_that_was_rewound_is_refused(
     """A rewound question is refused under its old id. Under a new id it is asked without the rewound messages."""
     agent, model, _ = make_agent(store, [AIMessage("By dancing."), AIMessage("By smell.")])
     await ask(agent, scope)
-    await store.conversation(**scope).rewind(before="q1")
+    await store.conversation(**scope).rewind(before_id="q1")
     with pytest.raises(MessageRewoundError):
         await ask(agent, scope)
     result = await ask(agent, scope, id_="q1b")
@@ -467,7 +467,7 @@ async def test_another_answer_is_given_once_the_first_is_rewound(
         checkpointer=saver,
     )
     first = await ask(agent, scope)
-    await store.conversation(**scope).rewind(before=first["messages"][1].id)
+    await store.conversation(**scope).rewind(before_id=first["messages"][1].id)
     second = await ask(agent, scope)
     assert kinds(second["messages"]) == [("human", QUESTION), ("ai", "By smell.")]
     await ask(agent, scope, "Sure?", "q2")

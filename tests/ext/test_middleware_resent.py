@@ -239,7 +239,7 @@ async def test_after_a_rewind_the_edited_history_is_taken(
     with pytest.raises(HistoryDivergedError) as caught:
         await ask(make_agent(store, [])[0], scope, "How?", "So.", "Why not?")
     chat = store.conversation(**scope)
-    await chat.rewind(before=str(caught.value.before))
+    await chat.rewind(before_id=str(caught.value.before_id))
     await ask(make_agent(store, [AIMessage("Well.")])[0], scope, "How?", "So.", "Why?")
     active = [message.message.text for message in await chat.list_messages()]
     assert active == ["How?", "So.", "Why?", "Well."]

@@ -93,10 +93,10 @@ async def handle(me: Owner) -> Outcomes:
         yield await outcome(chat.get_tool_messages([id_]))
         yield await outcome(chat.get_turn(id_))
         yield await outcome(chat.annotate(id_, rating=1))
-        yield await outcome(chat.rewind(before=id_))
+        yield await outcome(chat.rewind(before_id=id_))
         yield await outcome(chat.undo_rewind())
         yield await outcome(
-            chat.fork(before=id_, key=id_, new_scope={**me.scope, "thread_id": f"fork of {id_}"})
+            chat.fork(before_id=id_, key=id_, new_scope={**me.scope, "thread_id": f"fork of {id_}"})
         )
     yield await outcome(chat.get_sources(range(1, 9)))
     yield await outcome(chat.search(me.other))

@@ -124,7 +124,7 @@ async def test_the_checker_finds_nothing_wrong_where_nothing_is(forged: Forged) 
 async def test_the_checker_knows_what_a_rewind_leaves(forged: Forged) -> None:
     """A page and a view may lack what was rewound, and nothing else."""
     active = forged.ids[:-1]
-    await forged.chat.rewind(before=forged.ids[-1])
+    await forged.chat.rewind(before_id=forged.ids[-1])
     forged.note("rewound", id=forged.ids[-1], count=1)
     await forged.append("after")
     left = [*active, *(str(message.id) for message in make_turn("after"))]

@@ -118,8 +118,8 @@ def test_the_error_about_a_number_without_a_maximum_says_so() -> None:
         ("turn_id", lambda chat, id_: chat.get_turn(id_)),
         ("turn_id", lambda chat, id_: chat.append_turn(id_, human="hi")),
         ("message_id", lambda chat, id_: chat.annotate(id_, seen=True)),
-        ("before", lambda chat, id_: chat.rewind(before=id_)),
-        ("before", lambda chat, id_: chat.undo_rewind(before=id_)),
+        ("before_id", lambda chat, id_: chat.rewind(before_id=id_)),
+        ("before_id", lambda chat, id_: chat.undo_rewind(before_id=id_)),
     ],
 )
 async def test_one_id_is_called_by_the_name_of_its_argument(

@@ -68,14 +68,14 @@ async def test_a_rewind_that_broke_off_is_finished_by_its_repetition(
     whole = await chat.load_history()
     monkeypatch.setattr((await host_of(chat).services()).rewinder, "reselect", fails)
     with pytest.raises(StoreUnavailableError):
-        await chat.rewind(before="q10")
+        await chat.rewind(before_id="q10")
     monkeypatch.undo()
-    assert await chat.rewind(before="q10") == 0
+    assert await chat.rewind(before_id="q10") == 0
     assert [(summary.version, summary.is_current) for summary in await chat.summaries()] == [
         (1, True),
         (2, False),
     ]
-    assert await chat.undo_rewind(before="q10") == 8
+    assert await chat.undo_rewind(before_id="q10") == 8
     assert (await chat.load_history()).messages == whole.messages
 
 

@@ -82,7 +82,7 @@ async def _rewound_as_a_list(steps: list[Any]) -> None:
                 shown = before.pop() if before else shown
             elif shown:
                 place = int(step * len(shown))
-                await chat.rewind(before=shown[place])
+                await chat.rewind(before_id=shown[place])
                 before.append(shown)
                 shown = shown[:place]
             assert await _shown(chat) == shown
@@ -108,7 +108,7 @@ async def test_a_page_of_items_costs_what_it_holds(
         assert (commands.names, commands.documents) == (["find", "find"], 1 + read)
     last = [item.id async for item in chat.items(after=15)][-1]
     with commands.counted():
-        await chat.rewind(before=last)
+        await chat.rewind(before_id=last)
     assert commands.documents < 10
 
 

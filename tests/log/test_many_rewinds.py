@@ -99,7 +99,7 @@ async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, 
     chat = ConversationStore(own_database).conversation(**scope)
     history = await chat.load_history(POLICY)
     assert [message.id for message in history.messages[-2:]] == [f"q{count - 2}", f"q{count - 1}"]
-    assert await chat.rewind(before=f"q{count - 2}") == 2
+    assert await chat.rewind(before_id=f"q{count - 2}") == 2
     assert await chat.undo_rewind() == 2
     again = ConversationStore(own_database).conversation(**scope)
     assert [message.id for message in (await again.load_history(POLICY)).messages] == [

@@ -121,7 +121,7 @@ class Walk:
         if texts:
             index, text = self.dice.choice(texts)
             self.keep()
-            assert await self.chat.rewind(before=text) == len(self.shown) - index
+            assert await self.chat.rewind(before_id=text) == len(self.shown) - index
             del self.shown[index:]
 
     async def undo(self) -> None:

@@ -55,12 +55,12 @@ async def test_a_variant_that_was_rewound_comes_back_whole(store: ConversationSt
             await asked(chat, "q2", "B", human="Q2", instead_of="q")
         await asked(chat, "later", "C", human="L")
         before, variants = await shown(chat), await chat.variants("q")
-        await chat.rewind(before=cut)
+        await chat.rewind(before_id=cut)
         assert await shown(chat) == alone
         assert not active(await chat.variants("q"))
         await chat.undo_rewind()
         assert active(await chat.variants("q")) == active(variants)
-        await chat.rewind(before=cut)
+        await chat.rewind(before_id=cut)
         await chat.activate(variants[-1])
         await chat.activate(variants[-1])
         assert await shown(chat) == before
@@ -76,7 +76,7 @@ async def test_a_question_that_is_answered_after_a_rewind_is_its_own_variant(
     await asked(chat, "q", "A", human="Q")
     await asked(chat, "q2", "B", human="Q2", instead_of="q")
     await asked(chat, "q2", "C", regenerate="click")
-    await chat.rewind(before="C")
+    await chat.rewind(before_id="C")
     await asked(chat, "q2", "D")
     assert active(await chat.variants("q")) == [(2, 3)]
     [page] = [
@@ -99,7 +99,7 @@ async def test_a_place_that_is_gone_takes_no_variant(store: ConversationStore) -
     [first, second] = await chat.variants("q")
     with pytest.raises(InvalidInputError, match="broken"):
         await chat.activate(first.model_copy(update={"variant_id": "broken"}))
-    await chat.rewind(before="q")
+    await chat.rewind(before_id="q")
     await asked(chat, "other", "C", human="O")
     for variant in (first, second):
         with pytest.raises(MessageRewoundError):
@@ -145,7 +145,7 @@ async def test_a_variant_whose_end_was_rewound_goes_on(store: ConversationStore)
         await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
         await turn.add_result(turn.open_calls[0], "found")
         await turn.append(AIMessage("B", id="B"))
-    await chat.rewind(before="B")
+    await chat.rewind(before_id="B")
     async with await chat.turn("q", regenerate="click") as turn:
         assert (turn.is_running, turn.is_variant, len(turn.messages)) == (True, False, 3)
         await turn.append(AIMessage("C"))
@@ -166,7 +166,7 @@ async def test_a_fork_cut_at_a_variant_has_its_page(store: ConversationStore) ->
         else:
             await chat.activate((await chat.variants("q"))[2])
         fork = await chat.fork(
-            before=before, key="k", new_scope={"user_id": "bob", "thread_id": before}
+            before_id=before, key="k", new_scope={"user_id": "bob", "thread_id": before}
         )
         assert await shown(fork) == texts
         found = await fork.variants("q")
@@ -200,7 +200,7 @@ async def test_a_fork_cut_inside_an_answer_is_unfinished_wherever_it_is_read(
                 await turn.add_result(call, "found")
             await turn.append(AIMessage("B"))
         scope = {"user_id": "bob", "thread_id": options.get("regenerate", "edit")}
-        fork, archive = await chat.fork(before=second, key="k", new_scope=scope), io.BytesIO()
+        fork, archive = await chat.fork(before_id=second, key="k", new_scope=scope), io.BytesIO()
         await export_conversations(store, archive.write, scope=scope)
         (tmp_path / "archive.jsonl").write_bytes(archive.getvalue())
         async with await ConversationStore.connect(f"memory://{scope['thread_id']}") as other:
@@ -232,7 +232,7 @@ async def test_a_decision_stands_where_many_entries_are_rewound(store: Conversat
                 AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": f"d{number}"}])
             )
             await turn.add_result(turn.open_calls[0], "found")
-    await chat.rewind(before=call.result_id)
+    await chat.rewind(before_id=call.result_id)
     async with await chat.turn("q") as turn:
         assert turn.open_calls == []
         assert turn.messages[-1].text.endswith("reason: no")
@@ -256,7 +256,7 @@ async def test_variants_come_in_pages(store: ConversationStore) -> None:
         await turn.append(AIMessage("late"))
     pages = [await chat.variants("q", limit=3)]
     while pages[0][0].number > 1:
-        pages.insert(0, await chat.variants("q", before=pages[0][0].number, limit=3))
+        pages.insert(0, await chat.variants("q", before_number=pages[0][0].number, limit=3))
     found = [variant for page in pages for variant in page]
     assert found == await chat.variants("q")
     assert [variant.variant_id for variant in found] == ["q", "k2", "k3", "k4", "k5", "k6", "late"]
@@ -264,7 +264,7 @@ async def test_variants_come_in_pages(store: ConversationStore) -> None:
         (number, 7) for number in range(1, 8)
     ]
     assert found[-1].created_at < found[1].created_at
-    assert await chat.variants("q", before=1) == []
-    for wrong in ({"limit": 0}, {"limit": 201}, {"before": -1}):
+    assert await chat.variants("q", before_number=1) == []
+    for wrong in ({"limit": 0}, {"limit": 201}, {"before_number": -1}):
         with pytest.raises(InvalidInputError):
             await chat.variants("q", **wrong)

@@ -211,7 +211,7 @@ async def test_rewinds_keep_the_sums_of_two_counters_right(
     await write(default, range(4))
     await write(other, range(4, 8))
     for point, chat, counter in [("h6", default, approximate_tokens), ("h2", other, characters)]:
-        await chat.rewind(before=point)
+        await chat.rewind(before_id=point)
         await write(chat, range(int(point[1:]) * 100, int(point[1:]) * 100 + 2))
         active = [message async for turn in chat.turns() for message in turn.messages]
         assert (await chat.info()).tokens == counter(active)
@@ -305,7 +305,7 @@ async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(
     )
     await write(default, range(4))
     await write(other, range(4, 5))
-    await other.rewind(before="h4")
+    await other.rewind(before_id="h4")
     await write(default, range(900, 901))
     active = [message async for turn in default.turns() for message in turn.messages]
     assert (await default.info()).tokens == approximate_tokens(active)

@@ -144,7 +144,7 @@ class Damage:
         await chat.append([HumanMessage("q", id="q2"), asked, small, AIMessage("ok", id="a2")])
         await chat.append([HumanMessage("paste " * 4_000, id="q3"), AIMessage("fine", id="a3")])
         await chat.append([HumanMessage("gone", id="q4"), AIMessage("gone", id="a4")])
-        await chat.rewind(before="q4")
+        await chat.rewind(before_id="q4")
         await chat.reserve_source_ids(3)
         await chat.append(last)
         now = AIMessage("", id="c6", tool_calls=[{**call, "id": "k6"}])

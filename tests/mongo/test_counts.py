@@ -233,7 +233,7 @@ async def test_a_cold_load_after_a_rewind_is_two_commands(
 ) -> None:
     """The entry that rewinds is read with the others."""
     question = (await chat.list_messages(limit=4))[0].message.id
-    await chat.rewind(before=str(question))
+    await chat.rewind(before_id=str(question))
     await chat.append(HumanMessage("again"))
     warm = await chat.load_history()
     other = cold(client, database_name, chat)
@@ -441,7 +441,7 @@ async def test_a_rewind_costs_other_processes_nothing(
 ) -> None:
     """A load reads the difference with the other new entries."""
     question = (await chat.list_messages(limit=4))[0].message.id
-    assert await cold(client, database_name, chat).rewind(before=str(question)) == 4
+    assert await cold(client, database_name, chat).rewind(before_id=str(question)) == 4
     with commands.counted():
         history = await chat.load_history()
     assert history.report.round_trips == 1
@@ -457,7 +457,7 @@ async def test_a_cold_load_passes_over_what_was_rewound(
     await chat.append(first)
     for _ in range(150):
         await chat.append([HumanMessage("q " * 100), AIMessage("a")])
-    await chat.rewind(before=str(first.id))
+    await chat.rewind(before_id=str(first.id))
     await chat.append([HumanMessage("again"), AIMessage("so")])
     with commands.counted():
         history = await cold(client, database_name, chat).load_history()
@@ -555,7 +555,7 @@ async def test_system_messages_that_were_rewound_are_not_shown(store: Conversati
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     await chat.append([SystemMessage("Be brief.", id="old"), HumanMessage("q"), AIMessage("a")])
     await chat.load_history()
-    await chat.rewind(before="old")
+    await chat.rewind(before_id="old")
     await chat.append(SystemMessage("Be kind.", id="new"))
     for number in range(60):
         await chat.append([HumanMessage(f"q{number} " * 300), AIMessage(f"a{number} " * 3_000)])
@@ -588,7 +588,7 @@ async def test_every_command_has_the_concerns_of_the_store(
             await chat.append(turn)
             await chat.load_history()
             await chat.annotate(str(turn[0].id), rating=1)
-            await chat.rewind(before=str(turn[3].id))
+            await chat.rewind(before_id=str(turn[3].id))
             await chat.delete()
         for name, sent in commands.sent:
             if name == "find":

@@ -153,7 +153,7 @@ async def test_a_serving_user_can_do_all_that_an_application_does(
     assert await chat.search("seals")
     assert (await serving.search("seals", user_id="ada")).conversations
     assert await chat.get_tool_messages([str(message.id) for message in turn])
-    await chat.rewind(before=str(turn[-1].id))
+    await chat.rewind(before_id=str(turn[-1].id))
     await chat.undo_rewind()
     fork = await chat.fork(key="k", new_scope={"user_id": "ada", "thread_id": "fork"})
     assert (await serving.list_conversations(user_id="ada")).conversations

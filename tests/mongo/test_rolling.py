@@ -79,7 +79,7 @@ CALLS: dict[str, Callable[[ConversationStore], Any]] = {
     "annotate": lambda store: store.conversation(**CHAT).annotate("a1", rating=1),
     "update": lambda store: store.conversation(**CHAT).update(title="Seals"),
     "state": lambda store: store.conversation(**CHAT).state.update({"step": 1}),
-    "rewind": lambda store: store.conversation(**CHAT).rewind(before="a1"),
+    "rewind": lambda store: store.conversation(**CHAT).rewind(before_id="a1"),
     "undo_rewind": lambda store: store.conversation(**CHAT).undo_rewind(),
     "reserve": lambda store: store.conversation(**CHAT).reserve_source_ids(2),
     "turn": lambda store: store.conversation(**CHAT).turn("t1", human="More?"),

@@ -176,7 +176,7 @@ async def test_newer_derived_data_is_ignored_and_kept(
     assert [hit.message_id for hit in await late.search("less")]
     assert (await late.load_history(HistoryPolicy(max_turns=1))).messages[-1].text == "Less."
     assert (await late.compact(force=True)).status != "failed"
-    await late.rewind(before="a2")
+    await late.rewind(before_id="a2")
     await late.undo_rewind()
     await made(database, clock=LATER).verify(repair=True)
     assert newer_in(await stored(database)) == newer_in(found)

@@ -177,7 +177,7 @@ class World:
             self.oracle.undo()
         elif self.oracle.messages and not self.is_varied:
             chosen = self.dice.choice(self.oracle.messages[-5:])
-            await self.chat.rewind(before=chosen.said.id)
+            await self.chat.rewind(before_id=chosen.said.id)
             self.oracle.rewind(chosen.ordinal)
             self.is_rewound = True
 
@@ -344,7 +344,7 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
         )
         await check(fork, oracle)
     fork = await chat.fork(
-        before=chosen.said.id, key="k", new_scope={"user_id": "ada", "thread_id": thread}
+        before_id=chosen.said.id, key="k", new_scope={"user_id": "ada", "thread_id": thread}
     )
     await check(
         fork,

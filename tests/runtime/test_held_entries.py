@@ -73,7 +73,7 @@ async def test_a_view_of_what_is_held_is_the_view_of_what_is_read(
     policies = [HistoryPolicy(), HistoryPolicy(max_turns=3), HistoryPolicy(max_tokens=400), _WHOLE]
     for step in range(8):
         if step == 4:
-            await chat.rewind(before=str((await chat.list_messages(limit=6))[0].message.id))
+            await chat.rewind(before_id=str((await chat.list_messages(limit=6))[0].message.id))
         await chat.append(rag_turn(f"What about fish {step}?"))
         for policy in policies:
             history = await chat.load_history(policy)

@@ -139,7 +139,7 @@ async def test_a_message_that_a_new_primary_lacked_is_found_once_it_has_it(
 ) -> None:
     """The primary has caught up when the end of the log is compared, so that shows nothing of the read before."""
     Behind(monkeypatch, 1).left |= dict.fromkeys(WAYS, 0) | {"messages_by_id": 1}
-    assert await chat.rewind(before="a2") == 1
+    assert await chat.rewind(before_id="a2") == 1
 
 
 async def test_a_message_that_a_new_primary_lacks_is_waited_for(
@@ -153,7 +153,7 @@ async def test_a_message_that_a_new_primary_lacks_is_waited_for(
         return {} if behind.left["last_totals"] else await find(log, *values)
 
     monkeypatch.setattr(Log, "messages_by_id", found)
-    assert await chat.rewind(before="a2") == 1
+    assert await chat.rewind(before_id="a2") == 1
 
 
 PAYLOAD_READS: dict[str, Callable[[Conversation], Awaitable[object]]] = {
@@ -307,7 +307,7 @@ async def test_a_marker_that_is_not_shown_yet_is_waited_for(
 ) -> None:
     """Rewound ranges are in an entry of their own, which a new primary may not show yet."""
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
-    await other.rewind(before="q2")
+    await other.rewind(before_id="q2")
     calls = miss_the_marker(monkeypatch, behind_at=2)  # the first read of the tail names the entry
     assert [message.message.id for message in await chat.list_messages()] == [
         "q0",
@@ -335,7 +335,7 @@ async def test_a_rewind_that_an_append_hears_of_is_waited_for(
 ) -> None:
     """A tail that names a rewind entry was read of a log that has it, so a read that misses it is stale."""
     other = ConversationStore(pymongo_client[database_name]).conversation(**chat.scope)
-    await other.rewind(before="q2")
+    await other.rewind(before_id="q2")
     calls = miss_the_marker(monkeypatch, behind_at=2)
     assert (await chat.append(HumanMessage("q0", id="q0"))).written == 0
     assert calls["entry"] == 2

@@ -271,7 +271,7 @@ async def test_a_page_shows_what_is_there_whatever_happened(
 
     async def rewind(worker: Conversation) -> None:
         if found := await worker.list_messages():
-            await worker.rewind(before=str(chance.choice(found).message.id))
+            await worker.rewind(before_id=str(chance.choice(found).message.id))
 
     async def ask_again(worker: Conversation) -> None:
         if turns := await worker.outline():

@@ -246,7 +246,7 @@ async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any) -
             [HumanMessage("orcas", id="1"), AIMessage("Yes.", id="2"), HumanMessage("more", id="3")]
         )
         await seal(chat)
-        await chat.rewind(before="3")
+        await chat.rewind(before_id="3")
         await seal(chat)
     head = await database["heads"].find_one({"scope.user_id": user, "scope.thread_id": "a"})
     key = {"_id": f"{head['conversation']}:{2:012d}"}

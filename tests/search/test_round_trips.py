@@ -128,7 +128,7 @@ async def test_two_round_trips_and_one_for_an_unknown_conversation(
     chat = await sealed_conversation(client[database_name], turn)
     if rewound:
         await chat.append(HumanMessage("And bees?", id="bees"))
-        await chat.rewind(before="bees")
+        await chat.rewind(before_id="bees")
     store = ConversationStore(client[database_name])
     await store.setup()
     other = store.conversation(**chat.scope)

@@ -78,7 +78,7 @@ class Talk:
         """Rewind to one of the last messages."""
         first = self.random.randrange(max(1, len(self.active) - 8), len(self.active) + 1)
         if removed := self.active[first:]:
-            await chat.rewind(before=str(removed[0].id))
+            await chat.rewind(before_id=str(removed[0].id))
             self.active = self.active[:first]
 
     def _turn(self, shape: Shape) -> Iterator[tuple[list[BaseMessage], bool]]:

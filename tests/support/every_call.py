@@ -128,7 +128,7 @@ CALLS: dict[str, Call] = {
     "annotations": lambda chat, ids: chat.annotations([ids.question]),
     "state, update": lambda chat, _: chat.state.update({"step": 2}),
     "state, get": lambda chat, _: chat.state.get(),
-    "rewind": lambda chat, ids: chat.rewind(before=ids.last_question),
+    "rewind": lambda chat, ids: chat.rewind(before_id=ids.last_question),
     "undo_rewind": lambda chat, _: chat.undo_rewind(),
     "fork": lambda chat, _: chat.fork(key="f", new_scope={**chat.scope, "thread_id": "fork"}),
     "info": lambda chat, _: chat.info(),

@@ -65,7 +65,7 @@ async def read_everything(store: ConversationStore, chat: Conversation) -> None:
     fork = await chat.fork(
         key="fork", new_scope={**chat.scope, "thread_id": f"fork of {chat.scope['thread_id']}"}
     )
-    await fork.rewind(before=ids[-1])
+    await fork.rewind(before_id=ids[-1])
 
 
 async def _request(chat: Conversation, policy: HistoryPolicy) -> None:

@@ -216,7 +216,7 @@ class Client:
                 case 1, _:
                     await self._annotate(chat, last)
                 case 2 | 3, "rewound":
-                    count, _ = await self._until_acknowledged(lambda: chat.rewind(before=last))  # noqa: B023
+                    count, _ = await self._until_acknowledged(lambda: chat.rewind(before_id=last))  # noqa: B023
                     self.journal.write("rewound", chat, id=last, count=count)
                 case 2 | 3 | 4, "summed":
                     await self._compact(chat)

@@ -213,7 +213,7 @@ async def fill_edges(chat: Conversation) -> None:
         await chat.append(batch)
     for batch in regretted():
         await chat.append(batch)
-        await chat.rewind(before=str(batch[1].id))
+        await chat.rewind(before_id=str(batch[1].id))
 
 
 async def fill(chat: Conversation) -> None:
@@ -225,7 +225,7 @@ async def fill(chat: Conversation) -> None:
         if number in (4, 5):
             assert (await chat.compact(force=True)).status == "done"
         if batch[0].id == "h-4":
-            await chat.rewind(before="h-4")
+            await chat.rewind(before_id="h-4")
     await chat.annotate("ai-1b", rating=1, comment="right")
     await chat.state.update({"step": 1})
     await chat.update(title="Bees", metadata={"tags": ["sea"], "\x00": None})

@@ -124,7 +124,7 @@ class Replay:
         if isinstance(event, Append):
             await chat.append(event.messages)
         elif isinstance(event, Rewind):
-            await (chat.rewind(before=event.before) if event.before else chat.undo_rewind())
+            await (chat.rewind(before_id=event.before) if event.before else chat.undo_rewind())
         else:
             await self.load(event)
 

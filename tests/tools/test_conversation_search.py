@@ -80,7 +80,7 @@ async def test_a_reference_is_checked_when_it_is_read(store: ConversationStore, 
     own = store.conversation(user_id=user, thread_id="then")
     references = [f"{(await chat.info()).conversation_id}.1" for chat in (hers, own)]
     assert "narwhals then" in await tool.ainvoke({"read": references[1]}, run_of(user))
-    await own.rewind(before="m1")
+    await own.rewind(before_id="m1")
     for reference in (
         *references,
         "x",

@@ -92,7 +92,7 @@ class World:
         await self.chat.append(
             [again, ToolMessage("gone " * 900, id="gone", tool_call_id="call-1")]
         )
-        await self.chat.rewind(before="again")
+        await self.chat.rewind(before_id="again")
         hers = [(f"{HERS} {number} " * 99, {"title": HERS}) for number in range(40)]
         await self.eve.append(
             ToolMessage(HERS * 99, id="eve-1", tool_call_id="call-eve", artifact=hers)

@@ -48,7 +48,7 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
             [HumanMessage("One?", id="q1"), AIMessage("1", id="a1"), LogItem(kind="first", data=1)]
         )
         await chat.append([HumanMessage("Two?", id="q2"), AIMessage("2", id="a2")])
-        await chat.rewind(before="q2")
+        await chat.rewind(before_id="q2")
         await chat.update(title="Numbers")
         await chat.state.update({"step": 1})
         await chat.annotate("a1", rating=1)
@@ -84,7 +84,7 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
             "3",
         ]
 
-        await chat.rewind(before="q2")
+        await chat.rewind(before_id="q2")
         await copy.append([HumanMessage("Four?", id="q4")])
         await chat.append([LogItem(kind="last", data=4)])
         report = await carried(here, there, tmp_path)

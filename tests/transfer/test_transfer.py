@@ -733,11 +733,11 @@ async def lived(store: ConversationStore) -> Conversation:
         [*rag_turn("Where are seals?"), HumanMessage("wrong", id="wrong"), AIMessage("no", id="no")]
     )
     await chat.append([_item("rewound"), _item("dropped")])
-    await chat.rewind(before="dropped")
-    await chat.rewind(before="wrong")
+    await chat.rewind(before_id="dropped")
+    await chat.rewind(before_id="wrong")
     await chat.append(_item("after the rewind"))
     await chat.append([HumanMessage("better", id="better"), AIMessage("first", id="first")])
-    await chat.rewind(before="first")
+    await chat.rewind(before_id="first")
     await chat.append([AIMessage("second", id="second")], stamp=(await chat.load_history()).stamp)
     found = [
         (text, {**metadata, "source_id": 40 + n}) for n, (text, metadata) in enumerate(passages(2))
@@ -870,7 +870,7 @@ async def test_stamps_of_answers_that_were_regenerated_come_back(
         if step == "undo":
             await chat.undo_rewind()
         elif step.startswith("-"):
-            await chat.rewind(before=step[1:])
+            await chat.rewind(before_id=step[1:])
         elif step.startswith("q"):
             await chat.append(HumanMessage(f"question {step}", id=step))
         else:
@@ -999,7 +999,7 @@ async def test_an_export_brought_back_twice_at_once(
         await chat.append(
             [HumanMessage("again?", id=f"again-{number}"), AIMessage("so", id=f"so-{number}")]
         )
-        await chat.rewind(before=f"again-{number}")
+        await chat.rewind(before_id=f"again-{number}")
     written = await exported(store)
     active = [message.message.id for message in await chat_of(store).list_messages(limit=1_000)]
     stores = [await ready(client, database_name, f"both{database_name}_") for _ in range(3)]
@@ -1366,7 +1366,7 @@ async def repaired(client: Client, name: str, *, is_overlapping: bool) -> Conver
             AIMessage("no", id="no"),
         ]
     )
-    await ahead.rewind(before="wrong")
+    await ahead.rewind(before_id="wrong")
     await talk(ahead, range(4, 5))
     backup = await saved(client[name], ahead)
     await talk(behind, range(5, 7))
@@ -1378,7 +1378,7 @@ async def repaired(client: Client, name: str, *, is_overlapping: bool) -> Conver
     await talk(ahead, range(22, 24))
     await fresh.store.verify(**scope, repair=True)
     await fresh.append([HumanMessage("worse", id="worse"), AIMessage("bad", id="bad")])
-    await fresh.rewind(before="worse")
+    await fresh.rewind(before_id="worse")
     await fresh.append([HumanMessage("last", id="last"), AIMessage("done")])
     await fresh.annotate("last", rating=1)
     return fresh

@@ -211,7 +211,7 @@ async def test_sizes_by_another_counter_are_no_damage(chat: Conversation, databa
 async def test_a_copy_from_before_a_rewind_is_no_damage(chat: Conversation, database: Any) -> None:
     """No load uses it until the rewind is undone."""
     for before in ("s2", "s1"):
-        await chat.rewind(before=before)
+        await chat.rewind(before_id=before)
         assert await found_in(database, chat) == []
         await chat.append(
             [SystemMessage(f"After {before}."), HumanMessage("Hi"), AIMessage("Hello. " * 300)]

@@ -58,8 +58,8 @@ async def filled(database: Any) -> Conversation:
     await chat.activate(first)
     await chat.append([HumanMessage("And now?", id="q3"), AIMessage("Later.", id="a3"), _item("c")])
     await chat.append(AIMessage("Later still.", id="a4"))
-    await chat.rewind(before="c")
-    await chat.rewind(before="q3")
+    await chat.rewind(before_id="c")
+    await chat.rewind(before_id="q3")
     await chat.undo_rewind()
     return chat
 
@@ -222,7 +222,7 @@ async def test_what_late_writers_append_is_moved(own: Any) -> None:
     between = rag_turn("And orcas?")
     await other.append(between)
     with pytest.raises(ConversationDeletedError):  # it was written
-        await chat.rewind(before=str(late[-1].id))
+        await chat.rewind(before_id=str(late[-1].id))
     for _ in range(2):
         await sweep(own, 90)
         assert (await ConversationStore(own).verify()).findings == ()

@@ -42,7 +42,7 @@ async def check(database: Any, chat: Conversation) -> None:
             except (MessageRewoundError, UnknownMessageError):
                 continue
             last = (await chat.list_messages())[-1].message.id
-            await chat.rewind(before=str(last))
+            await chat.rewind(before_id=str(last))
             await chat.undo_rewind()
             assert (await chat.list_messages())[-1].message.id == last
             assert (await store.verify()).findings == ()
@@ -57,7 +57,7 @@ async def test_variants_of_a_repaired_log_are_shown(own_database: Any) -> None:
     await answered(chat, "q2", "C", human="Q2", instead_of="q")
     await answered(chat, "q2", "D", regenerate="two")
     await chat.activate((await chat.variants("q"))[0])
-    await chat.rewind(before="A")
+    await chat.rewind(before_id="A")
     await chat.undo_rewind()
     await answered(chat, "q", "E", regenerate="three")
     everything = {

@@ -46,7 +46,7 @@ async def test_what_is_stored_of_a_turn_is_derived_again() -> None:
         )
         await chat.append([HumanMessage("Seals?", id="q2"), AIMessage("Yes.")])
         await chat.append(HumanMessage("Whales?", id="q3"))
-        await chat.rewind(before="q2")
+        await chat.rewind(before_id="q2")
         doctor = ConversationStore(database, clock=LATER)
         assert (await doctor.verify()).findings == (), name
         sets = {key: value for key, value in change.items() if value is not None}

@@ -296,7 +296,7 @@ async def test_the_cost_of_rewinds(
         chat = store.conversation(user_id="ada", thread_id=str(turns))
         for number in range(turns):
             await chat.append([HumanMessage("Why?"), AIMessage("So.", id=f"{number}")])
-            await chat.rewind(before=f"{number}")
+            await chat.rewind(before_id=f"{number}")
             await chat.append(AIMessage("Or so."))
         await store.close()
         store = ConversationStore(database)

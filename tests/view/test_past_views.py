@@ -47,7 +47,7 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(
     await chat.append(AIMessage("Well.", id="answer"), stamp=stamp)
     await chat.compact(force=True)
     await chat.append(rag_turn("Later?"))
-    await chat.rewind(before="now")
+    await chat.rewind(before_id="now")
     other = other_process(store, database).conversation(**chat.scope)
     past = await other.view_at(stamp)
     assert (past.match, past.messages, past.tokens) == ("exact", history.messages, history.tokens)
@@ -152,7 +152,7 @@ async def test_reasons_cover_every_message(store: ConversationStore, chat: Conve
     for number in range(3, 9):
         await chat.append(rag_turn(f"Question {number}?"))
     await chat.append([HumanMessage("Now?", id="now"), AIMessage("Wrong", id="wrong")])
-    await chat.rewind(before="wrong")
+    await chat.rewind(before_id="wrong")
     past = await chat.view_at(policy=SMALL)
     reasons = past.report.reasons
     assert reasons[0].first == 1
@@ -185,7 +185,7 @@ async def test_reasons_are_paged(
         await chat.append(
             [HumanMessage(f"q{number}", id=f"q{number}"), AIMessage("a", id=f"a{number}")]
         )
-        await chat.rewind(before=f"a{number}")
+        await chat.rewind(before_id=f"a{number}")
     whole, before = [], None
     for _ in range(9):
         report = (
@@ -403,7 +403,7 @@ async def test_a_view_after_many_rewound_entries_is_rebuilt(
     asked = [HumanMessage(f"Whale {number}?", id=new_id()) for number in range(120)]
     for question in asked:
         await chat.append([question, AIMessage("Yes.")])
-    await chat.rewind(before=str(asked[0].id))
+    await chat.rewind(before_id=str(asked[0].id))
     history = await chat.load_history(HistoryPolicy(max_tokens=2_000))
     past = await other_process(store, database).conversation(**chat.scope).view_at(history.stamp)
     assert (past.match, past.messages) == ("exact", history.messages)

@@ -153,7 +153,7 @@ async def test_a_turn_whose_end_was_rewound_keeps_what_is_unread(chat: Conversat
     await chat.append([HumanMessage("Page 3?", id="q1"), calling("c1", "a")])
     await chat.append(calling("c2", "b"))
     await chat.stop("q1")
-    await chat.rewind(before="c2")
+    await chat.rewind(before_id="c2")
     await chat.append(result("a"))
     assert await results(chat) == [True]
     await chat.append(HumanMessage("And?"))

@@ -101,7 +101,7 @@ async def test_the_last_step_is_whole_after_a_rewind(chat: Conversation) -> None
     await chat.load_history(policy)
     messages = [message async for message in chat.messages()]
     last = next(at for at, message in enumerate(messages) if message.id == ids[4])
-    await chat.rewind(before=str(messages[last + 1].id))
+    await chat.rewind(before_id=str(messages[last + 1].id))
     history = await chat.load_history(policy)
     assert history.messages[-1].content == messages[last].content
     assert ids[4] not in history.report.stubbed

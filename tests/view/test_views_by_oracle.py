@@ -80,7 +80,7 @@ async def test_another_question_keeps_the_view(stores: list[ConversationStore]) 
             await running.make(asked)
             views.append(essence((await running.load(Load(0, process))).messages)[:-1])
             question = str(asked.messages[0].id)
-            await running.chats[process].rewind(before=question)
+            await running.chats[process].rewind(before_id=question)
             running.log.rewind(question)
         assert views[0] == views[1]
 

@@ -71,7 +71,7 @@ async def _lesson(chat: Conversation) -> None:
         await _ask(chat, searched(number, question, passages), answer)
     await chat.compact(force=True)
     wrong = await _ask(chat, [HumanMessage(THIRD_QUESTION)], _WRONG)
-    await chat.rewind(before=wrong)
+    await chat.rewind(before_id=wrong)
     right = await _ask(chat, [], _THIRD)
     await chat.annotate(right, rating=1, comment="clear at last")
     await _ask(

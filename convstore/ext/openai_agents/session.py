@@ -218,9 +218,9 @@ class ConvstoreSession:
             while stored := await _newest(state.chat, 1):
                 last = stored[-1]
                 is_message = stored[-1].kind != "item"
-                removed = await state.chat.rewind(before=last.id)
+                removed = await state.chat.rewind(before_id=last.id)
                 if removed > is_message:  # another process appended
-                    await state.chat.undo_rewind(before=last.id if is_message else None)
+                    await state.chat.undo_rewind(before_id=last.id if is_message else None)
                 elif removed == is_message:  # else another process removed it
                     if last.kind == "message" and last.items[1:]:
                         await append_in_halves(
@@ -242,7 +242,7 @@ class ConvstoreSession:
                 for stored in await state.chat.list_messages(after=0, limit=1)
             ]
             for id_ in first[:1]:
-                await state.chat.rewind(before=id_)
+                await state.chat.rewind(before_id=id_)
 
 
 def _settings(given: Any) -> SessionSettings | None:

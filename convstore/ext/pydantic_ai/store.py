@@ -368,7 +368,7 @@ async def _append_after(
     pairs = zip(map(_original_id, active), map(_original_id, again), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     if shared < len(active):
-        await chat.rewind(before=str(active[shared].id))
+        await chat.rewind(before_id=str(active[shared].id))
     return await _append(chat, [*again[shared:], *messages])
 
 

@@ -45,7 +45,7 @@ async def chat(store: ConversationStore) -> Conversation:
     for topic in ("squid", "whales"):
         await chat.append(rag_turn(f"What about {topic}?", sources=3))
     await chat.append([HumanMessage("And now?", id="now"), AIMessage("A wrong answer", id="wrong")])
-    await chat.rewind(before="wrong")
+    await chat.rewind(before_id="wrong")
     await chat.annotate("answer-1", rating=1)
     await chat.update(title="On whales", metadata={"team": "sea"})
     return chat

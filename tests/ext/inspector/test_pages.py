@@ -350,7 +350,7 @@ async def test_usage_and_metadata_are_shown(browse: Browse, chat: Conversation, 
     shown = text_in(await page(browse(), f"{here}/messages/{receipt.first}"))
     assert "&#34;model_name&#34;: &#34;model-7&#34;" in shown
     fork = await (
-        await chat.fork(before="now", key="r", new_scope={**chat.scope, "user_id": "bob"})
+        await chat.fork(before_id="now", key="r", new_scope={**chat.scope, "user_id": "bob"})
     ).info()
     assert f'fork of <a href="{here}">' in (await browse().get(f"/c/{fork.conversation_id}")).text
 
@@ -655,7 +655,7 @@ async def test_another_answer_finds_the_cache_of_the_first_one(
         stamp = (await chat.load_history()).stamp
         await chat.append(AIMessage(f"Answer {number}", id=f"a{number}"), stamp=stamp)
         if number == 1:
-            await chat.rewind(before="a1")
+            await chat.rewind(before_id="a1")
     here = f"/c/{(await chat.info()).conversation_id}/changes"
     found = text_in(await page(browse(), here, at="7"))
     assert "this call begins with the whole call before." in found
