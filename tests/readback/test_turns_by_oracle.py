@@ -22,6 +22,7 @@ from convstore.transfer import export_conversations, import_conversations, read_
 
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 CALLS = ("look", "find", "read")
+_LOGS_OF_A_DATABASE = 10
 
 
 def message_of(said: Said) -> BaseMessage:
@@ -359,7 +360,15 @@ async def columns_of(chat: Conversation) -> list[tuple[int, int]]:
 
 
 async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:
-    """Let things happen in a conversation for each seed, and ask every reader."""
+    """Let things happen in a conversation for each seed, and ask every reader.
+
+    A database in memory looks at all of its documents for each call, so a few logs share one.
+    """
+    for start in range(0, len(seeds), _LOGS_OF_A_DATABASE):
+        await _run_in_one_database(seeds[start : start + _LOGS_OF_A_DATABASE], path, copies=copies)
+
+
+async def _run_in_one_database(seeds: Sequence[int], path: Path, *, copies: int) -> None:
     async with await ConversationStore.connect("memory://") as far:
         database = AsyncMongoMockClient()["app"]
         stores = [ConversationStore(database), ConversationStore(database)]
@@ -374,9 +383,8 @@ async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:
                 if seed % copies == 0:
                     await check_copies(world, far.conversation(**scope), path / "archive.jsonl")
             except BaseException as error:
-                error.add_note(
-                    f"seed {seed}: {[(s.ordinal, s.said, s.turn) for s in world.oracle.log]}, {world.oracle.state}"
-                )
+                log = [(stored.ordinal, stored.said, stored.turn) for stored in world.oracle.log]
+                error.add_note(f"seed {seed}: {log}, {world.oracle.state}")
                 raise
 
 
