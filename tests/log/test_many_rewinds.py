@@ -11,6 +11,7 @@ import bson
 import pytest
 from counting import Commands, cold
 from langchain_core.messages import AIMessage, HumanMessage
+from properties import soaked
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.log.entry import Entry, EntryMessage, Totals
@@ -89,7 +90,7 @@ async def store_log(chat: Conversation, database: Any, count: int) -> int:
     return size
 
 
-@pytest.mark.parametrize("count", [1_500, 12_000])
+@pytest.mark.parametrize("count", soaked([3_000, 12_000], first=1))
 async def test_rewinds_stay_small_and_a_load_after_them_fast(own_database: Any, count: int) -> None:
     """An entry is about 500 bytes; a process that is new to the log reads what it shows and two lists."""
     store, scope = ConversationStore(own_database), {"user_id": "ada", "thread_id": str(count)}

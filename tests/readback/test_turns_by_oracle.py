@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
+from properties import soaked
 from turn_oracle import ExpectedTurn, Oracle, Said
 
 from convstore import Conversation, ConversationStore
@@ -394,7 +395,7 @@ async def test_every_reader_says_the_same_of_a_few_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 250])
+@pytest.mark.parametrize("first", soaked(range(0, 20_000, 250), first=4))
 async def test_every_reader_says_the_same_of_many_logs(tmp_path: Path, first: int) -> None:
-    """The same for 500 logs, and the copies of every fourth."""
+    """The same for 20,000 logs, a thousand of them in `.ci/run`, and the copies of every fourth."""
     await run(range(first, first + 250), tmp_path, copies=4)

@@ -29,7 +29,10 @@ async def hits(database: Any, user: str, **options: Any) -> list[Any]:
     "steps",
     [
         pytest.param(STEPS, id="one after the other"),
-        *(pytest.param((step,) * 3, id=f"three times at {step}") for step in STEPS),
+        *(
+            pytest.param((step,) * 3, id=f"three times at {step}", marks=pytest.mark.soak)
+            for step in STEPS
+        ),
     ],
 )
 async def test_a_kill_at_any_step_of_a_seal(

@@ -20,6 +20,14 @@ def examples(count: int, **options: Any) -> settings:
     return settings(max_examples=min(count, max(share, FEWEST)), **options)
 
 
+def soaked(cases: Iterable[Any], *, first: int) -> list[Any]:
+    """Return cases that differ in their seed alone: the first ones run in `.ci/run`, the others with `-m soak`."""
+    return [
+        case if number < first else pytest.param(case, marks=pytest.mark.soak)
+        for number, case in enumerate(cases)
+    ]
+
+
 def sampled(cases: Iterable[Any], *, every: int = 5) -> list[Any]:
     """Return all cases for a parametrisation: one in `every` runs each time, the others with `-m slow`."""
     return [

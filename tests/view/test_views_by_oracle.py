@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from oracle import Log, decide, essence, whole_view
-from properties import examples
+from properties import examples, soaked
 from view_replay import Replay, handles
 from view_scripts import Load, Script, policies
 from view_workloads import WORKLOADS, Writer
@@ -41,7 +41,7 @@ async def test_a_view_shows_what_the_rule_says(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", soaked(range(8), first=2))
 async def test_a_thousand_views_show_what_the_rule_says(
     stores: list[ConversationStore], block: int
 ) -> None:
@@ -142,7 +142,7 @@ async def test_a_stamp_rebuilds_its_view(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", soaked(range(5), first=1))
 async def test_a_thousand_stamps_rebuild_their_views(
     stores: list[ConversationStore], block: int
 ) -> None:
