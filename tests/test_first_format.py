@@ -128,7 +128,7 @@ async def test_setup_changes_no_document(old: Any) -> None:
 async def test_every_message_comes_back_equal(chat: Conversation) -> None:
     """All kinds, with sources, artifacts of all types, payloads and what was rewound."""
     expected = [message for batch in batches() for message in batch]
-    assert same_messages([message async for message in chat.messages()], expected)
+    assert same_messages([message async for message in chat.messages(rewound=True)], expected)
     ids = ["t-1", "t-2", "t-3"]
     records = await chat.get_tool_messages(ids)
     assert [(record.tool_message_id, record.tool, record.status) for record in records] == [
@@ -188,8 +188,8 @@ async def test_records_of_views_and_stamps_are_there(old: Any, chat: Conversatio
     stamps = [stored.stamp for stored in await fay.list_messages(limit=100) if stored.stamp]
     assert [(await fay.view_at(stamp)).match for stamp in stamps] == ["exact"] * 12
     assert [item.data async for item in fay.items()] == [{"step": 1}]
-    assert [message.id async for message in forked.messages()] == [
-        message.id async for message in fay.messages()
+    assert [message.id async for message in forked.messages(rewound=True)] == [
+        message.id async for message in fay.messages(rewound=True)
     ]
     assert (await chat.store.conversation(**DELETED).info()).message_count == 0
 
@@ -211,7 +211,7 @@ async def test_both_sides_of_every_constant_are_read(old: Any) -> None:
     await store.setup()
     chat = store.conversation(**SCOPES[2])
     expected = [message for batch in (*edges(), *regretted()) for message in batch]
-    assert same_messages([message async for message in chat.messages()], expected)
+    assert same_messages([message async for message in chat.messages(rewound=True)], expected)
     listed = [message.message.id for message in await chat.list_messages(limit=1_000)]
     assert listed == [message.id for message in expected if not str(message.id).startswith("no-")]
     results = [result for result in expected if isinstance(result, ToolMessage)]
@@ -264,7 +264,9 @@ async def test_variants_and_sub_agents_are_there(old: Any) -> None:
     await chat.activate(variants[0])
     assert [message.id for message in (await chat.load_history()).messages] == ["v1", "so"]
     [child] = await chat.children()
-    assert [message.id async for message in store.conversation(**child.scope).messages()] == [
+    assert [
+        message.id async for message in store.conversation(**child.scope).messages(rewound=True)
+    ] == [
         "s1",
         "seen",
     ]

@@ -451,10 +451,10 @@ class Conversation:
     async def rewind(self, *, before_id: str) -> int:
         """Remove a message and all later ones from views and listings, to edit a question or regenerate an answer.
 
-        They stay in the log: `messages`, `get_tool_messages` and `get_sources` still return them, and `undo_rewind`
-        restores them. The next append follows the message before. Returns the number of messages removed; 0 if this one
-        was already rewound, so a failed call can be retried as it is. Atomic; seven commands, or more after earlier
-        rewinds.
+        They stay in the log: `get_tool_messages` and `get_sources` still return them, `messages` and `list_messages` do
+        with ``rewound=True``, and `undo_rewind` restores them. The next append follows the message before. Returns the
+        number of messages removed; 0 if this one was already rewound, so a failed call can be retried as it is. Atomic;
+        seven commands, or more after earlier rewinds.
 
         A `LogItem` leaves `items` with the message that it follows. The id of one removes it, and all that follows it.
 
@@ -618,31 +618,43 @@ class Conversation:
         """
         return await (await self._services()).records.get(self._scope, check_ids(ids, name="ids"))
 
-    async def messages(self) -> AsyncGenerator[BaseMessage, None]:
-        """Iterate over the log in order: messages equal to those appended, rewound ones too. Reads in batches."""
-        async with aclosing((await self._services()).records.all(self._scope)) as messages:
+    async def messages(self, *, rewound: bool = False) -> AsyncGenerator[BaseMessage, None]:
+        """Iterate over the messages of the log in order, each equal to the appended one. Reads in batches.
+
+        Args:
+            rewound: Also rewound messages.
+        """
+        records = (await self._services()).records
+        async with aclosing(records.all(self._scope, rewound=rewound)) as messages:
             async for message in messages:
                 yield message
 
     async def items(
-        self, *, kind: str | None = None, after: int | None = None, before: int | None = None
+        self,
+        *,
+        kind: str | None = None,
+        after: int | None = None,
+        before: int | None = None,
+        rewound: bool = False,
     ) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that were appended as `LogItem`, in the order of the log, with equal data.
 
-        Without those that a rewind removed: an item goes, and comes back, with the message that it follows. Two
-        commands, and one more for each append with large items. Only the appends that `after` and `before` select are
-        read: of a page of `list_messages`, its first ordinal and the next page's.
+        A rewind removes an item, and its undoing brings it back, with the message that it follows. Two commands, and
+        one more for each append with large items. Only the appends that `after` and `before` select are read: of a page
+        of `list_messages`, its first ordinal and the next page's.
 
         Args:
             kind: Only items of this kind; None for all.
             after: Only items after the message with this ordinal.
             before: Only items before the message with this ordinal.
+            rewound: Also items that a rewind removed, which have ``is_rewound``.
 
         Raises:
             CorruptDocumentError: A stored item is damaged.
         """
-        reader = (await self._services()).items
-        async with aclosing(reader.read(self._scope, kind, after=after, before=before)) as items:
+        read = (await self._services()).items.read
+        found = read(self._scope, kind, after=after, before=before, everything=rewound)
+        async with aclosing(found) as items:
             async for item in items:
                 yield item
 
@@ -656,9 +668,9 @@ class Conversation:
     ) -> AsyncGenerator[Turn, None]:
         """Iterate over whole turns in order, each message equal to the appended one, without rewound messages.
 
-        A message of an agent belongs to the question that it names; an answer that follows a later question is looked
-        for among 1,000 messages. Reads in batches. To continue, pass `turn.first` of the last turn as `after`, or as
-        `before` to go further back.
+        A message belongs to the turn that it was stored with, wherever it stands. Reads in batches. To continue, pass
+        `turn.first` of the last turn as `after`, or as `before` to go further back. `variants` has other answers, and
+        `list_messages` with ``rewound=True`` the messages that were rewound.
 
         Args:
             after: Only turns that begin after this ordinal.
@@ -668,7 +680,11 @@ class Conversation:
         """
         read = (await self._services()).turns.read
         found = read(
-            self._scope, after=after, before=before, limit=limit, newest_first=newest_first
+            self._scope,
+            after=after,
+            before=before,
+            limit=limit,
+            newest_first=newest_first,
         )
         async with aclosing(found) as turns:
             async for turn in turns:

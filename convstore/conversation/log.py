@@ -160,9 +160,7 @@ class ConversationLog:
 
     async def items(self) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that are no messages, also those of rewound messages."""
-        async with aclosing(
-            (await self._services()).items.read(self._scope, everything=True)
-        ) as items:
+        async with aclosing((await self._services()).items.of_all_messages(self._scope)) as items:
             async for item in items:
                 yield item
 

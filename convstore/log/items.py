@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntryItem
-from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.log.rewind import Rewinds
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.values.items import StoredItem
@@ -38,9 +38,8 @@ def item_rows(entries: Iterable[Entry]) -> list[ItemRow]:
     ]
 
 
-def active_items(rows: Sequence[ItemRow], rewinds: Rewinds | None) -> list[ItemRow]:
-    """Return the items of active messages, or of all, given all items and cuts of a log, in the order of messages."""
-    rewinds = rewinds or NO_REWINDS
+def active_items(rows: Sequence[ItemRow], rewinds: Rewinds) -> list[ItemRow]:
+    """Return the active items, given all items and cuts of a log, in the order of their messages."""
     kept = list[ItemRow]()
     cuts = dict[int, Place]()
     for row in reversed(rows):
@@ -53,7 +52,16 @@ def active_items(rows: Sequence[ItemRow], rewinds: Rewinds | None) -> list[ItemR
             cuts[item.after] = min(item.cut, cuts.get(item.after, item.cut))
         else:
             kept.append(row)
-    return sorted(kept, key=lambda row: (row.item.after, row.place))
+    return sorted(kept, key=_position)
+
+
+def without_cuts(rows: Sequence[ItemRow]) -> list[ItemRow]:
+    """Return all items, active or not, given all items and cuts of a log, in the order of their messages."""
+    return sorted([row for row in rows if not row.item.cut], key=_position)
+
+
+def _position(row: ItemRow) -> tuple[int, Place]:
+    return row.item.after, row.place
 
 
 def item_digest(id_: str, kind: str, text: str) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
-from convstore.log.items import ItemRow, active_items, item_rows, read_log_item
+from convstore.log.items import ItemRow, active_items, item_rows, read_log_item, without_cuts
 from convstore.mongo.keys import entry_id
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.items import StoredItem
-from convstore.values.scope import Scope, check_number
+from convstore.values.scope import Scope, check_choice, check_number
 
 _END = 2**53
 _PAGE = 100
@@ -31,7 +32,8 @@ class ItemReader:
         before: int | None = None,
         everything: bool = False,
     ) -> AsyncGenerator[StoredItem]:
-        """Iterate over the active items, see `Conversation.items`, or over those of all messages."""
+        """Iterate over the active items of a log, or over all; see `Conversation.items`."""
+        check_choice(everything, True, False, name="rewound")
         low = 0 if after is None else check_number(after, name="after", minimum=0, maximum=_END)
         high = (
             _END if before is None else check_number(before, name="before", minimum=0, maximum=_END)
@@ -44,17 +46,43 @@ class ItemReader:
                 cached.conversation, after=low, before=high
             )
         rows = [row for row in item_rows(entries) if low <= row.item.after < high]
-        active = active_items(rows, None if everything else log.active)
-        shown = [row for row in active if kind in (None, row.item.kind)]
-        for start in range(0, len(shown), _PAGE):
-            async with self._reader.reading(cached):
-                items = await self._decoded(cached, shown[start : start + _PAGE])
-            for item in items:
+        shown = active_items(rows, log.active)
+        active = {row.place for row in shown}
+        if everything:
+            shown = without_cuts(rows)
+        wanted = [row for row in shown if kind in (None, row.item.kind)]
+        async with aclosing(self._decoded(cached, wanted)) as items:
+            async for row, item in items:
+                if row.place in active:
+                    yield item
+                else:
+                    yield item.model_copy(update={"is_rewound": True})
+
+    async def of_all_messages(self, scope: Scope) -> AsyncGenerator[StoredItem]:
+        """Iterate over the items of all messages, for exports; without those that a rewind to an item removed."""
+        if (cached := await self._reader.find(scope)) is None:
+            return
+        async with self._reader.reading(cached):
+            entries = await self._reader.log.entries_with_items(
+                cached.conversation, after=0, before=_END
+            )
+        rows = active_items(item_rows(entries), Snapshot(cached).active)
+        async with aclosing(self._decoded(cached, rows)) as items:
+            async for _, item in items:
                 yield item
 
     async def _decoded(
         self, cached: CachedConversation, rows: Sequence[ItemRow]
-    ) -> list[StoredItem]:
+    ) -> AsyncGenerator[tuple[ItemRow, StoredItem]]:
+        """Yield the items of rows in their order; reads in pages."""
+        for start in range(0, len(rows), _PAGE):
+            page = rows[start : start + _PAGE]
+            async with self._reader.reading(cached):
+                items = await self._page(cached, page)
+            for row, item in zip(page, items, strict=True):
+                yield row, item
+
+    async def _page(self, cached: CachedConversation, rows: Sequence[ItemRow]) -> list[StoredItem]:
         refs = [row.item.payload for row in rows if row.item.payload]
         texts = iter(await self._reader.payloads(cached, refs))
         key = cached.conversation

@@ -23,7 +23,7 @@ from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.sources.places import read_item
 from convstore.values.models import Source, StoredMessage, ToolRecord
-from convstore.values.scope import Scope, check_number
+from convstore.values.scope import Scope, check_choice, check_number
 
 _MAX_PAGE = 1_000
 _UNKNOWN = dict[int, str]()
@@ -59,9 +59,10 @@ class Records:
             )
         return [records[id_] for id_ in ids if id_ in records]
 
-    async def all(self, scope: Scope) -> AsyncGenerator[BaseMessage, None]:
-        """Yield the messages of the log in order, with rewound ones. Reads in batches."""
-        async with aclosing(self.reader.walk(scope)) as entries:
+    async def all(self, scope: Scope, *, rewound: bool) -> AsyncGenerator[BaseMessage, None]:
+        """Yield the messages of the log in order, with or without rewound ones. Reads in batches."""
+        check_choice(rewound, True, False, name="rewound")
+        async with aclosing(self.reader.walk(scope, rewound=rewound)) as entries:
             async for cached, entry in entries:
                 async with self.reader.reading(cached):
                     messages = await self.reader.decode_all(cached, entry.messages)
@@ -75,6 +76,7 @@ class Records:
 
         In full or as views show them, with or without rewound ones.
         """
+        check_choice(rewound, True, False, name="rewound")
         given = {name: ordinal for name, ordinal in span.items() if ordinal is not None}
         if len(given) > 1:
             raise InvalidInputError("pass only one of before=, after= and around=")

@@ -454,15 +454,20 @@ class LogReader:
             ) from error
 
     async def walk(
-        self, scope: Scope, tail: Totals | None = None
+        self, scope: Scope, tail: Totals | None = None, *, rewound: bool = True
     ) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
-        """Iterate over the entries of the log up to its end or the one with these totals; an error if it is deleted."""
+        """Iterate over the entries of the log up to its end or the one with these totals; an error if it is deleted.
+
+        Without `rewound`, entries have their active messages only.
+        """
         cached = await self.find(scope)
         if cached is None:
             return
         async with self.reading(cached):
-            everything = Snapshot(cached, await self.tail(cached) if tail is None else tail)
-        async with aclosing(self.batches(everything)) as batches:
+            if tail is None:
+                tail = await self.tail(cached)
+            log = Snapshot(cached, tail) if rewound else await self.snapshot(cached, tail)
+        async with aclosing(self.batches(log)) as batches:
             async for entries in batches:
                 for entry in entries:
                     yield cached, entry

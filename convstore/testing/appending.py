@@ -25,7 +25,7 @@ __all__ = ["AppendContract"]
 
 
 async def _ids(chat: Conversation) -> list[str]:
-    return [str(message.id) async for message in chat.messages()]
+    return [str(message.id) async for message in chat.messages(rewound=True)]
 
 
 class AppendContract:
@@ -52,7 +52,7 @@ class AppendContract:
         await chat.append(turn[:2])
         receipt = await chat.append(turn)
         assert (receipt.written, receipt.ordinals) == (2, (1, 2, 3, 4))
-        assert same_messages([message async for message in chat.messages()], turn)
+        assert same_messages([message async for message in chat.messages(rewound=True)], turn)
 
     async def test_other_content_under_an_id_is_a_conflict(self, chat: Conversation) -> None:
         """Appending other content under a stored id raises ContentConflictError and writes nothing of the batch."""

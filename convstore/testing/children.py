@@ -38,7 +38,7 @@ _COLLECTIONS = ("log", "heads")
 
 
 async def _said(chat: Conversation) -> list[str]:
-    return [message.text async for message in chat.messages()]
+    return [message.text async for message in chat.messages(rewound=True)]
 
 
 async def _family(chat: Conversation) -> list[Conversation]:

@@ -100,7 +100,7 @@ class CompactContract:
         assert history.summary == "So far+8"
         assert history.messages[1].additional_kwargs["convstore"] == {"kind": "summary"}
         assert isinstance(history.messages[1], HumanMessage)
-        assert len([message async for message in chat.messages()]) == 13
+        assert len([message async for message in chat.messages(rewound=True)]) == 13
 
     async def test_a_second_summary_extends_the_first(
         self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]

@@ -63,7 +63,7 @@ class EndContract:
         await chat.delete()
         assert (await other.load_history()).messages == []
         await other.append(HumanMessage("new"))
-        assert [message.content async for message in chat.messages()] == ["new"]
+        assert [message.content async for message in chat.messages(rewound=True)] == ["new"]
 
     async def test_a_remembered_id_is_checked_after_ten_seconds(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]
@@ -75,7 +75,7 @@ class EndContract:
         await chat.delete()
         seconds[0] = 11.0
         await sleeper.append(HumanMessage("new"))
-        assert [message.content async for message in chat.messages()] == ["new"]
+        assert [message.content async for message in chat.messages(rewound=True)] == ["new"]
 
     async def test_what_a_writer_in_flight_added_is_swept(
         self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
@@ -95,7 +95,7 @@ class EndContract:
             await new_store(clock=Clock(now=partial(_same, later))).prune(
                 older_than=timedelta(days=9_000)
             )
-            assert [message async for message in chat.messages()] == []
+            assert [message async for message in chat.messages(rewound=True)] == []
             assert await database["log"].find({"messages.id": lost.id}).to_list(None) == []
 
     async def test_info_describes_the_conversation(self, chat: Conversation) -> None:
@@ -192,7 +192,7 @@ class EndContract:
         """If a conversation is deleted while `messages` reads it, the iteration raises ConversationDeletedError."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
-        reading = chat.messages()
+        reading = chat.messages(rewound=True)
         await anext(reading)
         await new_store().conversation(**chat.scope).delete()
         with pytest.raises(ConversationDeletedError):
@@ -225,7 +225,7 @@ class EndContract:
         }
         annotations = [message.annotations for message in await chat.list_messages()]
         assert annotations == [{}, {}, {"message_id": "x"}, expected]
-        assert same_messages([message async for message in chat.messages()], turn)
+        assert same_messages([message async for message in chat.messages(rewound=True)], turn)
         await chat.annotate(result, message_id=None)
         assert await chat.annotations([result]) == {}
 
@@ -275,7 +275,7 @@ class EndContract:
         """A process that does not know the length of the log raises too, instead of stopping early."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
-        reading = new_store().conversation(**chat.scope).messages()
+        reading = new_store().conversation(**chat.scope).messages(rewound=True)
         await anext(reading)
         await chat.delete()
         with pytest.raises(ConversationDeletedError):

@@ -27,7 +27,7 @@ def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
 
 async def kinds_of(chat: Conversation) -> list[str]:
     """Return the types of the messages of a log."""
-    return [message.type async for message in chat.messages()]
+    return [message.type async for message in chat.messages(rewound=True)]
 
 
 class ContractFixtures:

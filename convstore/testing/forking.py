@@ -50,8 +50,8 @@ class ForkContract:
         [first] = await chat.list_messages(limit=1, after=0)
         await chat.annotate(str(first.message.id), rating=5)
         fork = await chat.fork(key="r", new_scope=_scope())
-        assert [message async for message in fork.messages()] == [
-            message async for message in chat.messages()
+        assert [message async for message in fork.messages(rewound=True)] == [
+            message async for message in chat.messages(rewound=True)
         ]
         assert (await fork.load_history()).messages == shown.messages
         assert await fork.annotations([str(first.message.id)]) == {first.message.id: {"rating": 5}}
@@ -89,7 +89,7 @@ class ForkContract:
             0,
         )
         fork = await chat.fork(before_id=str(turn[3].id), key="r", new_scope=_scope())
-        ids = [[message.id async for message in log.messages()] for log in (fork, chat)]
+        ids = [[message.id async for message in log.messages(rewound=True)] for log in (fork, chat)]
         assert ids[0] == ids[1][:7]
         assert [(item.id, item.data) async for item in fork.items()] == [
             ("seals", "seals"),
@@ -204,7 +204,7 @@ class ForkContract:
             assert (await chat.store.conversation(**scope).info()).created_at is None
         else:
             fork = await chat.fork(key="r", new_scope=scope)
-            assert len([message async for message in fork.messages()]) == 4
+            assert len([message async for message in fork.messages(rewound=True)]) == 4
 
     async def test_a_fork_that_was_given_up_is_invisible_and_swept(
         self,

@@ -73,7 +73,7 @@ class ItemContract:
         assert [item.data for item in found] == [_ODD, large, "Seals", None]
         assert [item.id async for item in chat.items(kind="title")] == [unnamed.id]
         assert (await elsewhere.load_history()).messages == [question, answer]
-        assert [message async for message in chat.messages()] == [question, answer]
+        assert [message async for message in chat.messages(rewound=True)] == [question, answer]
         assert [message.ordinal for message in await chat.list_messages()] == [1, 2]
         assert (await chat.info()).message_count == 2
         assert not (
@@ -167,6 +167,12 @@ class ItemContract:
                 whole[:left],
             )
             assert await chat.rewind(before_id=before) == 0
+            all_items = [(item.id, item.is_rewound) async for item in chat.items(rewound=True)]
+            rewound = {item[0] for item in whole[left:]}
+            assert {id_ for id_, is_rewound in all_items if is_rewound} >= rewound
+            assert [id_ for id_, is_rewound in all_items if not is_rewound] == [
+                id_ for id_, _ in whole[:left]
+            ]
             assert await _ids(chat, after=1, before=2) == [
                 item for item in whole[:left] if item[1] == 1
             ]

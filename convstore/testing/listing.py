@@ -436,7 +436,8 @@ class ListContract:
                 await chat.append(HumanMessage(text))
             assert await pruning.prune(**policy) == ErasureReceipt()
         assert [
-            message.text async for message in new_store().conversation(**chat.scope).messages()
+            message.text
+            async for message in new_store().conversation(**chat.scope).messages(rewound=True)
         ] == ["q", "a"]
         head = await _head(database, user)
         assert (head["updated_at"].replace(tzinfo=UTC), head["written_at"].replace(tzinfo=UTC)) == (
@@ -474,7 +475,8 @@ class ListContract:
         monkeypatch.setattr(Log, "last_date", look_and_be_late)
         assert await pruning.prune(older_than=timedelta(days=90), user_id=user) == ErasureReceipt()
         assert [
-            message.text async for message in new_store().conversation(**chat.scope).messages()
+            message.text
+            async for message in new_store().conversation(**chat.scope).messages(rewound=True)
         ] == ["q", "a"]
 
     async def test_a_deleted_conversation_is_not_brought_back(

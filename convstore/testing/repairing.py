@@ -144,7 +144,7 @@ class RepairContract(VerifyFixtures):
         assert (await later.verify(user_id=user, repair=True)).counts["orphan_chunks"] == 3
         report = await later.verify(user_id=user)
         assert (kinds(report), report.payload_chunks) == ([], 5)
-        assert len([message async for message in full.messages()]) == 23
+        assert len([message async for message in full.messages(rewound=True)]) == 23
 
     async def test_a_replaced_log_stays_as_it_was(
         self, full: Conversation, later: ConversationStore, database: Any

@@ -143,7 +143,9 @@ class RestoreContract(RestoreFixtures):
         expected = [*(f"q{number}" for number in range(5)), "q"]
         assert await texts(restored) == expected
         assert [
-            message.text async for message in restored.messages() if message.type == "human"
+            message.text
+            async for message in restored.messages(rewound=True)
+            if message.type == "human"
         ] == expected
         assert (await restored.info()).message_count == 12
 
@@ -168,7 +170,9 @@ class RestoreContract(RestoreFixtures):
         expected = [f"q{number}" for number in (*range(5), *range(20, 20 + further))]
         assert await texts(restored) == await texts(other) == [*expected, "q"]
         assert [
-            message.text async for message in restored.messages() if message.type == "human"
+            message.text
+            async for message in restored.messages(rewound=True)
+            if message.type == "human"
         ] == [*expected, "q"]
 
     async def test_a_young_store_loads_what_others_went_on_with(
@@ -211,7 +215,7 @@ class RestoreContract(RestoreFixtures):
         other = new_store().conversation(**forked.scope)
         for chat in (other, forked, other):
             assert await texts(chat) == expected
-            assert [message.text async for message in chat.messages()][::2] == expected
+            assert [message.text async for message in chat.messages(rewound=True)][::2] == expected
             assert [turn.number async for turn in chat.turns()] == [1, 2, 3, 4, 5, 6]
             assert [turn.number async for turn in chat.turns(newest_first=True)] == [
                 6,
@@ -228,7 +232,7 @@ class RestoreContract(RestoreFixtures):
                 12,
             ]
         same = new_store().conversation(user_id=new_id(), thread_id="t")
-        await same.append([message async for message in other.messages()])
+        await same.append([message async for message in other.messages(rewound=True)])
         assert (await other.info()).message_count == 12
         assert (await other.info()).tokens == (await same.info()).tokens
         assert (await forked.append(HumanMessage("q", id=new_id()))).first == 13
@@ -263,7 +267,9 @@ class RestoreContract(RestoreFixtures):
         for chat in (other, forked, new_store().conversation(**forked.scope)):
             assert await texts(chat) == expected
             assert [
-                message.text async for message in chat.messages() if message.type == "human"
+                message.text
+                async for message in chat.messages(rewound=True)
+                if message.type == "human"
             ] == expected
             assert [message.ordinal for message in await chat.list_messages(limit=50)] == [
                 *range(1, 22)
@@ -278,7 +284,7 @@ class RestoreContract(RestoreFixtures):
         user = forked.scope["user_id"]
         await later.verify(user_id=user, repair=True)
         chat = new_store().conversation(**forked.scope)
-        asked = [message async for message in chat.messages()][-2]
+        asked = [message async for message in chat.messages(rewound=True)][-2]
         assert await chat.rewind(before_id=str(asked.id)) == 2
         assert (await chat.info()).message_count == 10
         assert _log_findings(await later.verify(user_id=user)) == []

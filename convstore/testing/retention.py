@@ -110,7 +110,7 @@ class RetentionContract:
         )
         assert [await _documents_of(database, id_) for id_ in ids] == [0, 0, 0]
         assert await _documents_of(database, await _id_of(database, other)) == before
-        assert [message async for message in chats[0].messages()] == []
+        assert [message async for message in chats[0].messages(rewound=True)] == []
         assert await summing.erase(user_id=user) == _NOTHING
         assert await summing.erase(user_id=eve, thread_id="t0") == kept
 
@@ -120,7 +120,7 @@ class RetentionContract:
         await chat.append(HumanMessage("old"))
         await store.erase(user_id=chat.scope["user_id"])
         assert (await chat.append(HumanMessage("new"))).first == 1
-        assert [message.content async for message in chat.messages()] == ["new"]
+        assert [message.content async for message in chat.messages(rewound=True)] == ["new"]
 
     @pytest.mark.parametrize(
         "arguments", [{}, {"everything": True, "user_id": "ada"}, {"everything": False}]
@@ -132,7 +132,7 @@ class RetentionContract:
         await chat.append(HumanMessage("kept"))
         with pytest.raises(InvalidInputError, match="everything=True"):
             await chat.store.erase(**arguments)
-        assert [message.content async for message in chat.messages()] == ["kept"]
+        assert [message.content async for message in chat.messages(rewound=True)] == ["kept"]
 
     async def test_everything_is_everything(self, database: Any) -> None:
         """All conversations of these collections, those with other scope keys too; other prefixes are not touched."""
@@ -168,7 +168,7 @@ class RetentionContract:
         options = {"older_than": timedelta(days=1)} if call == "prune" else {}
         with pytest.raises(InvalidScopeError):
             await getattr(chat.store, call)(**options, **scope)
-        assert [message.content async for message in chat.messages()] == ["kept"]
+        assert [message.content async for message in chat.messages(rewound=True)] == ["kept"]
 
     async def test_an_erasure_that_broke_off_is_finished_by_the_next(
         self,
@@ -346,7 +346,7 @@ class RetentionContract:
         long_ago = {"$set": {"updated_at": now - timedelta(days=100)}}
         await database["heads"].update_one({"scope.user_id": user}, long_ago)
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
-        assert [message.content async for message in chat.messages()] == ["hi"]
+        assert [message.content async for message in chat.messages(rewound=True)] == ["hi"]
 
     async def test_a_title_that_is_set_counts_as_use(self, new_store: _NewStore) -> None:
         """Setting a title counts as use, so `prune` keeps the conversation."""
@@ -394,7 +394,8 @@ class RetentionContract:
         receipt = await chat.append(HumanMessage("new"))
         assert (receipt.first, receipt.written) == (1, 1)
         assert [
-            message.content async for message in new_store().conversation(**chat.scope).messages()
+            message.content
+            async for message in new_store().conversation(**chat.scope).messages(rewound=True)
         ] == ["new"]
         later = new_store(clock=_at(now + timedelta(seconds=90)))
         await later.prune(older_than=timedelta(days=9_000))
@@ -422,7 +423,7 @@ class RetentionContract:
 
         monkeypatch.setattr(Log, "last_date", look_and_be_late)
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
-        assert [message.content async for message in chat.messages()] == ["old", "new"]
+        assert [message.content async for message in chat.messages(rewound=True)] == ["old", "new"]
 
     async def test_several_at_once_remove_everything_once(self, new_store: _NewStore) -> None:
         """The receipts of concurrent calls add up to that of a single call."""

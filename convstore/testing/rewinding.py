@@ -49,7 +49,10 @@ class RewindContract:
         assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2"]
         await chat.append(AIMessage("better", id="b2"))
         assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2", "better"]
-        assert [message.text async for message in chat.messages()] == [
+        active = ["q1", "a1", "q2", "better"]
+        assert [message.text async for message in chat.messages()] == active
+        assert [message.text async for turn in chat.turns() for message in turn.messages] == active
+        assert [message.text async for message in chat.messages(rewound=True)] == [
             "q1",
             "a1",
             "q2",
@@ -115,7 +118,7 @@ class RewindContract:
         assert await chat.undo_rewind() == 0
         await _talk(chat, 6)
         assert await _view(chat) == ["q1", "a1", "q2", "a2", "q3", "a3", "q6", "a6"]
-        assert len([message async for message in chat.messages()]) == 12
+        assert len([message async for message in chat.messages(rewound=True)]) == 12
 
     async def test_the_message_that_left_names_the_rewind_to_take_back(
         self, chat: Conversation
@@ -287,7 +290,7 @@ class RewindContract:
             chat.rewind(before_id="q2"),
             chat.rewind(before_id="a1"),
         )
-        assert len([message async for message in chat.messages()]) == 19
+        assert len([message async for message in chat.messages(rewound=True)]) == 19
         views = [
             await _view(conversation)
             for conversation in (chat, *chats, new_store().conversation(**chat.scope))

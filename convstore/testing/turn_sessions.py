@@ -290,7 +290,10 @@ class TurnSessionContract:
             await turn.append(AIMessage("They do."))
         with pytest.raises(TurnLostError):
             await old.append(AIMessage("They do not."))
-        assert [message.text async for message in chat.messages()][2:] == ["fresh", "They do."]
+        assert [message.text async for message in chat.messages(rewound=True)][2:] == [
+            "fresh",
+            "They do.",
+        ]
 
     async def test_leaving_fences_off_an_append_of_unknown_outcome(
         self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
@@ -352,7 +355,7 @@ class TurnSessionContract:
         await chat.append(AIMessage("", id="note", tool_calls=[]))
         await chat.reserve_source_ids(1)
         await turn.append(AIMessage("They do."))
-        assert [message.text async for message in chat.messages()][-1] == "They do."
+        assert [message.text async for message in chat.messages(rewound=True)][-1] == "They do."
 
     async def test_an_answer_of_a_session_has_its_question(
         self, chat: Conversation, elsewhere: Conversation

@@ -184,7 +184,12 @@ class TurnWriteContract:
                     "ai",
                     "ai",
                 ]
-        assert len({message.id for message in [stored async for stored in chat.messages()]}) == 16
+        assert (
+            len(
+                {message.id for message in [stored async for stored in chat.messages(rewound=True)]}
+            )
+            == 16
+        )
 
     async def test_parallel_appends_without_ids_are_one_message_each(
         self, chat: Conversation
@@ -253,7 +258,10 @@ class TurnWriteContract:
                 with pytest.raises(StoreUnavailableError):
                     await turn.append(reply)
                 assert (await turn.append(reply)).written == 0
-        assert [message.text async for message in chat.messages()][3:] == ["Fish.", "And seals."]
+        assert [message.text async for message in chat.messages(rewound=True)][3:] == [
+            "Fish.",
+            "And seals.",
+        ]
 
     async def test_a_decision_stands_after_a_rewind_of_its_result(
         self, chat: Conversation, elsewhere: Conversation

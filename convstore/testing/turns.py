@@ -34,7 +34,7 @@ def _answer(text: str = "They do.") -> list[BaseMessage]:
 
 
 async def _texts(chat: Conversation) -> list[str]:
-    return [message.text async for message in chat.messages()]
+    return [message.text async for message in chat.messages(rewound=True)]
 
 
 async def _turns(chat: Conversation, **asked: Any) -> list[Turn]:

@@ -42,6 +42,7 @@ class StoredItem(Value):
         data: Equal to the appended value.
         after: Ordinal of the message that it follows, 0 for none. Items of one message are in the order of appends.
         created_at: When it was appended (UTC).
+        is_rewound: It was rewound. Only with ``rewound=True``.
     """
 
     id: str
@@ -49,3 +50,4 @@ class StoredItem(Value):
     data: Any
     after: int
     created_at: datetime
+    is_rewound: bool = False

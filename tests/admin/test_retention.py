@@ -572,10 +572,12 @@ async def test_an_append_that_began_before_a_deletion_is_deleted_with_it(
 
     monkeypatch.setattr(Log, "last_totals", read_and_end)
     await ConversationStore(database).conversation(**scope).append(rag_turn("And orcas?"))
-    assert [message async for message in chat.messages()] == []
+    assert [message async for message in chat.messages(rewound=True)] == []
     receipt = await chat.append(rag_turn("And whales?"))
     assert (receipt.first, receipt.written) == (1, 4)
-    assert [message.id async for message in chat.messages()] == list(receipt.message_ids)
+    assert [message.id async for message in chat.messages(rewound=True)] == list(
+        receipt.message_ids
+    )
 
 
 async def test_a_tombstone_that_a_sweep_drops_before_the_head_is_removed_is_written_again(

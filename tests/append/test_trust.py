@@ -29,7 +29,7 @@ def talk(*texts: str) -> list[BaseMessage]:
 
 async def texts(chat: Conversation) -> list[str]:
     """The log as a line of types and texts."""
-    return [f"{message.type}: {message.text}" async for message in chat.messages()]
+    return [f"{message.type}: {message.text}" async for message in chat.messages(rewound=True)]
 
 
 FORGED: list[list[Any]] = [
@@ -244,7 +244,7 @@ async def test_results_of_the_client_s_tools_are_taken(
         assert (
             await chat.append(batch, resent="skip", client_tools=("pick_date",))
         ).written == written
-    log = [message async for message in chat.messages()]
+    log = [message async for message in chat.messages(rewound=True)]
     assert [message.type for message in log] == ["human", "ai", "tool"]
     assert (log[2].text, log[2].name, log[2].additional_kwargs) in [
         ("3 May", name, {}) for name in (None, "pick_date")
@@ -329,7 +329,7 @@ async def test_ids_and_marks_of_a_client_pose_as_nothing(chat: Conversation) -> 
         "response_metadata": {"convstore": {"turn": "t"}},
     }
     await chat.append([*talk("q0", "a0"), HumanMessage("q1", **mark)], resent="skip")
-    asked = [message async for message in chat.messages()][-1]
+    asked = [message async for message in chat.messages(rewound=True)][-1]
     assert (asked.additional_kwargs, asked.response_metadata) == ({"x": 1}, {})
     with pytest.raises(Exception, match="exists in this conversation with different content"):
         await chat.append(

@@ -313,7 +313,7 @@ async def test_both_kinds_of_summary_extend_each_other(
         kinds((await handles().load_history()).messages)[:2] == "Hh"
     )  # a view does not begin with an AI message
     assert third.summary.first == 1
-    everything = [message async for message in chat.messages()]
+    everything = [message async for message in chat.messages(rewound=True)]
     assert same_messages(await chat.expand_summary(3), everything[: third.summary.last])
     assert await handles().undo_compaction()
     assert (await handles().load_history()).summary == second.summary.text
@@ -375,7 +375,8 @@ async def test_questions_that_became_one_are_no_message_of_the_log(chat: Convers
             assert (await chat.append(own)).written == 0
     assert len(ids) > 1
     assert same_messages(
-        [message async for message in chat.messages()][:1], [HumanMessage("question 0", id="q0")]
+        [message async for message in chat.messages(rewound=True)][:1],
+        [HumanMessage("question 0", id="q0")],
     )
 
 

@@ -768,7 +768,7 @@ class Machine(RuleBasedStateMachine):
     async def check_log(self, chat: Conversation, talk: Talk) -> None:
         """The log, its pages, its turns and its summaries."""
         active = list(talk.active.values())
-        assert same_messages([message async for message in chat.messages()], talk.log)
+        assert same_messages([message async for message in chat.messages(rewound=True)], talk.log)
         pages = [await chat.list_messages(after=0, limit=7, full=True)]
         while pages[-1]:
             pages.append(await chat.list_messages(after=pages[-1][-1].ordinal, limit=7, full=True))

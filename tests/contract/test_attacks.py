@@ -133,7 +133,7 @@ async def test_reading_goes_on_while_many_others_are_read(
     turns = [rag_turn(f"Fish {number}?") for number in range(3)]
     for turn in turns:
         await chat.append(turn)
-    reading = chat.messages()
+    reading = chat.messages(rewound=True)
     read = [await anext(reading)]
     for number in range(1_001):
         store._known.add((("user_id", "x"), ("thread_id", str(number))), "0" * 24)
@@ -441,4 +441,4 @@ async def test_the_same_batch_at_once_in_memory_is_written_once(
     monkeypatch.setattr(log, "last_totals", late)
     assert (await chat.append(batch)).written == 0
     assert looks[0] >= 2
-    assert [str(message.id) async for message in chat.messages()][1:] == ["a"]
+    assert [str(message.id) async for message in chat.messages(rewound=True)][1:] == ["a"]

@@ -320,7 +320,7 @@ CALLS: dict[str, Call] = {
     "expand_summary": lambda _, chat, guess: chat.expand_summary(guess.number()),
     "undo_compaction": lambda _, chat, __: chat.undo_compaction(),
     "get_tool_messages": lambda _, chat, guess: chat.get_tool_messages(guess.ids()),
-    "messages": lambda _, chat, __: _all(chat.messages()),
+    "messages": lambda _, chat, __: _all(chat.messages(rewound=True)),
     "items": lambda _, chat, __: _all(chat.items()),
     "turns": lambda _, chat, guess: _all(
         chat.turns(after=guess.number(), newest_first=guess.dice.random() < 0.5)
@@ -427,7 +427,10 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
     await ada.compact(force=True)
     await ada.annotate("ada-1", rating=5)
     await ada.state.update({"ada": 5})
-    before = [message async for message in ada.messages()], (await ada.load_history()).messages
+    before = (
+        [message async for message in ada.messages(rewound=True)],
+        (await ada.load_history()).messages,
+    )
     head = await worlds[0].database["heads"].find_one({"scope": ada.scope})
     page, _ = [await world.store.list_conversations(everything=True, limit=1) for world in worlds]
     assert head is not None
@@ -439,7 +442,7 @@ async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:
             outcomes.append(await world.outcome_of(CALLS[name](world, world.eve(thread), guesses)))
         assert outcomes[0] == outcomes[1], name
     late = worlds[0].ada(thread)
-    assert same_messages([message async for message in late.messages()], before[0])
+    assert same_messages([message async for message in late.messages(rewound=True)], before[0])
     assert same_messages((await late.load_history()).messages, before[1])
     assert (await late.annotations(["ada-1"])) == {"ada-1": {"rating": 5}}
     assert (await late.state.get()).values == {"ada": 5}

@@ -105,7 +105,7 @@ async def test_an_agent_whose_turn_was_taken_writes_nothing(
                     {"messages": [HumanMessage("Do seals sleep?", id="r1")]}, context=chat.scope
                 )
         assert not turn.is_running
-    assert [message.id async for message in chat.messages()] == ["r1"]
+    assert [message.id async for message in chat.messages(rewound=True)] == ["r1"]
 
 
 async def test_a_node_appends_to_the_turn(store: ConversationStore) -> None:
@@ -151,7 +151,7 @@ async def test_a_question_gets_the_id_of_the_turn(
         assert [message.id for message in result["messages"]] == [
             message.id for message in turn.messages
         ]
-    assert [message.type async for message in chat.messages()].count("human") == 1
+    assert [message.type async for message in chat.messages(rewound=True)].count("human") == 1
 
 
 async def test_another_question_in_a_turn_is_refused(store: ConversationStore) -> None:

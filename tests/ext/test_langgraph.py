@@ -92,7 +92,7 @@ def chat_of(store: ConversationStore, config: RunnableConfig) -> Conversation:
 
 async def log_of(store: ConversationStore, config: RunnableConfig) -> list[BaseMessage]:
     """All that was appended."""
-    return [message async for message in chat_of(store, config).messages()]
+    return [message async for message in chat_of(store, config).messages(rewound=True)]
 
 
 def texts(messages: Sequence[BaseMessage]) -> list[str]:
@@ -724,7 +724,7 @@ async def test_the_scope_comes_from_context_configuration_or_a_function(
     )
     for name in (thread, f"{thread}-chosen"):
         chat = store.conversation(user_id="ada", thread_id=name)
-        assert [message.text async for message in chat.messages()] == ["one", "ada, 1"]
+        assert [message.text async for message in chat.messages(rewound=True)] == ["one", "ada, 1"]
 
 
 async def test_tools_find_the_scope_where_the_nodes_do(

@@ -72,7 +72,7 @@ class Owner:
 
     async def said(self) -> list[Any]:
         """All messages of its log."""
-        return [(message.id, message.content) async for message in self.chat.messages()]
+        return [(message.id, message.content) async for message in self.chat.messages(rewound=True)]
 
 
 async def outcome(call: Awaitable[Any]) -> Any:

@@ -237,7 +237,9 @@ async def test_the_checker_knows_what_a_deletion_leaves(ended: Forged) -> None:
     findings = await ended.check()
     assert (findings.problems, findings.deleted) == ({}, 1)
     assert await ended.database["heads"].count_documents({}) == 1
-    assert len([message async for message in ended.chat.messages()]) == len(make_turn("after"))
+    assert len([message async for message in ended.chat.messages(rewound=True)]) == len(
+        make_turn("after")
+    )
 
 
 async def test_the_checker_finds_hits_of_a_deleted_conversation(ended: Forged) -> None:

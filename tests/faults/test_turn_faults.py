@@ -312,7 +312,7 @@ def _answers(messages: Iterable[BaseMessage]) -> list[str]:
 
 async def _check_log(user: User, acknowledged: set[str], drafts: list[str]) -> list[str]:
     """Each message once; each question in order, with the answer that is shown; each finished variant is listed."""
-    logged = [message async for message in user.chat.messages()]
+    logged = [message async for message in user.chat.messages(rewound=True)]
     acknowledged -= {str(message.id) for message in logged}
     answers = _answers(logged)
     counts = Counter(str(message.id) for message in logged)

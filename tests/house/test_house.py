@@ -109,6 +109,7 @@ KNOW_REWINDS = {
     "runtime.log_reader",
     "turns.activating",
     "turns.variants",
+    "values.items",
     "values.models",
     "verify.active_totals",
     "verify.copied",

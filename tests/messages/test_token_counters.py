@@ -132,7 +132,7 @@ async def test_the_first_append_of_another_counter_recounts_the_log(
         (2, default, None),
     ]:
         await write(chat, range(number * 10, number * 10 + 10))
-        log = [message async for message in chat.messages()]
+        log = [message async for message in chat.messages(rewound=True)]
         assert (await chat.info()).tokens == (counter or approximate_tokens)(log)
 
 
@@ -229,7 +229,7 @@ async def test_what_payloads_hold_is_estimated(stores: Stores, scope: dict[str, 
     await stores().conversation(**scope).append(rag_turn("What do orcas eat?"))
     other = stores(token_counter=characters).conversation(**scope)
     await write(other, range(1))
-    log = [message async for message in other.messages()]
+    log = [message async for message in other.messages(rewound=True)]
     assert (await other.info()).tokens == pytest.approx(characters(log), rel=0.5)
 
 

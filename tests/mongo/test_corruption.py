@@ -154,7 +154,7 @@ class Damage:
         await chat.annotate("r2", rating=1, why="x")
         await chat.state.update({"step": 1})
         await chat.update(title="Seals", metadata={"a": 1})
-        self.ids = [str(message.id) async for message in chat.messages()]
+        self.ids = [str(message.id) async for message in chat.messages(rewound=True)]
         await store.close()
         self.right = {name: repr(await read()) for name, read in self.reads().items()}
 
@@ -353,7 +353,7 @@ async def test_the_rest_stays_readable(
     damage: Damage, number: int, path: Path, change: Callable[[Any], Any]
 ) -> None:
     """Every other message by its id, every page that does not hold the damaged one, titles and labels."""
-    whole = {str(message.id): message async for message in damage.chat().messages()}
+    whole = {str(message.id): message async for message in damage.chat().messages(rewound=True)}
     document = await damage.database["log"].find_one({"totals.entries": number})
     assert document is not None
     held = {message["id"] for message in document["messages"]}

@@ -635,7 +635,7 @@ async def test_payloads_that_are_too_large_for_one_command_go_ahead(
         await chat.append(results)
     inserts = [sent for name, sent in commands.sent if name == "insert"]
     assert len(inserts) > 1
-    log = [message async for message in chat.messages()]
+    log = [message async for message in chat.messages(rewound=True)]
     assert [message.content for message in log] == [result.content for result in results]
 
 

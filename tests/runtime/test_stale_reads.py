@@ -104,7 +104,7 @@ async def load_history(chat: Conversation) -> list[str]:
 @read
 async def messages(chat: Conversation) -> list[str]:
     """The log."""
-    return [str(message.id) async for message in chat.messages()]
+    return [str(message.id) async for message in chat.messages(rewound=True)]
 
 
 @read

@@ -114,7 +114,7 @@ CALLS: dict[str, Call] = {
     "undo_compaction": lambda chat, _: chat.undo_compaction(),
     "get_tool_messages": lambda chat, ids: chat.get_tool_messages([ids.result]),
     "get_sources": lambda chat, ids: chat.get_sources([1, 2], tool_message_ids=[ids.result]),
-    "messages": lambda chat, _: _all(chat.messages()),
+    "messages": lambda chat, _: _all(chat.messages(rewound=True)),
     "items": lambda chat, _: _all(chat.items()),
     "turns": lambda chat, _: _all(chat.turns()),
     "get_turn": lambda chat, _: chat.get_turn("turn"),

@@ -25,7 +25,7 @@ async def read_everything(store: ConversationStore, chat: Conversation) -> None:
     """Call all readers of a conversation, and whatever writes after what is stored; any error is raised."""
     for policy in _POLICIES:
         await _request(chat, policy)
-    messages = [message async for message in chat.messages()]
+    messages = [message async for message in chat.messages(rewound=True)]
     for provider in _PROVIDERS:
         fit_for(messages, provider)
     scope: Any = chat.scope

@@ -249,7 +249,7 @@ async def _read(database: Any, chat: Conversation) -> Stored:
     chunks = await log.find({"_id": {"$gte": low, "$lt": high}}, {"_id": 1}).to_list(None)
     return Stored(
         chat,
-        [message async for message in chat.messages()],
+        [message async for message in chat.messages(rewound=True)],
         [entry_from(document) for document in documents],
         await chat.summaries(),
         frozenset(chunk["_id"] for chunk in chunks),

@@ -303,7 +303,7 @@ class Client:
 
     async def _see_log(self, chat: Conversation) -> None:
         begun = time.time()
-        ids = [str(message.id) async for message in chat.messages()]
+        ids = [str(message.id) async for message in chat.messages(rewound=True)]
         self.journal.write("saw log", chat, begun=begun, count=len(ids), mark=str(Marks(ids)))
 
     async def _see_page(self, chat: Conversation) -> None:

@@ -553,7 +553,7 @@ async def test_whatever_calls_a_model_writes_are_kept_and_shown(
     ]
     await chat.append([HumanMessage("?"), asked, *results])
     await chat.append([AIMessage("so"), HumanMessage("and?"), AIMessage("so")])
-    log = [message async for message in chat.messages()]
+    log = [message async for message in chat.messages(rewound=True)]
     assert same_messages(log[1 : 2 + len(results)], [asked, *results])
     for policy in VIEWS:
         assert check_pairing((await chat.load_history(policy)).messages) == []

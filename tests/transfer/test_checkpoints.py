@@ -93,7 +93,7 @@ async def imported(
     records = read_checkpoints(saver, **options)
     report = await import_conversations(store, records, scope={"user_id": "ada"})
     chat = store.conversation(user_id="ada", thread_id="orcas")
-    log = [str(message.id) async for message in chat.messages()]
+    log = [str(message.id) async for message in chat.messages(rewound=True)]
     shown = [str(message.id) for message in (await chat.load_history()).messages]
     return log, shown, [problem.reason for problem in report.problems]
 
@@ -132,7 +132,7 @@ async def test_what_was_removed_or_replaced_is_never_shown(store: ConversationSt
     _, shown, reasons = await imported(store, graph.checkpointer)
     assert shown == ["q-0", "a-0", "q-pin", "q-2", "a-2"]
     chat = store.conversation(user_id="ada", thread_id="orcas")
-    log = [message.text async for message in chat.messages()]
+    log = [message.text async for message in chat.messages(rewound=True)]
     assert log == ["0", "Answer to 0", "***", "Answer to pin", "Answer to 2", "2", "new"]
     assert reasons == [
         "rewound: 2 messages that the graph removed from its state",
@@ -249,7 +249,12 @@ async def test_messages_without_ids_and_missing_checkpoints(store: ConversationS
             )
         assert (report.unchanged, report.known) == (1, 4)
         chat = store.conversation(user_id=state.__name__, thread_id="orcas")
-        assert [message.text async for message in chat.messages()] == ["yes", "yes", "no", "yes"]
+        assert [message.text async for message in chat.messages(rewound=True)] == [
+            "yes",
+            "yes",
+            "no",
+            "yes",
+        ]
         checkpoints = saver.storage["orcas"][""]
         for id_ in sorted(checkpoints)[: len(checkpoints) // 2]:
             del checkpoints[id_]

@@ -63,7 +63,7 @@ async def test_sessions_of_google_adk_are_imported(store: ConversationStore) -> 
     reasons = [problem.reason for problem in report.problems]
     assert reasons[0] == "left out: 1 event without content"
     chat = store.conversation(user_id="ada", thread_id="s1")
-    messages = [message async for message in chat.messages()]
+    messages = [message async for message in chat.messages(rewound=True)]
     assert [message.id for message in messages] == ["e1", "e2", "e3", "e3:1", "e5"]
     question, call, found, failed, answer = messages
     assert isinstance(call, AIMessage)
@@ -389,7 +389,7 @@ async def test_sessions_of_openai_agents_are_imported(
             "s-2"
         }
         chat = store.conversation(user_id="ada", thread_id="s-1")
-        messages = [message async for message in chat.messages()]
+        messages = [message async for message in chat.messages(rewound=True)]
         assert len(messages) == expected
     assert [message.type for message in messages] == ["human", "ai", "tool", "ai", "human", "ai"]
     assert isinstance(messages[1], AIMessage)

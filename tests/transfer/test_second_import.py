@@ -75,7 +75,7 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
         ]
         assert (report.extended, report.messages) == (1, 2)
         assert await items_of(copy) == ["first", "late", "later"]
-        assert [message.text async for message in copy.messages()] == [
+        assert [message.text async for message in copy.messages(rewound=True)] == [
             "One?",
             "1",
             "Two?",

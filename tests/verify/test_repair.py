@@ -146,7 +146,7 @@ async def sweep(database: Any, seconds: float) -> None:
 
 async def messages_of(chat: Conversation) -> list[str]:
     """Return the ids of all messages of a log."""
-    return [str(message.id) async for message in chat.messages()]
+    return [str(message.id) async for message in chat.messages(rewound=True)]
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ async def test_what_late_writers_append_is_moved(own: Any) -> None:
     ids = await messages_of(other)
     assert ids[-len(late) :] == [str(message.id) for message in late]
     assert len(ids) == len({*ids}) == 8 + 3 * len(late)
-    assert [message.id async for message in other.messages()][-1] == late[-1].id
+    assert [message.id async for message in other.messages(rewound=True)][-1] == late[-1].id
     assert [message.message.id for message in await other.list_messages(limit=50)][-1] == late[
         -2
     ].id

@@ -99,7 +99,7 @@ async def test_the_last_step_is_whole_after_a_rewind(chat: Conversation) -> None
     policy = HistoryPolicy(max_tokens=8_000)
     ids = await _steps(chat, 8, 2_000)
     await chat.load_history(policy)
-    messages = [message async for message in chat.messages()]
+    messages = [message async for message in chat.messages(rewound=True)]
     last = next(at for at, message in enumerate(messages) if message.id == ids[4])
     await chat.rewind(before_id=str(messages[last + 1].id))
     history = await chat.load_history(policy)

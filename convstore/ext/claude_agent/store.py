@@ -107,7 +107,7 @@ class ConvstoreSessionStore:
         items = [item.data async for item in chat.items(kind=KIND)]
         if not items:
             return None
-        messages = {str(message.id): message async for message in chat.messages()}
+        messages = {str(message.id): message async for message in chat.messages(rewound=True)}
         return cast("list[SessionStoreEntry]", [from_log(data, messages) for data in items])
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:

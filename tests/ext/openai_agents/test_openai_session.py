@@ -143,7 +143,7 @@ async def test_an_answer_is_one_message_and_other_items_are_none(session: Convst
     """Parallel calls stand together in the log; what is no message has a kind, and is in no view."""
     await session.add_items([USER, *STEP[:3], APPROVAL, *STEP[3:], OTHERS[0], ANSWER])
     chat = session.conversation()
-    messages = [message async for message in chat.messages()]
+    messages = [message async for message in chat.messages(rewound=True)]
     assert [(message.type, len(getattr(message, "tool_calls", ()))) for message in messages] == [
         *(("human", 0), ("ai", 2), ("tool", 0), ("tool", 0), ("ai", 0)),
     ]
@@ -188,7 +188,7 @@ async def test_clear_removes_everything(session: ConvstoreSession) -> None:
     await session.clear_session()
     await session.add_items([SAID])
     assert await session.get_items() == [SAID]
-    assert len([message async for message in session.conversation().messages()]) == 5
+    assert len([message async for message in session.conversation().messages(rewound=True)]) == 5
 
 
 async def test_clear_can_erase(either: ConversationStore, scope: dict[str, str]) -> None:
@@ -196,7 +196,7 @@ async def test_clear_can_erase(either: ConversationStore, scope: dict[str, str])
     session = ConvstoreSession(either, view="all", erase_on_clear=True, **scope)
     await session.add_items([USER, SAID])
     await session.clear_session()
-    assert [message async for message in session.conversation().messages()] == []
+    assert [message async for message in session.conversation().messages(rewound=True)] == []
     await session.add_items([USER])
     assert await session.get_items() == [USER]
 

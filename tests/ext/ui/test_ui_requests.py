@@ -319,4 +319,7 @@ async def test_odd_texts_are_kept_as_they_are(chat: Conversation) -> None:
     """NUL, lone surrogates and long texts are a question like any other."""
     for at, text in enumerate(("\0", "half \ud83d", "long " * 100_000)):
         await answer(chat, read_request(ai_sdk(said(text, f"q{at}"))), "Fine.")
-        assert [message.text async for message in chat.messages()][-2:] == [text, "Fine."]
+        assert [message.text async for message in chat.messages(rewound=True)][-2:] == [
+            text,
+            "Fine.",
+        ]

@@ -336,7 +336,7 @@ async def test_a_client_tool_runs_on_the_page(
     assert [
         event.get("delta") for event in events(stream) if event["type"] == "TEXT_MESSAGE_CONTENT"
     ] == ["Blue."]
-    assert [message.text async for message in chat.messages()][2:] == ["blue", "Blue."]
+    assert [message.text async for message in chat.messages(rewound=True)][2:] == ["blue", "Blue."]
 
 
 @pytest.mark.parametrize("form", BODIES)
@@ -355,7 +355,7 @@ async def test_a_stopped_turn_ends_the_stream(form: Any, chat: Conversation, dat
     assert [event.get("outcome", {"type": "cancelled"}) for event in ended] == [
         {"type": "cancelled"}
     ]
-    assert [message.text async for message in chat.messages()] == ["What?", "Half "]
+    assert [message.text async for message in chat.messages(rewound=True)] == ["What?", "Half "]
 
 
 @pytest.mark.parametrize("form", BODIES)
@@ -632,7 +632,7 @@ async def test_an_answer_that_breaks_off_ends_what_follows_it(
                 ended = [json.loads(event[6:]) async for event in resumed if b"DONE" not in event]
             assert ended[-1] == {"type": "error", "errorText": told}
             assert kinds("".join([event.decode() async for event in sent]))[-1] == "error"
-        assert [message.text async for message in fast.messages()] == (
+        assert [message.text async for message in fast.messages(rewound=True)] == (
             [] if is_deleted else ["What?"]
         )
 
