@@ -36,6 +36,7 @@ class ReadBack:
 
     Attributes:
         sources: Text of each source by its id, from the tool's artifact.
+        headings: The headings of the sources.
         passages: Text of everything else by label, in order.
         pages: Number of pages.
         characters: Length of the longest page.
@@ -43,6 +44,7 @@ class ReadBack:
     """
 
     sources: dict[int, str] = field(default_factory=dict)
+    headings: set[str] = field(default_factory=set)
     passages: dict[str, str] = field(default_factory=dict)
     pages: int = 0
     characters: int = 0
@@ -123,6 +125,7 @@ def _take_sources(found: ReadBack, passages: list[CutPassage], page: SourcePage)
                 f"source {source.source_id}: text and artifact of page {found.pages} do not agree"
             )
         found.sources[source.source_id] = so_far + source.content
+        found.headings.add(passage.label)
 
 
 def _take(found: ReadBack, passage: CutPassage) -> None:

@@ -851,14 +851,20 @@ class Conversation:
         request = request_of(source_ids, tool_message_ids, find, cursor, page_tokens)
         return await (await self._services()).pager.sources(self._scope, request)
 
-    def retrieve_previous_sources_tool(self, *, page_tokens: int = PAGE_TOKENS) -> AgentTool:
+    def retrieve_previous_sources_tool(
+        self, *, page_tokens: int = PAGE_TOKENS, artifact: bool = False
+    ) -> AgentTool:
         """Return the tool that reads full content back, bound to this conversation, for registration with an agent.
 
         Args:
             page_tokens: Size of a page in tokens, 100 to 16,000.
+            artifact: Show the model everything in artifacts, such as access lists and scores. By default it reads the
+                sources and the content of a result, as its tool showed them.
         """
         from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
         return make_retrieval_tool(
-            lambda _config: read_back(self.store, self._scope), page_tokens=page_tokens
+            lambda _config: read_back(self.store, self._scope),
+            page_tokens=page_tokens,
+            artifact=artifact,
         )

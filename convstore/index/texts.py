@@ -73,7 +73,7 @@ def texts_of(
     """Return the searchable texts of a message that was decoded without its payload.
 
     Their number and order depend on the message alone; texts in a payload that was not read are empty. Results of the
-    retrieval tool have none, because they are copies.
+    retrieval tool have none, because they are copies. The rest of an artifact has none: the tool did not show it.
     """
     if stored.type == "tool" and stored.tool == RETRIEVAL_TOOL:
         return []
@@ -83,7 +83,7 @@ def texts_of(
     parts = [
         [call.get("name"), call.get("args")] for call in calls if call.get("name") != RETRIEVAL_TOOL
     ]
-    for part in (*parts, message.name, getattr(message, "artifact", None)):
+    for part in (*parts, message.name):
         found += _of_value(part, payload, is_rest=True)
     found += _of_value(message.additional_kwargs, payload, skip=_NOT_TEXT, is_rest=True)
     return found
@@ -157,7 +157,7 @@ def _copies(text: str) -> Iterator[str]:
 
 
 def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:
-    """Yield the text of a source and its item, of which only words that the text lacks are searched."""
+    """Yield the text of a source and, if its tool showed the item, of that the words that the text lacks."""
     place = source.place
     whole = source.piece or payload or ""
     label = " ".join(filter(None, (source.title, f"({source.url})" if source.url else "")))
@@ -170,7 +170,8 @@ def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> I
     yield Text(
         text, -1 if source.piece else start, source.id, label, place=place if is_escaped else None
     )
-    yield Text(item, -1 if source.piece else place.middle, source.id, is_rest=True)
+    if place.part == "content":
+        yield Text(item, -1 if source.piece else place.middle, source.id, is_rest=True)
 
 
 def _inside(item: str, place: SourcePlace, codec: Codec) -> tuple[str, int]:

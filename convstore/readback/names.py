@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -81,23 +81,12 @@ class Names:
         """Return what a request names; `exactly` takes ids as they are."""
         named = Named()
         numbers = dict.fromkeys(request.source_ids)
-        ordinals = dict[int, str]()
         ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
         meanings = {} if exactly else {id_: meaning_of(id_) for id_ in ids}
         by_id = await self._by_id(cached, ids, meanings)
-        for id_ in ids:
-            meaning = meanings.get(id_, Meaning())
-            if id_ in by_id:
-                named.rows += by_id[id_]
-            elif meaning.numbers:
-                numbers |= dict.fromkeys(meaning.numbers)
-            elif meaning.ordinal is not None and len(ordinals) < _MAX_ORDINALS:
-                ordinals.setdefault(meaning.ordinal, id_)
-            else:
-                named.missing.append(id_)
-        at = await self._at(
-            cached, [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)]
-        )
+        ordinals = _sort(ids, meanings, by_id, named, numbers)
+        places = [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)]
+        at = await self._at(cached, places)
         named.rows += at.values()
         named.missing += [id_ for ordinal, id_ in ordinals.items() if ordinal not in at]
         if len(numbers) > MAX_SOURCES:
@@ -167,3 +156,25 @@ class Names:
         )
         rows |= {row.message.ordinal: row for row in more if row}
         return {place.ordinal: rows[place.ordinal] for place in places if place.ordinal in rows}
+
+
+def _sort(
+    ids: Sequence[str],
+    meanings: Mapping[str, Meaning],
+    by_id: Mapping[str, Sequence[StoredMessageRow]],
+    named: Named,
+    numbers: dict[int, None],
+) -> dict[int, str]:
+    """Add to `named` the messages that ids name, to `numbers` source numbers; return the ordinals with their names."""
+    ordinals = dict[int, str]()
+    for id_ in ids:
+        meaning = meanings.get(id_, Meaning())
+        if id_ in by_id:
+            named.rows += by_id[id_]
+        elif meaning.numbers:
+            numbers |= dict.fromkeys(meaning.numbers)
+        elif meaning.ordinal is not None and len(ordinals) < _MAX_ORDINALS:
+            ordinals.setdefault(meaning.ordinal, id_)
+        else:
+            named.missing.append(id_)
+    return ordinals

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
@@ -21,7 +21,7 @@ from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import weight
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.cursor import Place, read_cursor
-from convstore.readback.names import Names
+from convstore.readback.names import Named, Names
 from convstore.readback.page import (
     MAX_APPENDS,
     Answer,
@@ -35,6 +35,7 @@ from convstore.readback.page import (
     unknown_cursor,
 )
 from convstore.readback.passages import (
+    Media,
     Passage,
     in_order,
     is_compared,
@@ -103,7 +104,7 @@ class Pager:
                 *named.sources,
             ]
             passages = in_order(
-                [passage_of_source(source, row, self._codec) for row, source in each]
+                [passage_of_source(source, row, self._codec, artifact=True) for row, source in each]
             )
             page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
@@ -121,37 +122,44 @@ class Pager:
             request, tool_message_ids=(), places=places, source_ids=numbers, remarks=said
         )
         request = request.cut_for_cursor()
-        rows = named.rows[: len(request.places)]
-        sources = named.sources[: len(request.source_ids)]
         lines = await self._remarks(cached, named.missing, request)
-        page: Page | None = None
-        passages: list[Passage] = []
-        for _ in range(_MAX_ROUNDS):
-            passages = await self._passages(rows, await self._compared(cached, rows, request))
-            passages = in_order(
-                [
-                    *passages,
-                    *(passage_of_source(source, row, self._codec) for row, source in sources),
-                ]
-            )
-            page = await self._page(cached, request, passages, room=request.room_after(lines))
-            if page is None or page.parts or request.find or not page.following:
-                break
-            request = replace(
-                request, cursor=page.following
-            )  # all before it only repeats what was shown
+        page, passages, request = await self._filled(cached, named, request, lines)
         if page is None:
             return unknown_cursor(request)
         if request.find and passages and not page.has_match:
             lines.insert(0, no_match(request, page))
-        remark = next(
-            (passage.remark for passage in passages if f"{passage.key}@0" == page.following), ""
-        )
+        remark = _remark_on_next(page, passages)
         if remark and not request.find and page.room > len(remark):
             lines.append(remark)
         return Answer(
             page.shown, lines, self._source_page(cached, page, named.missing, request), request
         )
+
+    async def _filled(
+        self, cached: CachedConversation, named: Named, request: Request, lines: Sequence[str]
+    ) -> tuple[Page | None, list[Passage], Request]:
+        """Return the page, the passages it is made of, and the request with the position at which the page begins.
+
+        Passages that only repeat others are left out, so a page may come out empty; then the next one is tried.
+        """
+        rows = named.rows[: len(request.places)]
+        sources = named.sources[: len(request.source_ids)]
+        room = request.room_after(lines)
+        page: Page | None = None
+        passages: list[Passage] = []
+        for _ in range(_MAX_ROUNDS):
+            payloads = await self._compared(cached, rows, request)
+            passages = await self._passages(rows, payloads, artifact=request.artifact)
+            passages += [
+                passage_of_source(source, row, self._codec, artifact=request.artifact)
+                for row, source in sources
+            ]
+            passages = in_order(passages)
+            page = await self._page(cached, request, passages, room=room)
+            if page is None or page.parts or request.find or not page.following:
+                break
+            request = replace(request, cursor=page.following)
+        return page, passages, request
 
     async def _remarks(
         self, cached: CachedConversation, missing: Sequence[int | str], request: Request
@@ -188,6 +196,8 @@ class Pager:
             offset = cursor.offset
         offset = 0 if passages and passages[index].is_repeated else offset
         passages = [passage for passage in passages[index:] if not passage.is_repeated]
+        if request.find:  # a source without a text has only its heading
+            passages = [passage for passage in passages if passage.length]
         page = Page(
             room,
             request.characters // 8,
@@ -248,44 +258,43 @@ class Pager:
         wanted: list[_Range] = []
         room = _ITEMS_AT_ONCE
         for piece in pieces:
-            passage = piece.passage
-            if passage.media and passage.media.stored:
-                wanted.append(passage.media.stored)
-            if passage.ref is None:
-                piece.text = passage.text[piece.start : piece.end]
-                if passage.source:
-                    self._read_item(
-                        piece, passage.source, passage.source.piece[slice(*_item(passage.source))]
-                    )
-                continue
-            if not (passage.source and passage.source.place.is_inside):
-                wanted.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
-            if passage.source and (
-                passage.source.place.is_inside or passage.source.place.rest <= room
-            ):
-                wanted.append((passage.ref, *_item(passage.source)))
-                room -= passage.source.place.rest
+            ranges = _ranges_of(piece, room)
+            wanted += ranges
+            source = piece.passage.source
+            if source and ranges and ranges[-1][1:] == _item(source):
+                room -= source.place.rest
         found = dict(zip(wanted, await self._reader.payload_ranges(cached, wanted), strict=True))
         for piece in pieces:
-            passage = piece.passage
-            media = piece.passage.media
-            if media:
-                piece.block = shown_block(
-                    self._codec.decode(found[media.stored]) if media.stored else media.block
-                )
-            if passage.ref is None:
-                continue
-            if (
-                passage.source
-                and (item := found.get((passage.ref, *_item(passage.source)))) is not None
-            ):
-                self._read_item(piece, passage.source, item)
-            if passage.source and passage.source.place.is_inside:
-                piece.text = piece.found.text[piece.start : piece.end] if piece.found else ""
+            if piece.passage.media:
+                piece.block = self._block(piece.passage.media, found)
+            if piece.passage.ref is None:
+                self._take_text(piece)
             else:
-                piece.text = found[
-                    passage.ref, passage.start + piece.start, passage.start + piece.end
-                ]
+                self._take_ranges(piece, piece.passage.ref, found)
+
+    def _block(self, media: Media, found: Mapping[_Range, str]) -> Any:
+        block = self._codec.decode(found[media.stored]) if media.stored else media.block
+        return shown_block(block)
+
+    def _take_text(self, piece: Piece) -> None:
+        """Take a text that is in memory, and the item of its source."""
+        passage = piece.passage
+        piece.text = passage.text[piece.start : piece.end]
+        source = passage.source
+        if source and source.piece:
+            self._read_item(piece, source, source.piece[slice(*_item(source))])
+
+    def _take_ranges(self, piece: Piece, ref: PayloadRef, found: Mapping[_Range, str]) -> None:
+        """Take a text and the item of its source from the ranges of the payload that were read."""
+        passage = piece.passage
+        source = passage.source
+        item = found.get((ref, *_item(source))) if source else None
+        if source and item is not None:
+            self._read_item(piece, source, item)
+        if source and source.place.is_inside:
+            piece.text = piece.found.text[piece.start : piece.end] if piece.found else ""
+        else:
+            piece.text = found[ref, passage.start + piece.start, passage.start + piece.end]
 
     def _read_item(self, piece: Piece, source: EntrySource, item: str) -> None:
         try:
@@ -313,7 +322,8 @@ class Pager:
             ref = row.message.payload
             if room <= 0 or remaining <= 0 or len(tokens) >= MAX_APPENDS:
                 break
-            if ref is not None and is_compared(row, read_message(self._codec, row.message)):
+            message = read_message(self._codec, row.message)
+            if ref is not None and is_compared(row, message, artifact=request.artifact):
                 wanted.append(row.message)
                 tokens.add(ref.token)
                 remaining -= ref.ends[-1]
@@ -322,15 +332,15 @@ class Pager:
         return {message.ordinal: payloads[message.id] for message in wanted}
 
     async def _passages(
-        self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str]
+        self, rows: Sequence[StoredMessageRow], payloads: Mapping[int, str], *, artifact: bool
     ) -> list[Passage]:
         def made() -> list[Passage]:
-            each = ((row, read_message(self._codec, row.message)) for row in rows)
-            texts = (
-                passages_of(row, message, self._codec, payloads.get(row.message.ordinal))
-                for row, message in each
-            )
-            return list(chain.from_iterable(texts))
+            passages: list[Passage] = []
+            for row in rows:
+                message = read_message(self._codec, row.message)
+                payload = payloads.get(row.message.ordinal)
+                passages += passages_of(row, message, self._codec, payload, artifact=artifact)
+            return passages
 
         return await run_in_thread_if_long(made, characters=2 * sum(map(len, payloads.values())))
 
@@ -349,6 +359,29 @@ class Pager:
                 child = {} if owner == cached.conversation else {"child_id": owner}
                 sources.append(source.model_copy(update=child))
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
+
+
+def _remark_on_next(page: Page, passages: Sequence[Passage]) -> str:
+    """Return the line that announces the first passage of the next page, "" if it needs none."""
+    following = (passage for passage in passages if f"{passage.key}@0" == page.following)
+    return next((passage.remark for passage in following), "")
+
+
+def _ranges_of(piece: Piece, room: int) -> list[_Range]:
+    """Return the ranges of payloads to read for a piece; the item of its source last, if there is room for it."""
+    passage = piece.passage
+    source = passage.source
+    ranges: list[_Range] = []
+    if passage.media and passage.media.stored:
+        ranges.append(passage.media.stored)
+    if passage.ref is None:
+        return ranges
+    is_inside = source is not None and source.place.is_inside
+    if not is_inside:
+        ranges.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
+    if source and (is_inside or source.place.rest <= room):
+        ranges.append((passage.ref, *_item(source)))
+    return ranges
 
 
 def _item(source: EntrySource) -> tuple[int, int]:

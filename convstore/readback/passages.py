@@ -19,9 +19,10 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, IMAGE_TOKENS, fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.dedup import SHOWN_ABOVE, deduplicated
-from convstore.sources.places import read_item, read_text
-from convstore.sources.source import source_in
+from convstore.readback.artifact import holds_only_sources, without_texts
+from convstore.readback.dedup import ShownSource, deduplicated
+from convstore.sources.detection import parse_json
+from convstore.sources.places import read_text
 
 _LABEL_CHARACTERS = 200
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
@@ -33,10 +34,6 @@ _MAX_BLOCKS = 8_000_000
 """The same for a content of blocks, which is read whole because there may be images among them."""
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
 _REST = "What follows is what else the tool said, the texts apart."
-_WRAPPER_LENGTHS = tuple(
-    len(frame) for frame in ("", '{"results":}', '{"documents":}', '{"chunks":}', '{"passages":}')
-)
-"""Lengths of wrappers around a list of items that add no content; all differ, so none can hide one more value."""
 _REPLACEMENT = "\ufffd"
 
 
@@ -111,7 +108,7 @@ class Passage:
         return self.label[: fitting(self.label, limit - len(self.suffix))].rstrip() + self.suffix
 
 
-def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
+def is_compared(row: StoredMessageRow, message: BaseMessage, *, artifact: bool) -> bool:
     """Return True if a message's payload must be read whole first, because its content may repeat other passages."""
     ref = row.message.payload
     if ref is None or row.message.type != "tool":
@@ -119,45 +116,57 @@ def is_compared(row: StoredMessageRow, message: BaseMessage) -> bool:
     has_blocks = isinstance(message.content, PayloadRange) and not message.content.raw
     if has_blocks or ref.ends[-1] > _MAX_COMPARED:
         return has_blocks and ref.ends[-1] <= _MAX_BLOCKS
-    return bool(row.sources) or getattr(message, "artifact", None) is not None
+    return bool(row.sources) or (artifact and getattr(message, "artifact", None) is not None)
 
 
 def passages_of(
-    row: StoredMessageRow, message: BaseMessage, codec: Codec, payload: str | None = None
+    row: StoredMessageRow,
+    message: BaseMessage,
+    codec: Codec,
+    payload: str | None = None,
+    *,
+    artifact: bool = False,
 ) -> list[Passage]:
-    """Return all passages of a message: sources, content, and all its other parts.
+    """Return all passages of a message: sources, content, and its other parts; its artifact only if asked for.
 
     If the message has no payload, or its payload is in memory, each text is in only one passage. For larger payloads,
     a comparison of lengths decides if the content repeats its sources; a wrong guess loses nothing.
     """
     ref = row.message.payload
-    key = f"m{row.message.ordinal}"
     if payload is not None:
         sources = [replace(source, piece=source.piece or payload) for source in row.sources]
         row = replace(row, sources=tuple(sources))
-    texts = [passage_of_source(source, row, codec) for source in row.sources]
+    texts = [passage_of_source(source, row, codec, artifact=artifact) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
     content = _of_value(label, _blocks_in(message.content, payload, codec), ref, payload)
-    artifact = _artifact(row, message, payload, codec)
+    rest = _artifact(row, message, payload, codec) if artifact else []
+    compared = is_compared(row, message, artifact=artifact)
     if ref is None or (payload is not None and len(payload) <= _MAX_COMPARED):
-        value = getattr(message, "artifact", None)
-        content, artifact = _without_repeats(
-            codec, row, value, payload or "", content=content, artifact=artifact
+        value = getattr(message, "artifact", None) if artifact else None
+        content, rest = _without_repeats(
+            codec, row, value, payload or "", texts=texts, content=content, artifact=rest
         )
-    elif not is_compared(row, message) and _is_long(content, texts):
+    elif not compared and _is_long(content, texts):
         content = [replace(passage, remark=_REPEATED) for passage in content]
-    # The parts of a content are known only from its payload, so the names of the others do not count them.
-    others = [*artifact, *_large_parts(message, ref, payload)]
+    others = [*rest, *_large_parts(message, ref, payload)]
+    passages = [*texts, *_with_keys(f"m{row.message.ordinal}", content, others)]
+    if ref is None or not compared:
+        return passages
+    token = ref.token if payload else ""
+    return [
+        replace(passage, compared_append=token, is_deferred=payload is None) for passage in passages
+    ]
+
+
+def _with_keys(key: str, content: Sequence[Passage], others: Sequence[Passage]) -> list[Passage]:
+    """Return the passages of a message with their names in cursors.
+
+    The parts of a content are known only from its payload, so the names of the others do not count them.
+    """
     keys = [f"{key}.{number}" if number else key for number in range(len(content))]
     keys += [f"{key}.x{number}" for number in range(len(others))]
     named = zip([*content, *others], keys, strict=True)
-    own = [replace(passage, key=name, suffix=f", {key}") for passage, name in named]
-    if ref is None or not is_compared(row, message):
-        return [*texts, *own]
-    return [
-        replace(passage, compared_append=ref.token if payload else "", is_deferred=payload is None)
-        for passage in (*texts, *own)
-    ]
+    return [replace(passage, key=name, suffix=f", {key}") for passage, name in named]
 
 
 def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
@@ -172,31 +181,43 @@ def _without_repeats(
     value: Any,
     payload: str,
     *,
+    texts: Sequence[Passage],
     content: Sequence[Passage],
     artifact: Sequence[Passage],
 ) -> tuple[list[Passage], list[Passage]]:
     """Return content and artifact without texts that earlier passages hold; `value` is the artifact itself."""
-    if isinstance(value, PayloadRange):
-        text = payload[value.start : value.end]
-        try:
-            value = (
-                text
-                if value.raw
-                else codec.decode(text, fetch=lambda start, end: payload[start:end])
-            )
-        except ValueError:
-            value = None  # a type unknown to this process: the passage shows the stored form
-    texts, others = deduplicated(
-        {source.id: read_text(codec, source.place, source.piece) for source in row.sources},
+    named = [
+        ShownSource(source.id, text.text, source.title, source.url)
+        for source, text in zip(row.sources, texts, strict=True)
+    ]
+    parsed = parse_json(content[0].text) if len(content) == 1 else None
+    shown, others = deduplicated(
+        named,
         [passage.text for passage in content],
         [passage.text for passage in artifact],
-        value,
         codec,
+        parsed=parsed,
+        value=_decoded(value, payload, codec),
     )
+    if row.sources and parsed is not None and holds_only_sources(parsed, row.sources, codec):
+        shown = [None]
     return (
-        [_with_text(passage, text) for passage, text in zip(content, texts, strict=True)],
+        [_with_text(passage, text) for passage, text in zip(content, shown, strict=True)],
         [_with_text(passage, text) for passage, text in zip(artifact, others, strict=True)],
     )
+
+
+def _decoded(value: Any, payload: str, codec: Codec) -> Any:
+    """Return a value, decoded from the payload if that holds it; None if its type is unknown to this process."""
+    if not isinstance(value, PayloadRange):
+        return value
+    text = payload[value.start : value.end]
+    if value.raw:
+        return text
+    try:
+        return codec.decode(text, fetch=lambda start, end: payload[start:end])
+    except ValueError:
+        return None  # the passage shows the stored form
 
 
 def _with_text(passage: Passage, text: str | None) -> Passage:
@@ -220,8 +241,12 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
     return [*shown, *rest]
 
 
-def passage_of_source(source: EntrySource, row: StoredMessageRow, codec: Codec) -> Passage:
+def passage_of_source(
+    source: EntrySource, row: StoredMessageRow, codec: Codec, *, artifact: bool
+) -> Passage:
     """Return the passage of one source: its text, or its complete item if it has no text.
+
+    An item without a text in an artifact is shown by its heading alone, unless the artifact was asked for.
 
     Raises:
         CorruptDocumentError: The source is damaged.
@@ -231,6 +256,8 @@ def passage_of_source(source: EntrySource, row: StoredMessageRow, codec: Codec) 
     label = _one_line(f"[{source.id}] {named}")
     place = source.place
     ref = row.message.payload
+    if not place.length and place.part != "content" and not artifact:
+        return Passage(str(source.id), label, 0, source=source, suffix=suffix)
     if source.piece or ref is None:
         try:
             text = read_text(codec, place, source.piece)
@@ -322,54 +349,15 @@ def _artifact(
     if artifact is None:
         return []
     found = _of_value("artifact", artifact, row.message.payload, payload)
-    if row.sources and _holds_only_sources(artifact, row.sources, codec):
+    if row.sources and holds_only_sources(artifact, row.sources, codec):
         return [replace(passage, is_rest=True, is_repeated=True) for passage in found]
     in_place = [source for source in row.sources if source.place.part == "artifact"]
     if isinstance(artifact, PayloadRange) and in_place:
         if payload is None:
             return [replace(passage, is_rest=True, remark=_REPEATED) for passage in found]
-        text = _without_texts(codec, payload, artifact, in_place)
+        text = without_texts(codec, payload, artifact, in_place)
         return [replace(passage, is_rest=True, text=text, length=len(text)) for passage in found]
     return [replace(passage, is_rest=bool(row.sources)) for passage in found]
-
-
-def _without_texts(
-    codec: Codec, payload: str, artifact: PayloadRange, sources: Sequence[EntrySource]
-) -> str:
-    """Return the text of an artifact with a reference in place of the text of each source."""
-    pieces = []
-    position = artifact.start
-    for source in sources:
-        place = source.place
-        try:
-            found = read_item(codec, place, payload[place.middle : place.end])
-        except ValueError as error:
-            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
-        pieces += [
-            payload[position : place.middle],
-            codec.encode(found.with_text(SHOWN_ABOVE)) if found else "",
-        ]
-        position = place.end
-    return "".join([*pieces, payload[position : artifact.end]])
-
-
-def _holds_only_sources(artifact: Any, sources: Sequence[EntrySource], codec: Codec) -> bool:
-    """Return True if an artifact holds only texts of its sources, which have passages of their own."""
-    if not all(source.is_plain for source in sources):
-        return False
-    if isinstance(artifact, PayloadRange):
-        places = [source.place for source in sources]
-        items = sum(place.end - place.middle + len(",") for place in places) - len(",")
-        more = artifact.end - artifact.start - items
-        is_frame = more - len("[]") in _WRAPPER_LENGTHS or (len(places) == 1 and not more)
-        return is_frame and all(place.part == "artifact" for place in places)
-    while type(artifact) is dict and len(artifact) == 1:
-        (artifact,) = artifact.values()
-    if type(artifact) not in (list, tuple) or len(artifact) != len(sources):
-        return False
-    texts = [read_text(codec, source.place, source.piece) for source in sources]
-    found = [source_in(item) for item in artifact]
-    return all(source and source.text == text for source, text in zip(found, texts, strict=True))
 
 
 def _large_parts(

@@ -34,6 +34,7 @@ class Request:
         page_tokens: Size of a page.
         remarks: Lines that tell the model which parts of its call could not be done.
         places: Messages that a cursor names, shown after those of `tool_message_ids`.
+        artifact: True to show and search the rest of artifacts, too.
     """
 
     tool_message_ids: Sequence[str] = ()
@@ -43,6 +44,7 @@ class Request:
     page_tokens: int = PAGE_TOKENS
     remarks: Sequence[str] = ()
     places: Sequence[Place] = ()
+    artifact: bool = False
 
     @classmethod
     def continued(cls, cursor: str, *, page_tokens: int, remarks: Sequence[str] = ()) -> Request:

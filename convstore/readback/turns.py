@@ -6,12 +6,12 @@ turns returned: their ranges, and one look-up for what stands of them after late
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
 from convstore.exceptions import InvalidInputError
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, EntryMessage
 from convstore.log.stored_message import stamp_of
 from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
@@ -270,22 +270,31 @@ class Turns:
         return Turn(**_facts(turn), messages=messages, others=tuple(others))
 
     def _outline(self, log: Snapshot, turn: StoredTurn) -> TurnOutline:
-        answers = [message for message in turn.logged.messages if message.type == "ai"]
-        stamped = [message for message in answers if message.stamp]
-        answer = next(reversed(stamped or answers), None)
+        answer = _answer(turn)
         end = turn.entry_of((answer or turn.messages[-1]).ordinal)
         counted = [
             message for message in end.messages if not answer or message.ordinal < answer.ordinal
         ]
-        before = end.totals.tokens - sum(message.tokens for message in end.messages)
+        before = end.totals.tokens - _tokens(end.messages)
         return TurnOutline(
             **_facts(turn),
             text=" ".join(self._reader.stubbed(turn.first).text[:_TEXT_CHARACTERS].split()),
-            tokens=sum(message.tokens for message in turn.messages),
-            tokens_before=before + sum(message.tokens for message in counted),
+            tokens=_tokens(turn.messages),
+            tokens_before=before + _tokens(counted),
             answer=answer.ordinal if answer else None,
             stamp=stamp_of(log.cached.conversation, answer) if answer else None,
         )
+
+
+def _answer(turn: StoredTurn) -> EntryMessage | None:
+    """Return the last answer of a turn that has a stamp, else its last answer; None without one."""
+    answers = [message for message in turn.logged.messages if message.type == "ai"]
+    stamped = [message for message in answers if message.stamp]
+    return next(reversed(stamped or answers), None)
+
+
+def _tokens(messages: Iterable[EntryMessage]) -> int:
+    return sum(message.tokens for message in messages)
 
 
 def _entries_with(log: Snapshot, limit: int) -> int:

@@ -34,7 +34,7 @@ _RUNTIME = "__pregel_runtime"
 
 
 def retrieve_previous_sources_tool(
-    store: ConversationStore, *, page_tokens: int = PAGE_TOKENS
+    store: ConversationStore, *, page_tokens: int = PAGE_TOKENS, artifact: bool = False
 ) -> AgentTool:
     """Return the tool that reads full content again, for an agent that serves many conversations.
 
@@ -44,9 +44,11 @@ def retrieve_previous_sources_tool(
     Args:
         store: The store of the conversations.
         page_tokens: Size of a page, 100 to 16,000.
+        artifact: Show the model everything in artifacts, such as access lists and scores. By default it reads the
+            sources and the content of a result, as its tool showed them.
 
     Raises:
-        InvalidInputError: Not a store.
+        InvalidInputError: Not a store, or a value of a wrong type.
         InvalidScopeError: From the tool, if the run lacks a scope key, or has two different values for it.
     """
     if not isinstance(store, ConversationStore):
@@ -56,6 +58,7 @@ def retrieve_previous_sources_tool(
     return make_retrieval_tool(
         lambda config: read_back(store, _scope_of(store.scope_keys, config)),
         page_tokens=page_tokens,
+        artifact=artifact,
     )
 
 

@@ -263,7 +263,7 @@ class SourcesContract:
             ToolMessage(content, artifact=artifact, id="r", tool_call_id="c", name="search")
         )
         for page_tokens in (4_000, 300):
-            tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+            tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens, artifact=True)
             pages = list[str]()
             cursor = ""
             while cursor != "End.":
@@ -292,7 +292,7 @@ class SourcesContract:
             (log, {"out": log, "ONLY": "HERE"}),
             (json.dumps(value), value),
         ]
-        tool = chat.retrieve_previous_sources_tool(page_tokens=16_000)
+        tool = chat.retrieve_previous_sources_tool(page_tokens=16_000, artifact=True)
         for index, (content, artifact) in enumerate(kinds):
             result = ToolMessage(
                 content, artifact=artifact, id=f"r{index}", tool_call_id="c", name="run"

@@ -7,6 +7,7 @@ model's arguments, and reads them leniently, see `read_arguments`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from langchain_core.runnables import RunnableConfig
@@ -18,6 +19,7 @@ from convstore.runtime.loop_thread import BothWays
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.tools.agent_tool import AgentTool, agent_tool
 from convstore.tools.arguments import read_arguments
+from convstore.values.scope import check_choice
 
 _DESCRIPTION = (
     "Search and read everything that was said earlier in this conversation, also what the history shortens or leaves "
@@ -67,18 +69,23 @@ class RetrieveArguments(BaseModel):
 
 
 def make_retrieval_tool(
-    read_back_for: Callable[[RunnableConfig], BothWays], *, page_tokens: int = PAGE_TOKENS
+    read_back_for: Callable[[RunnableConfig], BothWays],
+    *,
+    page_tokens: int = PAGE_TOKENS,
+    artifact: bool = False,
 ) -> AgentTool:
     """Return the tool, async and sync; its content is for the model, its artifact a `SourcePage`.
 
     It reads from the conversation that `read_back_for` finds by the configuration of a run. If the store fails, the
     result is a tool message with ``status="error"``. If arguments cannot be understood, the message names the argument
-    and what is expected.
+    and what is expected. With `artifact` it also shows what a tool kept in an artifact beside its sources.
     """
     check_page_tokens(page_tokens)
+    check_choice(artifact, True, False, name="artifact")
 
     def request_of(ids: Any = (), *, given: Any = (), **_: Any) -> Request:
-        return read_arguments({"ids": ids, **dict(given)}, page_tokens)
+        request = read_arguments({"ids": ids, **dict(given)}, page_tokens)
+        return replace(request, artifact=artifact)
 
     return agent_tool(
         request_of,

@@ -417,7 +417,7 @@ def test_messages_in_another_order_are_found(broken: Callable[..., list[str]]) -
 
 def test_an_unreachable_passage_is_found(broken: Callable[..., list[str]]) -> None:
     """A source that no page holds is counted in characters."""
-    found = broken(pager, "passages_of", lambda *of: passages_of(*of)[1:])
+    found = broken(pager, "passages_of", lambda *of, **how: passages_of(*of, **how)[1:])
     assert len(found) == 3
     assert all("characters are on no page" in what for what in found)
 

@@ -117,7 +117,7 @@ def case_of(number: int, sizes: Sizes) -> Case:
 
 async def passages_in(chat: Conversation, page_tokens: int, **asked: Any) -> dict[str, str]:
     """Return the text of each passage on all pages that the tool answers with, by its label."""
-    tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+    tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens, artifact=True)
     found = dict[str, str]()
     cursor: str | None = ""
     cursors = set[str | None]()

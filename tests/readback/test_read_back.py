@@ -30,7 +30,7 @@ SCRIPTS = {
 
 async def pages_of(chat: Conversation, page_tokens: int, **asked: Any) -> list[ToolMessage]:
     """All pages of an answer of the tool."""
-    tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+    tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens, artifact=True)
     pages: list[ToolMessage] = []
     cursor: str | None = ""
     while cursor is not None:
@@ -299,7 +299,8 @@ async def test_what_is_too_much_to_show_is_not_read(
         source.metadata.get("score") for source in (await chat.get_sources([1, 2])).sources
     ] == [None, 1]
     with commands.counted():
-        text = await chat.retrieve_previous_sources_tool().ainvoke({"cursor": "m1.x0@1500000"})
+        tool = chat.retrieve_previous_sources_tool(artifact=True)
+        text = await tool.ainvoke({"cursor": "m1.x0@1500000"})
     assert raw[1_500_000:1_510_000] in text
     assert commands.documents <= 2
 

@@ -19,12 +19,14 @@ from convstore.messages.encoding import PART_MINIMUM
 from convstore.messages.media import is_media, media_description
 from convstore.messages.values import Codec
 from convstore.sources.detection import find_sources, parse_json
+from convstore.sources.source import read_ids
 from convstore.types import History, ToolRecord
 
 _OWN_FIELDS = frozenset({"name", "tool_call_id", "status", "artifact"})
 _NULL_MEANS_ABSENT = frozenset({"audio", "function_call"})
 
-_PLACEHOLDER = re.compile(r"\[text of source (\d+)\]")
+_PLACEHOLDER = re.compile(r"\[texts? of sources? ([\d, -]+)\]")
+_LABEL = re.compile(r"\w+: ")
 _BEGINNING = 60
 
 
@@ -96,7 +98,7 @@ def check_read_back(
 
 def _unreachable(message: BaseMessage, found: ReadBack) -> int:
     """Count the characters of content, sources or artifact, and other large parts that are on no page."""
-    pool = _Pool(list(found.passages.values()), found.sources)
+    pool = _Pool([*found.passages.values(), *found.headings], found.sources)
     parts = [message.content, *_large_parts(message)]
     if isinstance(message, ToolMessage) and message.artifact is not None:
         sources = [source.text for source in find_sources(message, None).items]
@@ -227,7 +229,7 @@ class _Pool:
             len(line)
             for leaf in lost
             for line in leaf.splitlines()
-            if not self._holds(line.strip())
+            if not self._holds(line.strip()) and not self._holds(_LABEL.sub("", line.strip(), 1))
         )
 
     def _expanded(self, text: str) -> Iterator[str]:
@@ -236,7 +238,8 @@ class _Pool:
             yield _PLACEHOLDER.sub(partial(self._written, form), text)
 
     def _written(self, form: Callable[[str], str], found: re.Match[str]) -> str:
-        return form(self._sources.get(int(found[1]), ""))
+        texts = (self._sources.get(number, "") for number in read_ids(found[1]))
+        return form("\n".join(texts))
 
     def _holds(self, line: str) -> bool:
         if any(line in text for text in self._texts):

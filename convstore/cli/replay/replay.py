@@ -277,7 +277,7 @@ class _ReplayRunner:
 
     async def _check_read_back(self, ids: set[str]) -> None:
         """Read every tool result, and every message with placeholders, through the tool."""
-        tool = self.chat.retrieve_previous_sources_tool()
+        tool = self.chat.retrieve_previous_sources_tool(artifact=True)
         for id_ in sorted(ids & self.appended.keys()):
             found = await read_back(tool, id_)
             maximum = PAGE_TOKENS * CHARACTERS_PER_TOKEN
