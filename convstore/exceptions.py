@@ -8,6 +8,7 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     ├── InvalidInputError (ValueError)        the caller's value is rejected; nothing was written
     │   ├── InvalidScopeError                 keys or values of a scope
     │   ├── InvalidMessageError               a message of a batch: names index and field
+    │   │   └── UnfinishedReplyError          a model's reply that failed or broke off: says why; ask again
     │   ├── UnencodableError                  a value of an unregistered type: names its path
     │   ├── BatchTooLargeError                an entry above 1 MB, payloads apart
     │   ├── TooManyIdsError                   more ids than one call accepts
@@ -80,6 +81,21 @@ class InvalidMessageError(InvalidInputError):
             else f"message {index}" + (f", field {field!r}" if field else "") + ": "
         )
         super().__init__(location + problem)
+
+
+class UnfinishedReplyError(InvalidMessageError):
+    """A model's reply failed, or its stream broke off: it is no answer, and nothing was appended. Ask the model again.
+
+    Attributes:
+        reason: Why it is not finished, such as "its stream ended without a finish reason".
+    """
+
+    def __init__(self, reason: str, *, index: int | None = None, field: str = "") -> None:
+        self.reason = reason
+        problem = (
+            f"the reply is not finished ({reason}), so it was not appended; ask the model again"
+        )
+        super().__init__(problem, index=index, field=field)
 
 
 class UnencodableError(InvalidInputError):

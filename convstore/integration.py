@@ -22,10 +22,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.formats import from_langchain, is_answer_item, is_langchain
+from convstore.append.formats import from_langchain, is_langchain
 from convstore.append.inputs import normalize_messages
 from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
+from convstore.append.responses import is_answer_item
 from convstore.append.trust import Sent, Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.entered import (

@@ -204,3 +204,10 @@ def check_text(value: object, *, field: str, index: int) -> None:
         raise InvalidMessageError(
             f"must be a non-empty str, not {abbreviated(value)}", index=index, field=field
         )
+
+
+def check_id(values: Mapping[str, Any], key: str, *, field: str, index: int) -> None:
+    """Raise `InvalidMessageError` unless a call has an id; some servers send a null or an empty one."""
+    if key not in values:
+        check_text(None, field=field, index=index)
+    check_type(values[key], str, NoneType, field=field, index=index)

@@ -8,7 +8,8 @@ message of its own, and provider, model and stop reason of a whole response are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import NAMESPACE_OID, uuid5
@@ -16,62 +17,29 @@ from uuid import NAMESPACE_OID, uuid5
 from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import ValidationError
 
-from convstore.append.fields import check_text, check_type
-from convstore.exceptions import InvalidMessageError
+from convstore.append.fields import check_id, check_text, check_type
+from convstore.append.responses import (
+    OUTPUTS,
+    AnswerItems,
+    is_answer_item,
+    is_of_anthropic,
+    is_refused,
+    may_be_item,
+    output_of,
+    refusal,
+    texts,
+)
+from convstore.exceptions import InvalidMessageError, UnfinishedReplyError
 from convstore.messages.media import block_type
+from convstore.messages.stop_reasons import FAILED_REASONS, UNFINISHED_STATUSES
 from convstore.messages.text import text_of
-from convstore.values.json_form import has_few_levels, valid_text
+from convstore.values.json_form import has_few_levels, valid_text, without_nulls
 from convstore.values.scope import id_problem
 
 _Fields: TypeAlias = dict[str, Any]
 
-_OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}
-_CALLS: Final = {
-    "function_call": ("function", "arguments"),
-    "custom_tool_call": ("custom", "input"),
-}
-# Items of tools that the provider runs are blocks of the AI message.
-_HOSTED: Final = frozenset(
-    {
-        *(
-            "web_search_call",
-            "file_search_call",
-            "code_interpreter_call",
-            "image_generation_call",
-            "compaction",
-        ),
-        *(
-            "mcp_call",
-            "mcp_list_tools",
-            "tool_search_call",
-            "tool_search_output",
-            "program",
-            "program_output",
-        ),
-    }
-)
-# Items that the client answers by others than `function_call_output`, and references to what OpenAI stored.
-_REFUSED: Final = frozenset(
-    {
-        *(
-            "apply_patch_call",
-            "apply_patch_call_output",
-            "computer_call",
-            "computer_call_output",
-            "item_reference",
-        ),
-        *(
-            "local_shell_call",
-            "local_shell_call_output",
-            "mcp_approval_request",
-            "mcp_approval_response",
-        ),
-        *("shell_call", "shell_call_output"),
-    }
-)
 _WHOLE: Final = {"chat.completion": "choices", "response": "output"}
 _MOVED_FIELDS: Final = ("model", "stop_reason", "stop_sequence", "finish_reason")
-_OF_RESPONSES: Final = frozenset({"output_text", "refusal"})
 _TEXTS: Final = frozenset({"input_text", "output_text"})
 _CALL_BLOCKS: Final = {"tool_use": "input", "tool_call": "args"}
 
@@ -97,16 +65,33 @@ def read_items(batch: Iterable[Any]) -> list[Item]:
     [{'role': 'tool', 'tool_call_id': 'c1', 'content': '4', 'status': 'success'}]
     """
     items: list[Item] = []
-    response: _Response | None = None
-    for index, value in enumerate(batch):
-        if isinstance(value, Mapping) and is_answer_item(value):
-            response = response or _Response(index)
-            response.add(value, index=index)
+    answer: AnswerItems | None = None
+    values = list(batch)
+    belongs = _are_of_answers(values)
+    for index, value in enumerate(values):
+        if belongs[index]:
+            answer = answer or AnswerItems(index)
+            answer.add(value, index=index)
             continue
-        items += _items_of(response)
-        response = None
+        items += _items_of(answer)
+        answer = None
         items += [Item(index, part) for part in _read(value, index=index)]
-    return items + _items_of(response)
+    return items + _items_of(answer)
+
+
+def _are_of_answers(values: Sequence[Any]) -> list[bool]:
+    """Return for each value if it is an item of an answer; one of an unknown type is so beside another item."""
+    found = [_is_of_answer(value) for value in values]
+    for order in (range(len(values)), reversed(range(len(values)))):
+        is_beside = False
+        for at in order:
+            found[at] = found[at] or (is_beside and may_be_item(values[at]))
+            is_beside = found[at]
+    return found
+
+
+def _is_of_answer(value: Any) -> bool:
+    return isinstance(value, Mapping) and is_answer_item(value)
 
 
 def is_langchain(raw: Mapping[str, Any]) -> bool:
@@ -141,25 +126,6 @@ def without_input(error: ValidationError) -> ValidationError:
     return ValidationError.from_exception_data(error.title, details, hide_input=True)
 
 
-def is_answer_item(value: Mapping[str, Any]) -> bool:
-    """Return True for an item of a model's answer through OpenAI's Responses API."""
-    kind = value.get("type")
-    if kind == "message":
-        return value.get("role") == "assistant" and not _is_of_anthropic(value)
-    return (
-        "role" not in value
-        and isinstance(kind, str)
-        and (kind == "reasoning" or kind in _CALLS or kind in _HOSTED)
-    )
-
-
-def _is_of_anthropic(value: Mapping[str, Any]) -> bool:
-    """Return True for an answer of a model through Anthropic's API, which has fields of a whole response."""
-    content = value.get("content")
-    types = {block_type(block) for block in content} if isinstance(content, list) else set()
-    return "stop_reason" in value or "usage" in value or bool(types - _OF_RESPONSES)
-
-
 def _read(value: Any, *, index: int) -> list[Any]:
     """Return an item as one or more LangChain messages or OpenAI-format dicts."""
     if not isinstance(value, Mapping):
@@ -180,12 +146,17 @@ def _read(value: Any, *, index: int) -> list[Any]:
 
 def _without_envelope(value: Mapping[str, Any]) -> _Fields:
     """Return a message of an API without the fields of a response; those of an answer become its metadata."""
-    left_out: tuple[str, ...] = ("type", "status")
-    metadata: _Fields = {}
-    if value.get("role") == "assistant" and _is_of_anthropic(value):
-        left_out = (*left_out, *_MOVED_FIELDS)
-        metadata = _metadata(value, "anthropic")
-    return {key: part for key, part in value.items() if key not in left_out} | metadata
+    if value.get("role") != "assistant" or not is_of_anthropic(value):
+        return {key: part for key, part in value.items() if key not in ("type", "status")}
+    left_out = ("type", "status", *_MOVED_FIELDS)
+    fields = {key: part for key, part in without_nulls(value).items() if key not in left_out}
+    if isinstance(usage := fields.get("usage"), Mapping):
+        fields["usage"] = without_nulls(usage)
+    if isinstance(content := fields.get("content"), list):
+        fields["content"] = [
+            without_nulls(block) if isinstance(block, dict) else block for block in content
+        ]
+    return fields | _metadata(value, "anthropic")
 
 
 def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) -> list[Any]:
@@ -201,51 +172,104 @@ def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) ->
         ]  # an invalid call, which no API takes back
         value = {**value, "tool_calls": calls, "content": content}
     if types & _TEXTS:
-        return [{**value, "content": _texts(content)}]
+        return [{**value, "content": texts(content)}]
     return [value]
 
 
 def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fields:
-    """Return the answer in a `ChatCompletion` or `Response`, in OpenAI's chat format with usage and model."""
+    """Return the answer in a `ChatCompletion` or `Response`, in OpenAI's chat format with usage and model.
+
+    Raises:
+        UnfinishedReplyError: It failed, was cancelled or is still being made.
+    """
     key = _WHOLE[whole]
-    found = dict(value)
     check_type(value.get(key), list, field=key, index=index)
+    found = dict(value)
     if whole == "response":
-        response = _Response(index)
-        for position, item in enumerate(value[key]):
-            if not isinstance(item, Mapping) or not is_answer_item(item):
-                problem = "is no item of OpenAI's Responses API that is supported; append the items before it"
-                raise InvalidMessageError(problem, index=index, field=f"{key}[{position}]")
-            response.add(item, index=index)
-        message = response.message()
+        message = _from_items(value, index=index)
     else:
-        choice = value[key][0] if len(value[key]) == 1 else None
-        if not isinstance(choice, Mapping) or not isinstance(choice.get("message"), Mapping):
-            problem = "must be one choice; append the message of the right one"
-            raise InvalidMessageError(problem, index=index, field=key)
-        # Some servers repeat the ids that they give.
-        written = text_of([value.get("id"), value.get("created"), dict(choice)])
-        message = {**choice["message"], "id": str(uuid5(NAMESPACE_OID, valid_text(written)))}
+        choice = _choice(value, index=index)
+        message = _from_choice(value, choice, index=index)
         found["finish_reason"] = choice.get("finish_reason")
-    usage = {"usage": value["usage"]} if value.get("usage") is not None else {}
-    return {**message, **usage, **_metadata(found, "openai")}
+    if (usage := value.get("usage")) is not None:
+        message["usage"] = without_nulls(usage) if isinstance(usage, Mapping) else usage
+    return {**message, **_metadata(found, "openai")}
+
+
+def _from_items(value: Mapping[str, Any], *, index: int) -> _Fields:
+    """Return the message of a `Response`."""
+    if (status := value.get("status")) in UNFINISHED_STATUSES:
+        raise UnfinishedReplyError(f"its status is {status!r}", index=index, field="status")
+    answer = AnswerItems(index, response_id=value.get("id"))
+    for position, item in enumerate(value["output"]):
+        field = f"output[{position}]"
+        if isinstance(item, Mapping) and is_refused(item):
+            raise refusal(item, index=index, field=field)
+        if not (_is_of_answer(item) or may_be_item(item)):
+            problem = (
+                "is no item of an answer of OpenAI's Responses API; append the items before it"
+            )
+            raise InvalidMessageError(problem, index=index, field=field)
+        answer.add(item, index=index)
+    return answer.message()
+
+
+def _choice(value: Mapping[str, Any], *, index: int) -> Mapping[str, Any]:
+    """Return the only choice of a `ChatCompletion`."""
+    choice = value["choices"][0] if len(value["choices"]) == 1 else None
+    if not isinstance(choice, Mapping) or not isinstance(choice.get("message"), Mapping):
+        problem = "must be one choice; append the message of the right one"
+        raise InvalidMessageError(problem, index=index, field="choices")
+    if (reason := choice.get("finish_reason")) in FAILED_REASONS:
+        raise UnfinishedReplyError(
+            f"its finish reason is {reason!r}", index=index, field="choices[0].finish_reason"
+        )
+    return choice
+
+
+def _from_choice(value: Mapping[str, Any], choice: Mapping[str, Any], *, index: int) -> _Fields:
+    """Return the message of a choice without empty fields, which a stream of it does not have; its id is made of it."""
+    message = {key: part for key, part in choice["message"].items() if part not in (None, "", [])}
+    check_type(calls := message.get("tool_calls", []), list, field="tool_calls", index=index)
+    if calls:
+        message["tool_calls"] = [_without_index(call) for call in calls]
+    fields = [value.get("id") or None, value.get("created"), choice.get("finish_reason"), message]
+    # Some servers repeat the ids that they give.
+    return {**message, "id": str(uuid5(NAMESPACE_OID, valid_text(_identity(fields))))}
+
+
+def _without_index(call: Any) -> Any:
+    """Return a call without its number, which some servers give a whole reply, too."""
+    if not isinstance(call, Mapping):
+        return call
+    return {key: part for key, part in call.items() if key != "index"}
+
+
+def _identity(fields: list[Any]) -> str:
+    """Return fields as a text that does not depend on the order of keys."""
+    try:
+        return json.dumps(fields, sort_keys=True)
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # values that JSON lacks, or that nest too deeply
+        return text_of(fields)
 
 
 def _metadata(value: Mapping[str, Any], provider: str) -> _Fields:
     """Return provider, model and stop reason of a whole response, as LangChain's integrations name them."""
-    found = {
-        key: value[key] for key in ("id", "status", *_MOVED_FIELDS) if value.get(key) is not None
-    }
+    names = ("id", "status", *_MOVED_FIELDS)
+    found = {key: value[key] for key in names if value.get(key) not in (None, "")}
     model = {"model_name": found["model"]} if "model" in found else {}
     return {"response_metadata": {**found, **model, "model_provider": provider}}
 
 
 def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int) -> Any:
-    if kind in _OUTPUTS:
-        return _output(value, index=index)
-    if kind in _REFUSED:
-        problem = f"{kind!r} of OpenAI's Responses API is not supported; append the AIMessage of langchain-openai"
-        raise InvalidMessageError(problem, index=index, field="type")
+    if kind in OUTPUTS:
+        return output_of(value, index=index)
+    if is_refused(value):
+        raise refusal(value, index=index)
     if kind == "constructor":
         problem = "serialised objects of LangChain are not loaded; pass message_to_dict(message) or the message"
         raise InvalidMessageError(problem, index=index, field="type")
@@ -286,7 +310,7 @@ def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Ite
     ]
     found = [result_of(block, position, index=index) for position, block in blocks]
     others = {key: part for key, part in value.items() if key not in ("content", "role")}
-    last = {**value, "content": _texts(rest)} if rest else {**others, **found.pop()}
+    last = {**value, "content": texts(rest)} if rest else {**others, **found.pop()}
     for number, result in enumerate(found):
         own: Any = value.get("id")
         if not id_problem(own):
@@ -324,7 +348,7 @@ def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
         key = _CALL_BLOCKS.get(block_type(block))
         if key is not None:
             path = f"content[{position}]"
-            check_text(block.get("id"), field=f"{path}.id", index=index)
+            check_id(block, "id", field=f"{path}.id", index=index)
             check_text(block.get("name"), field=f"{path}.name", index=index)
             check_type(given := block.get(key), dict, NoneType, field=f"{path}.{key}", index=index)
             yield {
@@ -334,90 +358,8 @@ def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
             }
 
 
-def _texts(content: Any) -> Any:
-    """Return content with text blocks of OpenAI's Responses API in the common form."""
-    if not isinstance(content, list):
-        return content
-    return [
-        {key: part for key, part in {**block, "type": "text"}.items() if part != []}
-        if block_type(block) in _TEXTS
-        else block
-        for block in content
-    ]
-
-
-def _output(value: Mapping[str, Any], *, index: int) -> _Fields:
-    """Return the tool message of a result in OpenAI's Responses API."""
-    check_text(value.get("call_id"), field="call_id", index=index)
-    check_type(value.get("output"), str, list, field="output", index=index)
-    others = {
-        key: part
-        for key, part in value.items()
-        if key not in ("type", "call_id", "output", "status")
-    }
-    return {
-        **others,
-        "role": "tool",
-        "tool_call_id": value["call_id"],
-        "content": _texts(value["output"]),
-    }
-
-
-class _Response:
-    """Adjacent items of OpenAI's Responses API that form one answer of the model, so one AI message."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.id: Any = None
-        self.content: list[Any] = []
-        self.calls: list[_Fields] = []
-        self.others: _Fields = {}
-
-    def add(self, item: Mapping[str, Any], *, index: int) -> None:
-        """Add one item: its blocks, or itself as a block."""
-        kind = item["type"]
-        own = item.get("id")
-        if self.id is None or kind == "message":
-            self.id = own if own is not None else self.id
-        if kind == "message":
-            content = item.get("content")
-            check_type(content, str, list, field="content", index=index)
-            blocks = (
-                _texts(content)
-                if isinstance(content, list)
-                else [{"type": "text", "text": content}]
-            )
-            phase = {"phase": item["phase"]} if item.get("phase") else {}
-            self.content += [
-                {**block, **phase} if isinstance(block, dict) else block for block in blocks
-            ]
-            self.others |= {
-                key: item[key]
-                for key in item.keys() - {"type", "role", "content", "id", "status", "phase"}
-            }
-            return
-        if kind in _CALLS:
-            check_text(item.get("call_id"), field="call_id", index=index)
-            check_text(item.get("name"), field="name", index=index)
-            part, key = _CALLS[kind]
-            check_type(item.get(key), str, NoneType, field=key, index=index)
-            self.calls.append(
-                {
-                    "id": item["call_id"],
-                    "type": part,
-                    part: {"name": item["name"], key: item.get(key)},
-                }
-            )
-        self.content.append({key: part for key, part in item.items() if key != "status"})
-
-    def message(self) -> _Fields:
-        """Return the message in OpenAI's chat format."""
-        message = {**self.others, "role": "assistant", "content": self.content, "id": self.id}
-        return message | ({"tool_calls": self.calls} if self.calls else {})
-
-
-def _items_of(response: _Response | None) -> list[Item]:
-    return [Item(response.index, response.message())] if response else []
+def _items_of(answer: AnswerItems | None) -> list[Item]:
+    return [Item(answer.index, answer.message())] if answer else []
 
 
 def copied(value: Any) -> Any:

@@ -79,6 +79,7 @@ _ONLY_IN_CHUNKS = frozenset({"type", "tool_call_chunks", "chunk_position"})
 # The field that links a result to its call.
 _NEEDED_TEXT: dict[type[BaseMessage], str] = {ToolMessage: "tool_call_id", FunctionMessage: "name"}
 
+_CALL_TYPES = ("custom", "function")
 # The argument under which langchain-openai stores the free text of a custom tool call.
 _CUSTOM_INPUT = "__arg1"
 # The fields of a dict in which loops on an SDK put its objects.
@@ -189,7 +190,7 @@ def _dumped(value: Any) -> Any:
         )
     # The SDKs do not validate what they receive, so pydantic may warn of the types in it.
     return (
-        value.model_dump(exclude_none=True, warnings=False)
+        value.model_dump(exclude_none=True, by_alias=True, warnings=False)
         if isinstance(value, BaseModel)
         else value
     )
@@ -315,10 +316,32 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
 
 
 def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
-    """Take the tool calls out of ``fields``; the raw ones stay if LangChain's two lists would lose information."""
-    raw = fields.pop("tool_calls", None)
-    raw = [] if raw is None else raw
-    check_type(raw, list, field="tool_calls", index=index)
+    """Take the tool calls, the counts of tokens and the metadata of an answer out of ``fields``."""
+    lists = _take_calls(fields, index=index)
+    for name in _NULL_MEANS_ABSENT:
+        if fields.get(name, ...) is None:
+            del fields[name]
+    if "usage" in fields:
+        fields["usage"] = _dumped(fields["usage"])
+    lists["usage_metadata"] = usage_of(fields.get("usage"))
+    metadata = fields.get("response_metadata")
+    is_of_response = isinstance(metadata, dict) and "model_provider" in metadata
+    if is_of_response:  # of a whole response, or written by LangChain
+        lists["response_metadata"] = fields.pop("response_metadata")
+    return lists
+
+
+def _take_calls(fields: _Fields, *, index: int) -> _Fields:
+    """Take the tool calls out of ``fields``; the raw ones stay if LangChain's two lists would lose information.
+
+    Calls of a type that is not known stay apart from them: they are no calls for the client.
+    """
+    given = fields.pop("tool_calls", None)
+    given = [] if given is None else given
+    check_type(given, list, field="tool_calls", index=index)
+    raw = [call for call in given if not _is_of_provider(call)]
+    if len(raw) < len(given):
+        fields["other_tool_calls"] = [call for call in given if _is_of_provider(call)]
     calls = [
         _call(call, field=f"tool_calls[{position}]", index=index)
         for position, call in enumerate(raw)
@@ -327,18 +350,13 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
     # Splitting the calls into two lists loses their order.
     if all(lists.values()) or not all(_is_plain(call) for call in raw):
         fields["tool_calls"] = raw
-    for name in _NULL_MEANS_ABSENT:
-        if fields.get(name, ...) is None:
-            del fields[name]
-    if "usage" in fields:
-        fields["usage"] = _dumped(fields["usage"])
-    lists["usage_metadata"] = usage_of(fields.get("usage"))
-    metadata = fields.get("response_metadata")
-    if (
-        isinstance(metadata, dict) and "model_provider" in metadata
-    ):  # of a whole response, or written by LangChain
-        lists["response_metadata"] = fields.pop("response_metadata")
     return lists
+
+
+def _is_of_provider(call: Any) -> bool:
+    """Return True for a call of a type that this version does not know, such as a search that a gateway ran."""
+    kind = call.get("type") if isinstance(call, dict) else None
+    return isinstance(kind, str) and kind not in ("", *_CALL_TYPES) and "function" not in call
 
 
 def _call(call: Any, *, field: str, index: int) -> _Fields:

@@ -252,7 +252,7 @@ class TurnSession:
 
         Raises:
             InvalidInputError: The source is none of these.
-            InvalidMessageError: The source ended without a message.
+            UnfinishedReplyError: The source ended without a whole reply, or reported that the reply failed.
             TurnLostError: Another worker took the turn over.
             Exception: Any error of the source.
         """
@@ -280,9 +280,7 @@ class TurnSession:
 
     async def _append_reply(self, reply: StreamedReply) -> None:
         self._held.check()
-        if (message := reply.message()) is None:
-            raise InvalidMessageError("the stream ended without a message; ask the model again")
-        await self.append(message)
+        await self.append(reply.whole())
 
     def _stop(self) -> Addition | None:
         """Return what marks the turn as stopped; None if it is marked already, with what was said.

@@ -18,12 +18,17 @@ from convstore.log.turn_event import TurnEvent
 from convstore.log.turns import LoggedTurn
 from convstore.messages.filing import came_with, is_answer
 from convstore.messages.media import block_type, is_media
-from convstore.messages.tool_calls import Call, calls_of, result_ids
+from convstore.messages.tool_calls import Call, block_of, calls_of, cut_call, result_ids
 from convstore.messages.values import is_text
 from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels
 from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
+
+_CUT = (
+    "the reply was cut off ({reason}) before this call was complete, so the tool was not run; "
+    "call it again, with less in one call"
+)
 
 _BLOCKS = frozenset(
     {"text", "json", "search_result", "tool_reference", "custom_tool_call_output", "non_standard"}
@@ -84,8 +89,8 @@ class TurnRecord:
         self.ordinals[item.id] = item.ordinal
         self._bodies[item.ordinal] = message
         if isinstance(message, AIMessage) and item.calls:
-            for call, result_id in zip(calls_of(message), item.calls, strict=True):
-                self._calls[result_id] = _turn_call(message, call, result_id)
+            for call in _turn_calls(message, item.calls):
+                self._calls[call.result_id] = call
 
     @property
     def turn_id(self) -> str:
@@ -232,29 +237,38 @@ def _calls(messages: Iterable[BaseMessage]) -> list[TurnCall]:
     found = list[TurnCall]()
     for message in messages:
         if isinstance(message, AIMessage):
-            named = zip(calls_of(message), result_ids(message), strict=True)
-            found += [_turn_call(message, call, id_) for call, id_ in named]
+            found += _turn_calls(message, result_ids(message))
     return found
 
 
-def _turn_call(message: AIMessage, call: Call, result_id: str) -> TurnCall:
-    args: dict[str, Any] = {}
-    error = ""
+def _turn_calls(message: AIMessage, result_ids: Iterable[str]) -> list[TurnCall]:
+    """Return the calls of a message, given the ids of their results."""
+    cut, reason = cut_call(message)
+    found = list[TurnCall]()
+    for call, result_id in zip(calls_of(message), result_ids, strict=True):
+        args, error = _arguments(message, call)
+        if call.position == cut:
+            error = _CUT.format(reason=reason)
+        made = TurnCall(
+            id=call.id,
+            name=call.tool,
+            namespace=str(block_of(message, call.id).get("namespace") or ""),
+            args={} if error else args,
+            error=error,
+            message_id=str(message.id),
+            result_id=result_id,
+        )
+        found.append(made)
+    return found
+
+
+def _arguments(message: AIMessage, call: Call) -> tuple[dict[str, Any], str]:
+    """Return the arguments of a call, and why it cannot be run, "" if it can."""
     if call.position >= len(message.tool_calls):
         invalid = message.invalid_tool_calls[call.position - len(message.tool_calls) :][:1]
-        error = str((invalid and invalid[0].get("error")) or _UNREADABLE)
-    elif has_few_levels(given := message.tool_calls[call.position]["args"]):
-        args = dict(given)
-    else:
-        error = DEEP_ARGUMENTS
-    return TurnCall(
-        id=call.id,
-        name=call.tool,
-        args=args,
-        error=error,
-        message_id=str(message.id),
-        result_id=result_id,
-    )
+        return {}, str((invalid and invalid[0].get("error")) or _UNREADABLE)
+    given = message.tool_calls[call.position]["args"]
+    return (dict(given), "") if has_few_levels(given) else ({}, DEEP_ARGUMENTS)
 
 
 def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessage | None]]:

@@ -59,6 +59,15 @@ def is_json(value: Any) -> bool:
     return True
 
 
+def without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value.
+
+    >>> without_nulls({"id": "m1", "stop_sequence": None})
+    {'id': 'm1'}
+    """
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def has_few_levels(value: Any, most: int = MAX_LEVELS) -> bool:
     """Return True if dicts, lists and tuples nest at most `most` levels deep, at any depth of the caller's stack."""
     level = [value]

@@ -76,6 +76,7 @@ class TurnCall(Value):
     Attributes:
         id: The tool call id, as the model wrote it.
         name: Name of the tool.
+        namespace: Namespace of the tool, which OpenAI's Responses API has; "" without one.
         args: Its arguments, as a person may have edited them; {} if they are invalid.
         error: Why the call cannot be run, "" if it can: pass it to `add_result` with ``error=True``.
         message_id: Id of the AI message that made it.
@@ -85,6 +86,7 @@ class TurnCall(Value):
 
     id: str
     name: str
+    namespace: str = ""
     args: dict[str, Any] = {}
     error: str = ""
     message_id: str

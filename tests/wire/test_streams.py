@@ -230,14 +230,17 @@ def test_other_things_are_refused(chunks: list[Any]) -> None:
 )
 def test_a_model_may_end_without_a_word(events: list[Any]) -> None:
     """A whole reply without content is an empty answer, and one that was cut off before its content is none."""
-    reply, begun = StreamedReply(), StreamedReply()
-    for event in events:
-        reply.add(event)
-    assert reply.message().content == ""
-    begun.add(
-        {
-            "type": "message_start",
-            "message": {"type": "message", "role": "assistant", "content": []},
-        }
+    reply = _reply(events)
+    [message] = normalize_messages(reply.whole())
+    assert isinstance(message, AIMessage)
+    assert (message.text, message.tool_calls) == ("", [])
+    assert message.response_metadata["model_provider"] in ("anthropic", "openai")
+    begun = _reply(
+        [
+            {
+                "type": "message_start",
+                "message": {"type": "message", "role": "assistant", "content": []},
+            }
+        ]
     )
     assert begun.message() is None

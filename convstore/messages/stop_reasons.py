@@ -1,0 +1,47 @@
+"""Judge by its stop reason if a reply of a model was cut off, or failed; each provider has words of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_KEYS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
+"""Keys of ``response_metadata`` for the stop reason: OpenAI's and Google's, Anthropic's, Bedrock's, Ollama's."""
+
+_CUT: Final = frozenset(
+    {
+        "content_filter",
+        "incomplete",
+        "length",
+        "max_output_tokens",
+        "max_tokens",
+        "model_context_window_exceeded",
+        "model_length",
+        "prohibited_content",
+        "recitation",
+        "refusal",
+        "safety",
+    }
+)
+"""The output limit, or a filter, ended the reply where it was."""
+
+FAILED_REASONS: Final = frozenset(
+    {"abort", "cancelled", "error", "failed", "insufficient_system_resource", "network_error"}
+)
+"""The provider or a gateway could not finish the reply."""
+
+UNFINISHED_STATUSES: Final = frozenset({"cancelled", "failed", "in_progress", "queued"})
+"""Statuses of a `Response` of OpenAI that has no answer."""
+
+
+def cut_reason(metadata: Mapping[str, Any]) -> str:
+    """Return the stop reason of a reply that was cut off, in lower case; "" for any other.
+
+    >>> cut_reason({"finish_reason": "MAX_TOKENS"}), cut_reason({"stop_reason": "tool_use"})
+    ('max_tokens', '')
+    """
+    for key in _KEYS:
+        reason = metadata.get(key)
+        if isinstance(reason, str) and reason.lower() in _CUT:
+            return reason.lower()
+    return ""
