@@ -40,6 +40,7 @@ from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
 from convstore.values.turns import Decision, TurnCall, Variant
 from convstore.wire.history import History, PastView
 from convstore.wire.requests import AnthropicMessages, Dropped, OpenAIMessages
+from convstore.wire.rules import ProviderRules
 
 __all__ = [
     "AnthropicMessages",
@@ -63,6 +64,7 @@ __all__ = [
     "Omitted",
     "OpenAIMessages",
     "PastView",
+    "ProviderRules",
     "Receipt",
     "SearchHit",
     "SearchResult",

@@ -28,8 +28,7 @@ from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
 from convstore.values.json_form import sendable_message
-from convstore.wire.anthropic import BEGINNING, INSTRUCTION
-from convstore.wire.openai_chat import MOVED
+from convstore.wire.openai_chat import BEGINNING, INSTRUCTION, MOVED
 from convstore.wire.steps import NO_TEXT
 
 _Message = TypeVar("_Message", bound=BaseMessage)

@@ -9,38 +9,41 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, Literal
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
-from convstore.wire.openai_chat import IMAGES
+from convstore.values.json_form import is_json
+from convstore.wire.hosted import hosted_text
+from convstore.wire.openai_chat import BEGINNING, IMAGES, INSTRUCTION, SYSTEM
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
+from convstore.wire.rules import ROWS, ProviderRules, row_of_model, rules_for
 from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps
 
-BEGINNING: Final = "(The conversation begins.)"
-INSTRUCTION: Final = "[Instruction of the application]"
 _IMAGE_CHARACTERS: Final = 5 * 1024 * 1024
-_HOSTED_ID: Final = re.compile(r"srvtoolu_[a-zA-Z0-9_]+")
-_HOSTED_RESULTS: Final = frozenset(
-    {
-        *(
-            "bash_code_execution_tool_result",
-            "code_execution_tool_result",
-            "text_editor_code_execution_tool_result",
-        ),
-        *("tool_search_tool_result", "web_fetch_tool_result", "web_search_tool_result"),
-    }
+_HOSTED_ID: Final = re.compile(r"(srv|mcp)toolu_[a-zA-Z0-9_]+")
+_HOSTED_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
+_IN_RESULTS: Final = frozenset({"document", "search_result", "tool_reference"})
+"""Blocks that go back in a result as they came; the first two in a message of a user as well."""
+_RESIDUE: Final = frozenset(
+    {"cache_control", "id", "index", "input", "name", "partial_json", "type"}
 )
+"""Fields of a call that are written from the call itself, or that a stream leaves."""
 _SIGNED: Final = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
-_SYSTEM: Final = ("system", "developer")
 
 
 def to_anthropic(
-    messages: Sequence[BaseMessage], *, model: str | None = None, cache: str | None = None
+    messages: Sequence[BaseMessage],
+    *,
+    model: str | None = None,
+    cache: str | None = None,
+    provider: str | ProviderRules | None = None,
 ) -> AnthropicMessages:
     """Return a view as `messages` and `system` of a request; `cache` marks what the prompt cache should keep.
 
@@ -50,70 +53,229 @@ def to_anthropic(
     """
     if cache not in (None, "5m", "1h"):
         raise InvalidInputError(f'cache is "5m", "1h" or None, not {cache!r}')
-    steps, dropped = read_steps(messages, model=model)
-    steps = _joined(steps)
-    head = next((at for at, step in enumerate(steps) if step.role not in _SYSTEM), len(steps))
+    rules = _rules(provider, model)
+    steps, dropped = read_steps(messages, rules, model=model)
+    hosted = _Hosted(steps)
+    head = next((at for at, step in enumerate(steps) if step.role not in SYSTEM), len(steps))
     system = [block for step in steps[:head] for block in step.content(lambda _: None)]
     made = list[dict[str, Any]]()
     finished = 0
     for step in steps[head:]:
-        finished = finished if step.is_open else len(made) + 1 + bool(step.results)
-        made += _messages(step)
+        if not step.is_open:
+            finished = len(made) + 1 + bool(step.results)
+        made += _messages(step, rules, hosted)
     if not made or made[0]["role"] != "user":
         made.insert(0, {"role": "user", "content": BEGINNING})
         finished += 1
     if cache:
         _mark(system, made, finished, cache)
-    return AnthropicMessages({**({"system": system} if system else {}), "messages": made}, dropped)
+    arguments: dict[str, Any] = {"system": system} if system else {}
+    if hosted.container:
+        arguments["container"] = hosted.container
+    return AnthropicMessages({**arguments, "messages": made}, dropped)
 
 
-def _joined(steps: Sequence[Step]) -> list[Step]:
-    """Join each answer that was paused with the one that went on with it: that has the results of its hosted calls."""
-    joined = list[Step]()
-    for step in steps:
-        is_same = bool(joined) and is_paused(joined[-1].message) and not joined[-1].results
-        if is_same and step.role == "assistant":
-            step.parts[:0] = joined.pop().parts
-        joined.append(step)
-    return joined
+def _rules(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
+    """Return the rules of a model of Claude, or those of another one behind a server with the same API."""
+    rules = rules_for(provider, None, default=ROWS["anthropic"])
+    if isinstance(provider, ProviderRules):
+        return rules
+    if model:
+        rules = row_of_model(model)
+    return rules if rules.kin == "anthropic" else _like_anthropic(rules)
 
 
-def _messages(step: Step) -> Iterator[dict[str, Any]]:
+@lru_cache
+def _like_anthropic(rules: ProviderRules) -> ProviderRules:
+    reasoning: Literal["always", "open_turn"]
+    reasoning = "always" if rules.reasoning == "always" else "open_turn"
+    return replace(
+        ROWS["anthropic"],
+        family=rules.kin,
+        reasoning=reasoning,
+        reasoning_of=rules.reasoning_of,
+    )
+
+
+class _Hosted:
+    """The calls of tools that Anthropic ran, and their results, which may be in a later answer.
+
+    Attributes:
+        container: Id of the container in which a pending call runs, "" without one.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.container = ""
+        self._calls = dict[str, tuple[int, Block]]()
+        self._results = dict[str, tuple[int, Block]]()
+        self._last: Step | None = None
+        for at, step in enumerate(steps):
+            if step.role == "assistant":
+                self._last = step
+            for part in step.parts:
+                if isinstance(part, Block) and part.kind == "other":
+                    known = self._calls if part.type in _HOSTED_CALLS else self._results
+                    known.setdefault(_hosted_id(part), (at, part))
+        for id_, (at, _) in self._calls.items():
+            if id_ not in self._results and steps[at] is self._last:
+                self._set_container(steps[at])
+
+    def _set_container(self, step: Step) -> None:
+        container = step.message.additional_kwargs.get("container")
+        own = container.get("id") if isinstance(container, dict) else None
+        self.container = own if isinstance(own, str) else self.container
+
+    def is_sent(self, part: Block, step: Step) -> bool:
+        """Return True for a call with its result, for a result with its call, and for a pending call.
+
+        A call is pending in an answer that was paused, or that has calls of the client beside it; Anthropic goes on
+        with it.
+        """
+        own = _hosted_id(part)
+        if not _HOSTED_ID.fullmatch(own) or not _is_hosted(part):
+            return False
+        call = self._calls.get(own)
+        result = self._results.get(own)
+        if call is None or not any(part is found[1] for found in (call, result) if found):
+            return False
+        if result is None:
+            is_pending = is_paused(step.message) or bool(step.results)
+            return is_pending and step is self._last
+        return call[0] <= result[0]
+
+
+def _hosted_id(part: Block) -> str:
+    key = "id" if part.type in _HOSTED_CALLS else "tool_use_id"
+    return str(part.block.get(key))
+
+
+def _is_hosted(part: Block) -> bool:
+    return part.type in _HOSTED_CALLS or part.type.endswith("_tool_result")
+
+
+def _messages(step: Step, rules: ProviderRules, hosted: _Hosted) -> Iterator[dict[str, Any]]:
     """Yield a message, then the user message with the results of its calls."""
-    if step.role == "assistant":
-        if problem := _problem(step):
-            step.withhold(problem)
-        content = [block for part in step.parts if (block := _block(part, step))]
-        if (
-            content and content[-1]["type"] == "text"
-        ):  # the API rejects white space at the end of the last answer
-            content[-1]["text"] = content[-1]["text"].rstrip()
-    else:
-        content = step.content(_media if step.role == "user" else lambda _: None)
-        content = (
-            [{"type": "text", "text": INSTRUCTION}, *content] if step.role in _SYSTEM else content
-        )
     role = "assistant" if step.role == "assistant" else "user"
+    if role == "assistant":
+        content = _answer(step, hosted)
+    elif step.role in SYSTEM and rules.system == "first":
+        content = [{"type": "text", "text": INSTRUCTION}, *step.content(lambda _: None)]
+    elif step.role in SYSTEM:
+        role = "system"
+        content = step.content(lambda _: None)
+    else:
+        content = _user_content(step)
     yield {"role": role, "content": content_of(content) or NO_TEXT}
     if step.results:
-        yield {"role": "user", "content": [_result(step, result) for result in step.results]}
+        results = [_result(step, result, rules) for result in step.results]
+        yield {"role": "user", "content": results}
 
 
-def _problem(step: Step) -> str:
+def _answer(step: Step, hosted: _Hosted) -> list[dict[str, Any]]:
+    """Return the blocks of an answer."""
+    if problem := _problem(step, hosted):
+        step.withhold(problem)
+    content = list[dict[str, Any]]()
+    for part in step.parts:
+        if block := _block(part, step, hosted):
+            content.append(block)
+            if isinstance(part, Text) and part.settings:
+                step.drop_settings(part, block)
+    if content and content[-1]["type"] == "text":
+        # The API rejects white space at the end of the last answer.
+        content[-1]["text"] = content[-1]["text"].rstrip()
+    return content
+
+
+def _user_content(step: Step, result: Result | None = None) -> list[dict[str, Any]]:
+    """Return the texts and media of a user or a result; documents and search results as they came."""
+    parts = step.parts if result is None else result.parts
+    if not any(isinstance(part, Text) and part.source is not None for part in parts):
+        return step.content(_media, result)
+    content = list[dict[str, Any]]()
+    plain = list[Any]()
+    for part in [*parts, None]:
+        block = _source_block(part, is_result=result is not None)
+        if block is None and part is not None:
+            plain.append(part)
+            continue
+        content += _written(step, plain, result)
+        plain = []
+        if block is not None:
+            content.append(block)
+    return content
+
+
+def _written(step: Step, parts: list[Any], result: Result | None) -> list[dict[str, Any]]:
+    """Return some parts of a message or a result as blocks."""
+    if not parts:
+        return []
+    if result is not None:
+        return step.content(_media, result._replace(parts=parts))
+    return replace(step, parts=parts).content(_media)
+
+
+def _source_block(part: Any, *, is_result: bool) -> dict[str, Any] | None:
+    """Return the block of a document, a search result or a tool reference as the API takes it; None for others."""
+    if not isinstance(part, Text) or part.source is None:
+        return None
+    block = part.source
+    fields = {key: value for key, value in block.items() if key != "cache_control"}
+    kind = block.get("type")
+    if kind == "tool_reference":
+        is_valid = is_result and isinstance(block.get("tool_name"), str)
+    elif kind == "search_result":
+        is_valid = all(isinstance(block.get(key), str) for key in ("source", "title"))
+        is_valid = is_valid and _are_texts(block.get("content"))
+    else:
+        is_valid = kind == "document" and _is_document(block.get("source"))
+    return fields if is_valid else None
+
+
+def _are_texts(blocks: Any) -> bool:
+    """Return True for a list of text blocks that are not blank."""
+    if not isinstance(blocks, list) or not blocks:
+        return False
+    return all(
+        isinstance(block, dict)
+        and block.get("type") == "text"
+        and isinstance(block.get("text"), str)
+        and bool(block["text"].strip())
+        for block in blocks
+    )
+
+
+def _is_document(source: Any) -> bool:
+    """Return True for the source of a plain text or of text blocks."""
+    if not isinstance(source, dict):
+        return False
+    if source.get("type") == "content":
+        content = source.get("content")
+        return _are_texts(content) or (isinstance(content, str) and bool(content.strip()))
+    data = source.get("data")
+    is_plain = source.get("type") == "text" and source.get("media_type") == "text/plain"
+    return is_plain and isinstance(data, str) and bool(data.strip())
+
+
+def _problem(step: Step, hosted: _Hosted) -> str:
     """Return why the reasoning of a message cannot go, "" if all of it can."""
     thoughts = [at for at, part in enumerate(step.parts) if is_reasoning(part)]
+    if not thoughts and not step.reasoning:
+        return ""
     provider = step.message.response_metadata.get("model_provider") or "anthropic"
-    if (
-        provider != "anthropic"
-        or not all(_thought(step.parts[at]) for at in thoughts)
-        or step.reasoning
-    ):
+    is_signed = all(_thought(step.parts[at]) for at in thoughts)
+    if provider != "anthropic" or not is_signed or step.reasoning:
         return "it has no signature of Anthropic"
-    is_followed = any(
-        isinstance(part, Text | WireCall) or (isinstance(part, Block) and _is_paired(part, step))
-        for part in step.parts[max(thoughts, default=-1) + 1 :]
-    )
+    following = step.parts[max(thoughts, default=-1) + 1 :]
+    is_followed = any(_is_said(part, step, hosted) for part in following)
     return "" if is_followed else "nothing that can be sent followed it"
+
+
+def _is_said(part: Part | WireCall, step: Step, hosted: _Hosted) -> bool:
+    """Return True for a part of an answer that is sent, in its own form or as a text."""
+    if isinstance(part, Block):
+        return hosted.is_sent(part, step) or bool(hosted_text(part.block))
+    return isinstance(part, Text | WireCall)
 
 
 def _thought(part: Part | WireCall) -> dict[str, Any] | None:
@@ -127,73 +289,85 @@ def _thought(part: Part | WireCall) -> dict[str, Any] | None:
     return {"type": block["type"], **found} if is_signed else None
 
 
-def _block(part: Part | WireCall, step: Step) -> dict[str, Any] | None:
+def _block(part: Part | WireCall, step: Step, hosted: _Hosted) -> dict[str, Any] | None:
     """Return the block of a part of an answer, None for one that is not sent."""
     if isinstance(part, WireCall):
-        return {
-            "type": "tool_use",
-            "id": part.id,
-            "name": part.name,
-            "input": json.loads(part.arguments),
-        }
+        return _call_block(part)
+    if isinstance(part, Text):
+        return _text_block(part, step)
     if not isinstance(part, Block):
-        return {"type": "text", "text": part.text} if isinstance(part, Text) else None
+        return None
     if part.kind == "reasoning":
         return _thought(part)
-    if _is_paired(part, step):
-        return dict(part.block)
-    step.drop(part.type, "Anthropic does not take it here")
-    return None
+    if hosted.is_sent(part, step):
+        return {key: value for key, value in part.block.items() if key != "cache_control"}
+    text = hosted_text(part.block)
+    step.drop(part.type, "only a text names it" if text else "Anthropic does not take it here")
+    return {"type": "text", "text": text} if text else None
 
 
-def _is_paired(part: Block, step: Step) -> bool:
-    """Return True for a call of a tool that Anthropic ran, or its result, if the message has both.
-
-    Of an answer that is paused, Anthropic goes on with the calls that have no result yet.
-    """
-    others = [block for block in step.parts if isinstance(block, Block) and block.kind == "other"]
-    calls = [block.block.get("id") for block in others if block.type == "server_tool_use"]
-    results = [block.block.get("tool_use_id") for block in others if block.type in _HOSTED_RESULTS]
-    own = part.block.get("id" if part.type == "server_tool_use" else "tool_use_id")
-    is_whole = calls.count(own) == results.count(own) == 1
-    is_going_on = (
-        step.is_open and is_paused(step.message) and calls.count(own) == 1 and own not in results
-    )
-    return (is_whole or is_going_on) and _HOSTED_ID.fullmatch(str(own)) is not None
+def _call_block(call: WireCall) -> dict[str, Any]:
+    """Return the block of a call, with the fields that Anthropic gave it, such as its caller."""
+    own: dict[str, Any] = {}
+    if call.block.get("type") == "tool_use":
+        fields = {key: value for key, value in call.block.items() if key not in _RESIDUE}
+        own = {key: value for key, value in fields.items() if value is not None and is_json(value)}
+    given = json.loads(call.arguments)
+    return {**own, "type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 
-def _result(step: Step, result: Result) -> dict[str, Any]:
+def _text_block(text: Text, step: Step) -> dict[str, Any]:
+    """Return a text, with the citations that Anthropic gave it."""
+    block: dict[str, Any] = {"type": "text", "text": text.text}
+    citations = text.settings.get("citations")
+    is_own = step.message.response_metadata.get("model_provider") == "anthropic"
+    if is_own and isinstance(citations, list):
+        block["citations"] = citations
+    return block
+
+
+def _result(step: Step, result: Result, rules: ProviderRules) -> dict[str, Any]:
     """Return the block of a result; that of a failed call is text only."""
     is_error = getattr(result.message, "status", "") == "error"
-    content = content_of(step.content((lambda _: None) if is_error else _media, result))
+    if is_error and not rules.failed_media:
+        content = content_of(step.content(lambda _: None, result))
+    else:
+        content = content_of(_user_content(step, result))
     block = {"type": "tool_result", "tool_use_id": result.call.id, "content": content}
     return {**block, "content": content or NO_TEXT, "is_error": True} if is_error else block
 
 
 def _media(media: Media) -> dict[str, Any] | None:
     """Return the block of an image or a document, None for one that the API does not take."""
+    source = _source(media)
+    if source is None:
+        return None
+    if media.kind == "image":
+        return {"type": "image", "source": source}
+    block: dict[str, Any] = {"type": "document", "source": source}
+    if media.name:
+        block["title"] = media.name[:500]
+    if isinstance(media.settings.get("citations"), dict):
+        block["citations"] = media.settings["citations"]
+    if isinstance(media.settings.get("context"), str):
+        block["context"] = media.settings["context"]
+    return block
+
+
+def _source(media: Media) -> dict[str, str] | None:
+    """Return where an image or a document is, None if the API does not take it."""
     is_image = media.kind == "image"
+    if media.kind not in ("image", "file"):
+        return None
+    types = IMAGES if is_image else frozenset({"application/pdf"})
     is_small = not is_image or len(media.data) <= _IMAGE_CHARACTERS
-    source: dict[str, str] | None = None
-    if (
-        media.data
-        and is_small
-        and media.mime_type in (IMAGES if is_image else ("application/pdf",))
-    ):
-        source = {"type": "base64", "media_type": media.mime_type, "data": media.data}
-    elif media.url.startswith("https:") and (
-        is_image or media.mime_type in ("", "application/pdf")
-    ):
-        source = {"type": "url", "url": media.url}
-    elif media.file_id.startswith("file_"):
-        source = {"type": "file", "file_id": media.file_id}
-    title = {"title": media.name[:500]} if media.name and not is_image else {}
-    is_known = source is not None and media.kind in ("image", "file")
-    return (
-        {"type": "image" if is_image else "document", "source": source, **title}
-        if is_known
-        else None
-    )
+    if media.data and is_small and media.mime_type in types:
+        return {"type": "base64", "media_type": media.mime_type, "data": media.data}
+    if media.url.startswith("https:") and (is_image or media.mime_type in ("", "application/pdf")):
+        return {"type": "url", "url": media.url}
+    if media.file_id.startswith("file_"):
+        return {"type": "file", "file_id": media.file_id}
+    return None
 
 
 def _mark(

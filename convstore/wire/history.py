@@ -17,6 +17,7 @@ from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
 from convstore.wire.openai_responses import to_responses
 from convstore.wire.requests import AnthropicMessages, OpenAIMessages
+from convstore.wire.rules import ProviderRules
 
 
 class History(Value):
@@ -67,43 +68,56 @@ class History(Value):
         return stamp.model_copy(update=changes)
 
     def to_openai(
-        self, *, api: Literal["chat", "responses"] = "chat", model: str | None = None
+        self,
+        *,
+        api: Literal["chat", "responses"] = "chat",
+        model: str | None = None,
+        provider: str | ProviderRules | None = None,
     ) -> OpenAIMessages:
         """Return the view as `messages` of OpenAI's Chat Completions, or as `input` of its Responses API.
 
         The API accepts them, whatever wrote the log. `.dropped` of the list names the parts that it has no place for.
-        Reasoning goes along only within the open turn: to the Responses API if it is encrypted and by the same model,
-        to Chat Completions only if `model` names the model that wrote it. A tool result there is text only, so its
-        images and files follow the results in a user message.
+        Which reasoning goes along is a rule of the provider: the Responses API gets encrypted items of the open turn;
+        DeepSeek, Kimi and GLM get the `reasoning_content` of all answers, other servers that of the open turn; OpenAI's
+        models take none in Chat Completions. A tool result there is text only, so its images and files follow the
+        results in a user message.
 
         Args:
             api: "chat" or "responses".
-            model: The model that will be asked; None means the last one of the open turn.
+            model: The model that will be asked; it chooses the provider's rules. None means a model of OpenAI.
+            provider: The rules, by name or your own, for a model whose name does not tell them.
 
         Raises:
-            InvalidInputError: `api` is neither.
+            InvalidInputError: `api` is neither, or there is no provider of this name.
         """
         if api not in ("chat", "responses"):
             raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
-        return (to_chat if api == "chat" else to_responses)(self.messages, model=model)
+        write = to_chat if api == "chat" else to_responses
+        return write(self.messages, model=model, provider=provider)
 
     def to_anthropic(
-        self, *, cache: Literal["5m", "1h"] | None = None, model: str | None = None
+        self,
+        *,
+        cache: Literal["5m", "1h"] | None = None,
+        model: str | None = None,
+        provider: str | ProviderRules | None = None,
     ) -> AnthropicMessages:
         """Return the view as the arguments `messages` and `system` of Anthropic's API, to pass with ``**``.
 
         `system` is missing without leading system messages; a later one becomes a user message in its place. Thinking
-        goes along within the open turn, with its signatures. `.dropped` names the parts that the API has no place for.
+        goes along within the open turn, with its signatures, to any model of Claude. `container` is there if the code
+        of a pending call runs in one. `.dropped` names the parts that the API has no place for.
 
         Args:
             cache: Lifetime of cache marks, at most three: after the system messages, after the finished turns and at
                 the end. A fourth is left for your tools. None sets no marks.
             model: The model that will be asked; None means the last one of the open turn.
+            provider: The rules, by name or your own, for a model whose name does not tell them.
 
         Raises:
-            InvalidInputError: `cache` is another value.
+            InvalidInputError: `cache` is another value, or there is no provider of this name.
         """
-        return to_anthropic(self.messages, model=model, cache=cache)
+        return to_anthropic(self.messages, model=model, cache=cache, provider=provider)
 
     def sealed(self, stamp: Callable[[Sequence[BaseMessage]], ViewStamp]) -> Self:
         """Set the function that makes the stamp; for the store."""

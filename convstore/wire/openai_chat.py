@@ -6,49 +6,84 @@ A result of a tool is text only there, so its images and files follow all result
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
-from convstore.values.json_form import valid_text
-from convstore.wire.parts import Block, Media, Text
+from convstore.values.json_form import is_json, valid_text
+from convstore.wire.hosted import hosted_text
+from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
+from convstore.wire.rules import ROWS, ProviderRules, rules_for
 from convstore.wire.steps import NO_TEXT, Step, WireCall, read_steps
 
 MOVED: Final = "[Images and files in the tool results above]"
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """Types of images that OpenAI and Anthropic accept."""
 
+BEGINNING: Final = "(The conversation begins.)"
+INSTRUCTION: Final = "[Instruction of the application]"
+NO_ANSWER: Final = "(No answer.)"
+"""Stands between tool results and the next message of a user, where a provider wants an answer between them."""
+NO_REASONING: Final = " "
+"""Stands in an answer without reasoning for a provider that refuses an answer without the field, or an empty one."""
+NO_SIGNATURE: Final = "skip_thought_signature_validator"
+"""Google's documented value for a call that no model of Gemini made."""
+SYSTEM: Final = ("system", "developer")
+
+_BESIDE: Final = ("annotations", "audio", "extra_content", "images")
+_OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
 _AUDIO: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 _NOT_IN_NAMES: Final = re.compile(r"[\s<|\\/>]+")
 
 
-def to_chat(messages: Sequence[BaseMessage], *, model: str | None = None) -> OpenAIMessages:
-    """Return a view as the `messages` of a request; reasoning goes along only to a `model` that is named.
+def to_chat(
+    messages: Sequence[BaseMessage],
+    *,
+    model: str | None = None,
+    provider: str | ProviderRules | None = None,
+) -> OpenAIMessages:
+    """Return a view as the `messages` of a request under the rules of a provider, or else of a model.
 
-    OpenAI's own models take no reasoning here; DeepSeek and others want their `reasoning_content` back.
+    Reasoning goes along only to a `model` that is named: OpenAI's own models take none here, DeepSeek, Kimi and GLM
+    want theirs back.
 
     >>> from langchain_core.messages import HumanMessage
     >>> to_chat([HumanMessage("Hello")])
     [{'role': 'user', 'content': 'Hello'}]
     """
-    steps, dropped = read_steps(messages, model=model, names=True)
+    rules = rules_for(provider, model, default=ROWS["openai"])
+    steps, dropped = read_steps(messages, rules, model=model, names=True)
     made: list[dict[str, Any]] = []
+    at_head = True
     for step in steps:
-        if model is None:
-            step.withhold("model= does not name who wrote it")
-        made += [_message(step), *_results(step)]
+        at_head = at_head and step.role in SYSTEM
+        role = _role(step, rules, made, at_head=at_head)
+        if role == "user" and rules.answer_after_results and made and made[-1]["role"] == "tool":
+            made.append({"role": "assistant", "content": NO_ANSWER})
+        made += [*_messages(step, role, rules), *_results(step, rules)]
+    first = next((at for at, each in enumerate(made) if each["role"] not in SYSTEM), len(made))
+    if rules.human_first and made[first:] and made[first]["role"] == "assistant":
+        made.insert(first, {"role": "user", "content": BEGINNING})
     return OpenAIMessages(made, dropped)
+
+
+def _role(
+    step: Step, rules: ProviderRules, made: Sequence[Mapping[str, Any]], *, at_head: bool
+) -> str:
+    """Return the role of a message: that of a user for a system message where the provider takes none."""
+    if step.role not in SYSTEM or at_head or rules.system == "anywhere":
+        return step.role
+    is_after_user = made[-1]["role"] not in ("assistant", "tool")
+    return step.role if rules.system == "before_answers" and is_after_user else "user"
 
 
 def media_part(media: Media) -> dict[str, Any] | None:
     """Return the content part of an image, audio or a file, None for one that the API does not take."""
-    if media.kind == "image" and (
-        url := media.data_url if media.mime_type in IMAGES else media.url
-    ):
-        return {"type": "image_url", "image_url": {"url": url}}
+    if media.kind == "image":
+        return _image(media)
     if media.kind == "audio" and media.data and media.mime_type in _AUDIO:
         return {
             "type": "input_audio",
@@ -63,46 +98,137 @@ def media_part(media: Media) -> dict[str, Any] | None:
     return {"type": "file", "file": {"file_id": media.file_id}} if is_upload else None
 
 
-def _message(step: Step) -> dict[str, Any]:
-    for part in step.parts:
-        if isinstance(part, Block):
-            step.drop(part.type, "Chat Completions does not know it")
-    content = content_of(step.content(media_part if step.role == "user" else lambda _: None))
-    fields = {
-        "role": step.role,
-        "content": content or (None if step.results else NO_TEXT),
-        **step.reasoning,
-    }
-    name = (
-        ""
-        if step.message.type == "function"
-        else _NOT_IN_NAMES.sub("_", valid_text(step.message.name or ""))[:64]
-    )
-    calls = [_call(result.call) for result in step.results]
-    return fields | ({"name": name} if name else {}) | ({"tool_calls": calls} if calls else {})
+def _image(media: Media) -> dict[str, Any] | None:
+    url = media.data_url if media.mime_type in IMAGES else media.url
+    return {"type": "image_url", "image_url": {"url": url, **detail_of(media)}} if url else None
 
 
-def _call(call: WireCall) -> dict[str, Any]:
+def detail_of(media: Media) -> dict[str, str]:
+    """Return how closely OpenAI shall look at an image, if that was set."""
+    detail = media.settings.get("detail")
+    return {"detail": detail} if detail in ("auto", "high", "low", "original") else {}
+
+
+def _messages(step: Step, role: str, rules: ProviderRules) -> Iterator[dict[str, Any]]:
+    """Yield a message; an answer with a text and calls as two, if the provider takes only one of them in each."""
+    fields = {"role": role, "content": _content(step, role)}
+    if role != "assistant":
+        content = fields["content"] or NO_TEXT
+        yield fields | {"content": content} | _name(step)
+        return
+    fields |= _reasoning(step, rules) | _own_fields(step)
+    calls = [_call(step, result.call) for result in step.results]
+    if not calls:
+        yield fields | {"content": fields["content"] or NO_TEXT} | _name(step)
+        return
+    if rules.signature_needed:
+        _sign(calls[0], is_open=step.is_open)
+    if not rules.text_beside_calls and fields["content"]:
+        yield fields | _name(step)
+        fields = {"role": role, "content": ""}
+    content = fields["content"]
+    if not content and rules.text_beside_calls and "reasoning_content" not in fields:
+        content = None
+    yield fields | {"content": content} | _name(step) | {"tool_calls": calls}
+
+
+def _content(step: Step, role: str) -> Any:
+    """Return the texts and media of a message; "" for none."""
+    if step.role == "assistant":
+        parts = list[Part | WireCall]()
+        for part in step.parts:
+            parts += [Text(text) for text in [_block_text(step, part)] if text] or [part]
+        step.parts = parts
+    content = step.content(media_part if step.role == "user" else lambda _: None)
+    if role == "user" and step.role in SYSTEM:
+        content = [{"type": "text", "text": INSTRUCTION}, *content]
+    return content_of(content)
+
+
+def _block_text(step: Step, part: Part | WireCall) -> str:
+    """Return the text that stands for a block that the API does not know; "" for any other part."""
+    if not isinstance(part, Block):
+        return ""
+    text = hosted_text(part.block)
+    reason = "only a text names it" if text else "Chat Completions does not know it"
+    step.drop(part.type, reason)
+    return text
+
+
+def _name(step: Step) -> dict[str, Any]:
+    if step.message.type == "function":
+        return {}
+    name = user_name(step.message.name or "")
+    return {"name": name} if name else {}
+
+
+def user_name(name: str) -> str:
+    """Return the name of a user or an agent as OpenAI accepts it.
+
+    >>> user_name("Ada <Lovelace>")
+    'Ada_Lovelace_'
+    """
+    return _NOT_IN_NAMES.sub("_", valid_text(name))[:64]
+
+
+def _reasoning(step: Step, rules: ProviderRules) -> dict[str, Any]:
+    """Return the reasoning of an answer; with the field that the provider needs, a blank where there was none."""
+    fields = dict(step.reasoning)
+    if rules.reasoning_needed and not isinstance(fields.get("reasoning_content"), str):
+        said = fields.get("reasoning")
+        fields["reasoning_content"] = said if isinstance(said, str) else NO_REASONING
+    return fields
+
+
+def _own_fields(step: Step) -> dict[str, Any]:
+    """Return what the asked provider needs back beside the content; what another one does not take is noted."""
+    others = step.message.additional_kwargs
+    found: dict[str, Any] = {}
+    for key in _BESIDE:
+        if not (value := others.get(key)):
+            continue
+        if key == "extra_content" and step.is_own and is_json(value):
+            found[key] = value
+        else:
+            step.drop(key, "the API does not take it here")
+    return found
+
+
+def _call(step: Step, call: WireCall) -> dict[str, Any]:
+    fields = {key: value for key, value in call.listed.items() if key not in _OF_CALLS}
+    own = {key: value for key, value in fields.items() if step.is_own and is_json(value)}
+    for key in fields.keys() - own.keys():
+        step.drop(f"{key} of {call.name}", "another provider wrote it")
     if call.input is not None:
-        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.input}}
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
+        function = {"name": call.name, "input": call.input}
+        return {**own, "id": call.id, "type": "custom", "custom": function}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {**own, "id": call.id, "type": "function", "function": function}
 
 
-def _results(step: Step) -> Iterator[dict[str, Any]]:
+def _sign(call: dict[str, Any], *, is_open: bool) -> None:
+    """Give the first call of a step of the open turn the documented value, if it has no signature of Gemini."""
+    extra = call.get("extra_content")
+    google = extra.get("google") if isinstance(extra, dict) else None
+    if is_open and not (isinstance(google, dict) and google.get("thought_signature")):
+        call["extra_content"] = {"google": {"thought_signature": NO_SIGNATURE}}
+
+
+def _results(step: Step, rules: ProviderRules) -> Iterator[dict[str, Any]]:
     """Yield the result messages of a step, then the user message with their images and files."""
     moved: list[dict[str, Any]] = []
     for result in step.results:
         step.drop_status(result)
-        moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
-        named = [
-            part if isinstance(part, Text) else Text(part.plain_text or part.description)
-            for part in result.parts
-        ]
-        content = step.content(media_part, result._replace(parts=[*named]))
-        yield {"role": "tool", "tool_call_id": result.call.id, "content": content_of(content)}
+        if rules.result_media != "named":
+            moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
+            result = result._replace(parts=[*map(_named, result.parts)])  # noqa: PLW2901
+        content = content_of(step.content(lambda _: None, result))
+        name = {"name": result.call.name} if rules.own_call_ids or rules.signature_needed else {}
+        yield {"role": "tool", "tool_call_id": result.call.id, "content": content, **name}
     if moved:
         yield {"role": "user", "content": [{"type": "text", "text": MOVED}, *moved]}
+
+
+def _named(part: Text | Media) -> Text | Media:
+    """Return the text that stands in a result for a file that follows it."""
+    return part if isinstance(part, Text) else Text(part.plain_text or part.description)

@@ -1,42 +1,64 @@
 """Write a view for OpenAI's Responses API, as a request that depends on nothing that OpenAI stored.
 
 A reasoning item goes along if it is encrypted, and the item that followed it goes too, both with their ids. Ask for it
-with ``include=["reasoning.encrypted_content"]``. Items of tools that OpenAI ran are left out.
+with ``include=["reasoning.encrypted_content"]``. An item of a tool that OpenAI ran goes back as it came if the API
+takes it; else a text names the call and its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
-from convstore.wire.openai_chat import IMAGES
+from convstore.values.json_form import is_json
+from convstore.wire.hosted import hosted_text
+from convstore.wire.openai_chat import IMAGES, detail_of
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
+from convstore.wire.rules import ROWS, ProviderRules, rules_for
 from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps
 
 _REASONING_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")
+_HOSTED: Final[Mapping[str, Mapping[str, type]]] = {
+    "code_interpreter_call": {"id": str, "code": str, "container_id": str, "outputs": list},
+    "file_search_call": {"id": str, "queries": list},
+    "mcp_call": {"id": str, "name": str, "server_label": str, "arguments": str},
+    "web_search_call": {"id": str, "action": dict},
+}
+"""Items of hosted tools that the API takes back, and the fields that it needs."""
+_OF_CALLS: Final = frozenset(
+    {"arguments", "call_id", "id", "index", "input", "name", "status", "type"}
+)
+"""Fields of a call that are written from the call itself."""
 _PHASES: Final = ("commentary", "final_answer")
 
 
-def to_responses(messages: Sequence[BaseMessage], *, model: str | None = None) -> OpenAIMessages:
+def to_responses(
+    messages: Sequence[BaseMessage],
+    *,
+    model: str | None = None,
+    provider: str | ProviderRules | None = None,
+) -> OpenAIMessages:
     """Return a view as the `input` of a request.
 
     >>> from langchain_core.messages import HumanMessage
     >>> to_responses([HumanMessage("Hello")])
     [{'type': 'message', 'role': 'user', 'content': 'Hello'}]
     """
-    steps, dropped = read_steps(messages, model=model)
+    rules = rules_for(provider, None, default=ROWS["responses"])
+    if isinstance(provider, str):  # the rows of that name are those of other APIs
+        rules = ROWS["responses"]
+    steps, dropped = read_steps(messages, rules, model=model)
     made: list[dict[str, Any]] = []
     ids: set[str] = set()
     for step in steps:
-        made += (
-            list(_assistant(step, ids)) or [_said(NO_TEXT)]
-            if step.role == "assistant"
-            else [_message(step)]
-        )
+        if step.role == "assistant":
+            made += list(_assistant(step, ids)) or [_said(NO_TEXT)]
+        else:
+            made.append(_message(step))
         made += [_output(step, result) for result in step.results]
     return OpenAIMessages(made, dropped)
 
@@ -48,32 +70,66 @@ def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     has_reasoning = any(map(is_reasoning, step.parts))
     for part in step.parts:
         if isinstance(part, Block) and part.kind == "other":
-            step.drop(part.type, "it depends on what the provider stored")
+            yield from _hosted(part, step, ids)
             continue
         own = _own_id(part, step) if has_reasoning else ""
-        yield _item(part, own if own not in ids else "")
+        item = _item(part, own if own not in ids else "")
+        if isinstance(part, Text) and part.settings:
+            sent = item["content"][0] if isinstance(item["content"], list) else item
+            step.drop_settings(part, sent)
+        yield item
         ids.add(own)
+
+
+def _hosted(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the item of a tool that OpenAI ran, or the text that names it; nothing for an item without either."""
+    if _is_item(part, ids):
+        ids.add(part.block["id"])
+        yield {"status": "completed", **part.block}
+        return
+    text = hosted_text(part.block)
+    reason = "only a text names it" if text else "it depends on what the provider stored"
+    step.drop(part.type, reason)
+    if text:
+        yield _said(text)
+
+
+def _is_item(part: Block, ids: Collection[str]) -> bool:
+    """Return True for the item of a hosted tool with all that the API needs of it."""
+    needed = _HOSTED.get(part.type)
+    block = part.block
+    if needed is None or any(not isinstance(block.get(key), kind) for key, kind in needed.items()):
+        return False
+    return block["id"] not in ids and block.get("status", "completed") == "completed"
 
 
 def _problem(step: Step, ids: set[str]) -> str:
     """Return why the reasoning of a message cannot go, "" if all of it can."""
+    if step.reasoning:
+        return "it is no item of the Responses API"
     seen = set(ids)
     for part, following in zip(step.parts, [*step.parts[1:], None], strict=False):
         if not isinstance(part, Block) or part.kind != "reasoning":
             continue
-        own = part.block.get("id")
-        lists = [part.block.get("summary"), part.block.get("content") or []]
-        is_valid = all(
-            isinstance(items, list) and all(isinstance(text, dict) for text in items)
-            for items in lists
-        )
-        is_own = isinstance(own, str) and own.startswith("rs_") and own not in seen
-        if not (is_valid and is_own and part.block.get("encrypted_content")):
+        if not _is_encrypted(part.block) or part.block["id"] in seen:
             return "it is not encrypted reasoning of OpenAI"
-        if following is None or (isinstance(following, Block) and following.kind == "other"):
+        if following is None or _is_lost(following, seen):
             return "the item that followed it cannot be sent"
-        seen.add(str(own))
-    return "it is no item of the Responses API" if step.reasoning else ""
+        seen.add(part.block["id"])
+    return ""
+
+
+def _is_encrypted(block: Mapping[str, Any]) -> bool:
+    """Return True for a reasoning item of OpenAI with its encrypted content."""
+    own = block.get("id")
+    for items in (block.get("summary"), block.get("content") or []):
+        if not isinstance(items, list) or not all(isinstance(text, dict) for text in items):
+            return False
+    return isinstance(own, str) and own.startswith("rs_") and bool(block.get("encrypted_content"))
+
+
+def _is_lost(part: Part | WireCall, ids: Collection[str]) -> bool:
+    return isinstance(part, Block) and part.kind == "other" and not _is_item(part, ids)
 
 
 def _own_id(part: Part | WireCall, step: Step) -> str:
@@ -94,25 +150,31 @@ def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
     """Return the item of a part, with its id or without one."""
     own: dict[str, Any] = {"id": id_} if id_ else {}
     if isinstance(part, WireCall):
-        item = {"call_id": part.id, "name": part.name, **own}
-        if part.input is not None:
-            return {"type": "custom_tool_call", **item, "input": part.input}
-        return {"type": "function_call", **item, "arguments": part.arguments}
+        return _call_item(part) | own
     if isinstance(part, Block):
         return {
             key: value for key in _REASONING_FIELDS if (value := part.block.get(key)) is not None
         }
-    text = part.text if isinstance(part, Text) else part.description
+    if not isinstance(part, Text):
+        return _said(part.description)
+    item = _said(part.text) | own
     if id_:
-        own |= {
-            "status": "completed",
-            "content": [{"type": "output_text", "text": text, "annotations": []}],
-        }
-    return (
-        _said(text)
-        | own
-        | ({"phase": part.phase} if isinstance(part, Text) and part.phase in _PHASES else {})
-    )
+        notes = part.settings.get("annotations")
+        written = {"type": "output_text", "text": part.text, "annotations": notes or []}
+        item |= {"status": "completed", "content": [written]}
+    return item | ({"phase": part.phase} if part.phase in _PHASES else {})
+
+
+def _call_item(call: WireCall) -> dict[str, Any]:
+    """Return the item of a call, with the fields that OpenAI gave it, such as a namespace."""
+    own: dict[str, Any] = {}
+    if call.block.get("type") in ("function_call", "custom_tool_call"):
+        fields = {key: value for key, value in call.block.items() if key not in _OF_CALLS}
+        own = {key: value for key, value in fields.items() if value is not None and is_json(value)}
+    own |= {"call_id": call.id, "name": call.name}
+    if call.input is not None:
+        return {"type": "custom_tool_call", **own, "input": call.input}
+    return {"type": "function_call", **own, "arguments": call.arguments}
 
 
 def _said(text: str) -> dict[str, Any]:
@@ -136,14 +198,27 @@ def _output(step: Step, result: Result) -> dict[str, Any]:
 
 def _media_part(media: Media) -> dict[str, Any] | None:
     """Return the input part of an image or a file, None for one that the API does not take."""
-    is_image = media.kind == "image"
-    data = (
-        media.data_url if media.mime_type in (IMAGES if is_image else ("application/pdf",)) else ""
-    )
-    upload = {"file_id": media.file_id} if media.file_id.startswith("file-") else None
-    if is_image:
-        where = {"image_url": data or media.url} if data or media.url else upload
-        return {"type": "input_image", "detail": "auto", **where} if where else None
-    where = {"file_data": data, "filename": media.name or "file.pdf"} if data else None
-    where = where or ({"file_url": media.url} if media.url else upload)
+    if media.kind == "image":
+        where = _image(media)
+        return (
+            {"type": "input_image", "detail": "auto", **detail_of(media), **where}
+            if where
+            else None
+        )
+    where = _file(media)
     return {"type": "input_file", **where} if where and media.kind == "file" else None
+
+
+def _image(media: Media) -> dict[str, str]:
+    url = media.data_url if media.mime_type in IMAGES else media.url
+    return {"image_url": url} if url else _upload(media)
+
+
+def _file(media: Media) -> dict[str, str]:
+    if media.data and media.mime_type == "application/pdf":
+        return {"file_data": media.data_url, "filename": media.name or "file.pdf"}
+    return {"file_url": media.url} if media.url else _upload(media)
+
+
+def _upload(media: Media) -> dict[str, str]:
+    return {"file_id": media.file_id} if media.file_id.startswith("file-") else {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage
@@ -35,20 +36,36 @@ _MEDIA_HOLDERS: Final = (
 _MAX_LEVELS: Final = 100
 """Maximum nesting of values that are shown as JSON; pydantic writes none with more than 255."""
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
+_SETTINGS: Final = ("annotations", "citations", "context", "detail")
+_NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
+_WHOLE_BLOCKS: Final = frozenset({"document", "search_result", "tool_reference"})
+_IMAGE_STARTS: Final = {
+    "/9j/": "image/jpeg",
+    "iVBORw0KGgo": "image/png",
+    "R0lGOD": "image/gif",
+}
+"""The first Base64 characters of images, and their types."""
 
 
 class Text(NamedTuple):
-    """A text; for OpenAI's Responses API with the id of its item and its phase, "" if unknown."""
+    """A text; for OpenAI's Responses API with the id of its item and its phase, "" if unknown.
+
+    `settings` are the citations, annotations and the like of its block; None for a value that JSON cannot carry.
+    `source` is the block of a document, a search result or a tool reference whose text this is.
+    """
 
     text: str
     id: str = ""
     phase: str = ""
+    settings: Mapping[str, Any] = _NO_SETTINGS
+    source: Mapping[str, Any] | None = None
 
 
 class Media(NamedTuple):
     """An "image", "audio", a "video" or a "file": Base64 `data`, a `url`, or the `file_id` of an upload.
 
-    `description` is the text that names it where it cannot be sent.
+    `description` is the text that names it where it cannot be sent; `settings` are those of its block, as in `Text`.
+    The type of an image and of a PDF is that of its bytes, whatever its label says.
     """
 
     kind: str
@@ -58,6 +75,7 @@ class Media(NamedTuple):
     url: str = ""
     file_id: str = ""
     name: str = ""
+    settings: Mapping[str, Any] = _NO_SETTINGS
 
     @property
     def data_url(self) -> str:
@@ -95,8 +113,8 @@ def parts_of(message: BaseMessage) -> list[Part]:
     """Return the content of a message, with the refusal and the transcript that OpenAI keeps outside it.
 
     >>> from langchain_core.messages import AIMessage
-    >>> parts_of(AIMessage(["Hm.", {"type": "refusal", "refusal": "No."}]))
-    [Text(text='Hm.', id='', phase=''), Text(text='No.', id='', phase='')]
+    >>> [part.text for part in parts_of(AIMessage(["Hm.", {"type": "refusal", "refusal": "No."}]))]
+    ['Hm.', 'No.']
     """
     content: Any = message.content
     blocks = content if isinstance(content, list) else [content]
@@ -166,8 +184,20 @@ def _part_of(block: Any) -> Part | None:
 
 def _text_or_other(block: Any, kind: str) -> Part | None:
     if text := _text_in(block, kind):
-        return Text(valid_text(text), _text(block, "id"), _text(block, "phase"))
+        settings = _settings(block, [])
+        source = block if kind in _WHOLE_BLOCKS and is_json(block) else None
+        return Text(valid_text(text), _text(block, "id"), _text(block, "phase"), settings, source)
     return Block("other", _sendable(block)) if kind not in _TEXTS else None
+
+
+def _settings(block: Mapping[str, Any], inner: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the settings of a block and of the dicts in it."""
+    found: dict[str, Any] = {}
+    for holder in (block, *inner):
+        for key in _SETTINGS:
+            if value := holder.get(key):
+                found[key] = value if is_json(value) else None
+    return found or _NO_SETTINGS
 
 
 def _sendable(block: Any) -> Mapping[str, Any]:
@@ -198,30 +228,53 @@ def _text(block: Any, *keys: str) -> str:
 def _media(block: dict[str, Any]) -> Media:
     """Return a media block of any format; data that is not Base64 is left out."""
     inner = [block[key] for key in _MEDIA_HOLDERS if isinstance(block.get(key), dict)]
-    given = {key: value for part in (block, *inner) for key, value in part.items()}
     fields = {
         key: b64encode(value).decode() if isinstance(value, bytes) else value
-        for key, value in given.items()
+        for part in (block, *inner)
+        for key, value in part.items()
     }
-    url = _text(fields, "url", "image_url", "file_url", "video_url")
-    data = _text(fields, "base64", "data", "file_data")
-    mime_type = _text(fields, "mime_type", "media_type").lower()
-    if (written := data if data.startswith("data:") else url).startswith("data:"):
-        head, _, data = written.partition(",")
-        mime_type = head[5:].partition(";")[0].lower() or mime_type
-        url = ""
-    if not mime_type and (form := _text(fields, "format")):
-        mime_type = f"audio/{form}"
+    data, mime_type, url = _where(fields)
     is_id = fields.get("source_type") == "id" or fields.get("type") == "id"
     return Media(
         KINDS[block["type"]],
         valid_text(f"[{media_description(block)}]"),
-        valid_text(mime_type),
-        _base64(data),
-        valid_text(url) if url.startswith(("https://", "http://")) else "",
+        _type_of(data) or valid_text(mime_type),
+        data,
+        url,
         valid_text(_text(fields, "file_id", *(["id"] if is_id else []))),
         valid_text(_text(fields, "filename", "file_name", "title", "name")),
+        _settings(block, inner),
     )
+
+
+def _where(fields: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the Base64 data, the type on its label, and the address of a file; "" for each that is missing."""
+    url = _text(fields, "url", "image_url", "file_url", "video_url")
+    data = _text(fields, "base64", "data", "file_data")
+    mime_type = _text(fields, "mime_type", "media_type").lower()
+    written = data if data.startswith("data:") else url
+    if written.startswith("data:"):
+        head, _, data = written.partition(",")
+        mime_type = head[5:].partition(";")[0].lower() or mime_type
+        url = ""
+    form = _text(fields, "format")
+    if form and not mime_type:
+        mime_type = f"audio/{form}"
+    is_address = url.startswith(("https://", "http://"))
+    return _base64(data), mime_type, valid_text(url) if is_address else ""
+
+
+def _type_of(data: str) -> str:
+    """Return the type of an image or a PDF from the beginning of its Base64, "" for other data.
+
+    >>> _type_of("/9j/4AAQSkZJRg=="), _type_of("JVBERi0xLjQ="), _type_of("QUJD")
+    ('image/jpeg', 'application/pdf', '')
+    """
+    if data.startswith("JVBERi"):
+        return "application/pdf"
+    if data.startswith("UklGR") and data[11:16] == "XRUJQ":
+        return "image/webp"
+    return next((kind for start, kind in _IMAGE_STARTS.items() if data.startswith(start)), "")
 
 
 def _base64(data: str) -> str:

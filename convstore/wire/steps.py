@@ -4,15 +4,16 @@
 - An id of a call is unique in the request and has at most 40 letters, digits, `_` and `-`. Others are replaced, in the
   call and its result, always by the same id.
 - Arguments are the JSON text of an object. A name of a tool has at most 64 of the same characters.
-- Reasoning may go along in the open turn alone, and only to the model that wrote it.
+- Which reasoning goes along is a rule of the provider (`rules.ProviderRules`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import (
@@ -28,17 +29,18 @@ from convstore.messages.call_arguments import sanitize_arguments
 from convstore.messages.call_ids import CallIdTemplate, NewIds
 from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.text import text_of
-from convstore.messages.tool_calls import calls_of, pair
+from convstore.messages.tool_calls import Call, calls_of, is_paused, pair
 from convstore.values.json_form import has_few_levels, is_json, valid_text
 from convstore.wire.parts import Block, Media, Part, Text, parts_of
 from convstore.wire.requests import Dropped
+from convstore.wire.rules import ProviderRules
 
 NO_TEXT: Final = "(no text)"
 """Stands in a message that would have no content, which the APIs reject."""
 
 _ROLES: Final = ("system", "developer", "assistant", "user")
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")
-_SNAPSHOT: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2})$")
+_NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -53,13 +55,19 @@ _CALL_ID: Final = _AnyCallId("call_{r:24:x}")
 
 
 class WireCall(NamedTuple):
-    """A call as a request has it; `input` is the free text of a custom tool, None for a function."""
+    """A call as a request has it; `input` is the free text of a custom tool, None for a function.
+
+    `block` is the block of the content that it came from, and `listed` its entry in the list that Chat Completions
+    returns; empty without one.
+    """
 
     id: str
     name: str
     arguments: str
     input: str | None
     item_id: str
+    block: Mapping[str, Any] = _NO_FIELDS
+    listed: Mapping[str, Any] = _NO_FIELDS
 
 
 class Result(NamedTuple):
@@ -80,7 +88,8 @@ class Step:
         parts: Its content without blank texts. Media are only in those of a user, calls and blocks of an assistant.
         reasoning: Its reasoning outside the content, as servers with the Chat Completions API return it.
         results: The results of its calls, in the order of these.
-        is_open: True for the last question and all after it.
+        is_open: True for the question of the turn in progress and all after it.
+        is_own: True for an answer of a model of the family that is asked.
         dropped: Where all steps of a view note what is not sent.
     """
 
@@ -90,6 +99,7 @@ class Step:
     reasoning: dict[str, Any]
     results: list[Result]
     is_open: bool
+    is_own: bool
     dropped: list[Dropped]
 
     def drop(self, part: str, reason: str, message: BaseMessage | None = None) -> None:
@@ -109,6 +119,15 @@ class Step:
         self.parts = kept
         self.reasoning = {}
 
+    def drop_settings(
+        self, part: Text | Media, sent: Mapping[str, Any], message: BaseMessage | None = None
+    ) -> None:
+        """Note the settings of a text or a file that its written form lacks."""
+        for name in part.settings:
+            inner = [value for value in sent.values() if isinstance(value, dict)]
+            if not any(name in fields for fields in (sent, *inner)):
+                self.drop(name, "the API does not take it here", message)
+
     def content(
         self,
         write: Callable[[Media], dict[str, Any] | None],
@@ -118,54 +137,88 @@ class Step:
     ) -> list[dict[str, Any]]:
         """Return its texts and media, or those of a result: media as `write` does, or else as a text that names it."""
         content: list[dict[str, Any]] = []
+        message = result.message if result else None
         for part in self.parts if result is None else result.parts:
-            sent = None
-            text = part.text if isinstance(part, Text) else ""
-            if (
-                isinstance(part, Media)
-                and not (text := part.plain_text)
-                and not (sent := write(part))
-            ):
-                text = part.description
-                self.drop(part.kind, "only its description is sent", result and result.message)
-            if sent or text:
-                content.append(sent or {"type": kind, "text": text})
+            sent = self._written(part, write, message, kind=kind)
+            if sent is not None:
+                content.append(sent)
+                if isinstance(part, Text | Media) and part.settings:
+                    self.drop_settings(part, sent, message)
         return content
+
+    def _written(
+        self,
+        part: Part | WireCall,
+        write: Callable[[Media], dict[str, Any] | None],
+        message: BaseMessage | None,
+        *,
+        kind: str,
+    ) -> dict[str, Any] | None:
+        """Return the written form of a text or a file, None without one."""
+        if isinstance(part, Text):
+            return {"type": kind, "text": part.text} if part.text else None
+        if not isinstance(part, Media):
+            return None
+        if part.plain_text:
+            return {"type": kind, "text": part.plain_text}
+        sent = write(part)
+        if sent is None:
+            self.drop(part.kind, "only its description is sent", message)
+            return {"type": kind, "text": part.description}
+        return sent
 
 
 def read_steps(
-    messages: Sequence[BaseMessage], *, model: str | None, names: bool = False
+    messages: Sequence[BaseMessage],
+    rules: ProviderRules,
+    *,
+    model: str | None,
+    names: bool = False,
 ) -> tuple[list[Step], list[Dropped]]:
     """Return the steps of a view, and the list in which they note what is not sent.
 
     Args:
         messages: The view.
+        rules: The rules of the provider that is asked.
         model: The model that will be asked; None means the last one of the open turn.
         names: True if the API has names of messages.
     """
     paired = pair(messages).messages
-    begin = _question(paired)
-    asked = model or next(
-        (model_of(ai) for ai in reversed(paired[begin:]) if isinstance(ai, AIMessage)), ""
-    )
-    ids = NewIds(_CALL_ID, unique=True)
+    begin = turn_begin(paired)
+    asked = model or last_model(paired[begin:])
+    ids = NewIds(rules.call_ids if rules.own_call_ids else _CALL_ID, unique=True)
     steps = list[Step]()
     dropped = list[Dropped]()
     for index, message in enumerate(paired):
         if isinstance(message, ToolMessage):
             continue
         step = Step(
-            message, _role_of(message), [], _reasoning_of(message), [], index >= begin, dropped
+            message=message,
+            role=_role_of(message),
+            parts=[],
+            reasoning=_reasoning_of(message),
+            results=[],
+            is_open=index >= begin,
+            is_own=rules.is_own(model_of(message)),
+            dropped=dropped,
         )
         _fill(step, paired[index + 1 :], ids)
         if message.name and not names and message.type != "function":
             step.drop("name", "the API has no names of messages")
-        if not step.is_open:
-            step.withhold("its turn is over")
-        elif not _is_same(model_of(message), asked):
-            step.withhold("another model wrote it")
+        if step.role == "assistant" and (problem := _reasoning_problem(step, rules, asked)):
+            step.withhold(problem)
         steps.append(step)
     return steps, dropped
+
+
+def _reasoning_problem(step: Step, rules: ProviderRules, asked: str) -> str:
+    """Return why the rules keep the reasoning of a message out of the request, "" if it may go."""
+    if rules.reasoning == "never":
+        return "the API takes none"
+    if rules.reasoning == "open_turn" and not step.is_open:
+        return "its turn is over"
+    is_taken = rules.takes_reasoning_of(model_of(step.message), asked)
+    return "" if is_taken else "another model wrote it"
 
 
 def is_reasoning(part: Part | WireCall) -> bool:
@@ -192,26 +245,34 @@ def arguments_text(given: Any) -> tuple[str, bool]:
     return "{}", False
 
 
-def _question(messages: Sequence[BaseMessage]) -> int:
-    """Return the index of the last question, 0 without one; messages that the store generated do not count."""
-    indexes = range(len(messages) - 1, -1, -1)
-    return next(
-        (
-            at
-            for at in indexes
-            if isinstance(messages[at], HumanMessage) and not kind_of(messages[at])
-        ),
-        0,
-    )
+def turn_begin(messages: Sequence[BaseMessage]) -> int:
+    """Return the index of the question of the turn in progress, 0 without one.
 
+    A message of a user that follows results, or an answer that was paused, belongs to the turn of these. Messages that
+    the store generated do not count.
 
-def _is_same(text: str, other: str) -> bool:
-    """Return True for two names of one model, of which one may name a snapshot.
-
-    >>> _is_same("gpt-5-2025-08-07", "gpt-5"), _is_same("gpt-5-mini", "gpt-5")
-    (True, False)
+    >>> calling = AIMessage("", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
+    >>> turn_begin([HumanMessage("Book."), calling, ToolMessage("1", tool_call_id="c"), HumanMessage("Early.")])
+    0
     """
-    return _SNAPSHOT.sub("", text) == _SNAPSHOT.sub("", other)
+    question = 0
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if isinstance(message, HumanMessage):
+            question = question if kind_of(message) else index
+        elif isinstance(message, AIMessage | ToolMessage) and question:
+            if isinstance(message, AIMessage) and not is_paused(message):
+                return question
+            question = 0
+    return question
+
+
+def last_model(messages: Sequence[BaseMessage]) -> str:
+    """Return the model of the last answer, "" without one."""
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            return model_of(message)
+    return ""
 
 
 def _role_of(message: BaseMessage) -> str:
@@ -237,72 +298,127 @@ def _reasoning_of(message: BaseMessage) -> dict[str, Any]:
 
 def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
     """Return the content of a message that no model wrote; blocks of other types as their JSON."""
-    parts = (
-        Text(valid_text(text_of(part.block))) if isinstance(part, Block) else part
-        for part in parts_of(message)
-    )
-    return [part for part in parts if isinstance(part, Media) or part.text.strip()]
+    parts = list[Text | Media]()
+    for part in parts_of(message):
+        if isinstance(part, Block):
+            parts.append(Text(valid_text(text_of(part.block)), source=part.block))
+        elif isinstance(part, Media) or part.text.strip():
+            parts.append(part)
+    return parts
 
 
 def _fill(step: Step, following: Sequence[BaseMessage], ids: NewIds) -> None:
     """Set the parts of a step, with each call once: where the content has it, else at the end; and its results."""
     message = step.message
-    parts = step.parts
     if not isinstance(message, AIMessage):
-        head = (
-            [Text(f"[Result of the function {valid_text(str(message.name))}]")]
-            if message.type == "function"
-            else []
-        )
-        step.parts = [*head, *_texts_and_media(message)]
+        step.parts = [*_head(message), *_texts_and_media(message)]
         return
     blocks = parts_of(message)
     waiting = list(_calls(step, blocks, ids))
-    answers = {call: answer for (_, call), answer in zip(waiting, following, strict=False)}
+    answers = {call.id: answer for (_, call), answer in zip(waiting, following, strict=False)}
     for part in blocks:
-        if isinstance(part, Media):
-            step.drop(part.kind, "only its description is sent")
-            parts.append(Text(part.description))
-        elif isinstance(part, Block) and part.kind == "call":
-            at = next((at for at, (id_, _) in enumerate(waiting) if id_ == part.id), None)
-            parts += [] if at is None else [waiting.pop(at)[1]]
-        elif isinstance(part, Block) or part.text.strip():
-            parts.append(part)
-    parts += [call for _, call in waiting]
-    calls = [part for part in parts if isinstance(part, WireCall)]
-    step.results = [Result(call, answers[call], _texts_and_media(answers[call])) for call in calls]
+        step.parts += _said(step, part, waiting)
+    step.parts += [call for _, call in waiting]
+    calls = [part for part in step.parts if isinstance(part, WireCall)]
+    step.results = [
+        Result(call, answers[call.id], _texts_and_media(answers[call.id])) for call in calls
+    ]
+
+
+def _head(message: BaseMessage) -> list[Text]:
+    if message.type != "function":
+        return []
+    return [Text(f"[Result of the function {valid_text(str(message.name))}]")]
+
+
+def _said(step: Step, part: Part, waiting: list[tuple[str, WireCall]]) -> Iterator[Part | WireCall]:
+    """Yield a part of an answer, a call as it is sent; calls that are yielded wait no longer."""
+    if isinstance(part, Media):
+        step.drop(part.kind, "only its description is sent")
+        yield Text(part.description)
+    elif isinstance(part, Block) and part.kind == "call":
+        for at, (id_, call) in enumerate(waiting):
+            if id_ == part.id:
+                del waiting[at]
+                yield call
+                return
+    elif isinstance(part, Block) or part.text.strip():
+        yield part
 
 
 def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str, WireCall]]:
     """Yield the calls of a message in the order of their results, each with its id in the log."""
     message = step.message
+    calls = calls_of(message)
+    if not calls:
+        return
     blocks = {
         part.id: part for part in reversed(parts) if isinstance(part, Block) and part.kind == "call"
     }
-    raw: Any = message.additional_kwargs.get("tool_calls")
-    listed = [call for call in raw if isinstance(call, dict)] if isinstance(raw, list) else []
-    custom = [call.get("id") for call in listed if call.get("type") == "custom"]
-    custom += [id_ for id_, part in blocks.items() if part.type == "custom_tool_call"]
+    listed = _listed(message)
     given = list(_arguments(message))
-    for call in calls_of(message):
-        block = blocks.get(call.id, Block("call", {}))
-        own = [
-            block.block[key]
-            for key in ("input", "args", "arguments", "action")
-            if key in block.block
-        ]
-        value = given[call.position] if call.position < len(given) else next(iter(own), None)
+    for call in calls:
+        block = blocks.get(call.id, _NO_BLOCK)
+        entry = _entry_of(call, listed)
+        value = given[call.position] if call.position < len(given) else _given_in(block.block)
         text, is_whole = arguments_text(value)
         if not is_whole:
             step.drop(f"arguments of {call.tool}", "they are not a JSON object")
-        free = (
-            valid_text(str(value.get("__arg1", "")))
-            if call.id in custom and isinstance(value, dict)
-            else None
+        is_custom = entry.get("type") == "custom" or block.type == "custom_tool_call"
+        free = None
+        if is_custom and isinstance(value, dict):
+            free = valid_text(str(value.get("__arg1", "")))
+        yield (
+            call.id,
+            WireCall(
+                id=ids.give(call, message),
+                name=tool_name(call.tool),
+                arguments=text,
+                input=free,
+                item_id=_item_id(block),
+                block=block.block,
+                listed=entry,
+            ),
         )
-        item_id = str(block.block.get("id") or "") if block.type.endswith("_call") else ""
-        name = _NOT_IN_NAMES.sub("_", call.tool)[:64] or "tool"
-        yield call.id, WireCall(ids.give(call, message), name, text, free, item_id)
+
+
+_NO_BLOCK: Final = Block("call", _NO_FIELDS)
+
+
+def tool_name(name: str) -> str:
+    """Return the name of a tool as all APIs accept it.
+
+    >>> tool_name("mcp.files:read"), tool_name("")
+    ('mcp_files_read', 'tool')
+    """
+    return _NOT_IN_NAMES.sub("_", name)[:64] or "tool"
+
+
+def _item_id(block: Block) -> str:
+    return str(block.block.get("id") or "") if block.type.endswith("_call") else ""
+
+
+def _given_in(block: Mapping[str, Any]) -> Any:
+    """Return the arguments in a block of a call, None without them."""
+    for key in ("input", "args", "arguments", "action"):
+        if key in block:
+            return block[key]
+    return None
+
+
+def _listed(message: BaseMessage) -> list[dict[str, Any]]:
+    """Return the calls as the Chat Completions API listed them."""
+    raw: Any = message.additional_kwargs.get("tool_calls")
+    return [call for call in raw if isinstance(call, dict)] if isinstance(raw, list) else []
+
+
+def _entry_of(call: Call, listed: Sequence[dict[str, Any]]) -> Mapping[str, Any]:
+    """Return the entry of a call: the one in its place if that has its id, else the first with the id."""
+    at_place = listed[call.position : call.position + 1]
+    for entry in (*at_place, *listed):
+        if (entry.get("id") or "") == call.id:
+            return entry
+    return _NO_FIELDS
 
 
 def _arguments(message: BaseMessage) -> Iterator[Any]:

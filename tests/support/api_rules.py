@@ -21,7 +21,15 @@ HOSTED = {
     "bash_code_execution_tool_result",
     "text_editor_code_execution_tool_result",
     "tool_search_tool_result",
+    "mcp_tool_result",
 }
+RAN = {
+    "code_interpreter_call": "code container_id outputs",
+    "file_search_call": "queries",
+    "mcp_call": "name server_label arguments",
+    "web_search_call": "action",
+}
+"""Items of tools that OpenAI ran, and what it needs of them."""
 
 
 def is_sendable(request: Any) -> Iterator[str]:
@@ -248,25 +256,26 @@ def follows(rest: Sequence[Any]) -> bool:
         (item for item in rest if item.get("type") != "reasoning"), {}
     )
     is_said = following.get("type") == "message" and following.get("role") == "assistant"
-    return is_said or following.get("type") in ("function_call", "custom_tool_call")
+    return is_said or following.get("type") in ("function_call", "custom_tool_call", *RAN)
 
 
 def responses_item(where: str, item: Mapping[str, Any]) -> Iterator[str]:
     """Fields of one item."""
     kind = item.get("type")
     prefix = {
+        **dict.fromkeys(RAN, ""),
         "message": "msg",
         "function_call": "fc",
         "reasoning": "rs",
         "custom_tool_call": "ctc",
     }.get(str(kind), "")
-    if "id" in item and not str(item["id"]).startswith(prefix + "_"):
+    if prefix and "id" in item and not str(item["id"]).startswith(prefix + "_"):
         yield f"Invalid '{where}.id': '{item['id']}'. Expected an ID that begins with '{prefix}'."
     if kind == "message":
         yield from responses_message(where, item)
     elif kind in ("function_call", "custom_tool_call"):
         given = "arguments" if kind == "function_call" else "input"
-        yield from extra(where, item, f"type call_id name {given}", "id")
+        yield from extra(where, item, f"type call_id name {given}", "id namespace caller")
         yield from text(f"{where}.call_id", item.get("call_id"), longest=64)
         yield from text(f"{where}.name", item.get("name"), longest=64, pattern=NAME)
         yield from text(f"{where}.{given}", item.get(given), longest=10_485_760, shortest=0)
@@ -278,6 +287,12 @@ def responses_item(where: str, item: Mapping[str, Any]) -> Iterator[str]:
         yield from extra(where, item, "type id summary", "encrypted_content content")
         if not item.get("encrypted_content"):
             yield f"Item with id '{item.get('id')}' not found. Items are not persisted when `store` is set to false."
+    elif kind in RAN:
+        yield from (
+            f"Missing required parameter: '{where}.{name}'."
+            for name in f"id status {RAN[str(kind)]}".split()
+            if name not in item
+        )
     else:
         yield f"Invalid value: '{kind}'. Supported values are: 'message', 'reasoning', 'function_call', …"
 
@@ -332,7 +347,8 @@ def input_part(where: str, part: Mapping[str, Any], role: str) -> Iterator[str]:
 
 def anthropic_errors(request: Mapping[str, Any]) -> list[str]:
     """Return what the Messages API would refuse in these arguments."""
-    found = [*is_sendable(request), *extra("request", request, "messages", "system")]
+    found = [*is_sendable(request), *extra("request", request, "messages", "system container")]
+    found += hosted_errors(request["messages"])
     system, messages = request.get("system", [{"type": "text", "text": "x"}]), request["messages"]
     found += [] if system else ["system: text content blocks must be non-empty"]
     for at, block in enumerate(system):
@@ -397,7 +413,6 @@ def anthropic_message(where: str, message: Mapping[str, Any], *, is_last: bool) 
     for at, block in enumerate(blocks):
         yield from anthropic_block(f"{where}.content.{at}", block, role)
     if role == "assistant":
-        yield from hosted_errors(where, blocks)
         if blocks[-1]["type"] in ("thinking", "redacted_thinking"):
             yield f"{where}: The final block in an assistant message cannot be `thinking`."
         if (
@@ -408,19 +423,23 @@ def anthropic_message(where: str, message: Mapping[str, Any], *, is_last: bool) 
             yield "messages: final assistant content cannot end with trailing whitespace"
 
 
-def hosted_errors(where: str, blocks: Sequence[Any]) -> Iterator[str]:
-    """Calls of tools that Anthropic runs, and their results."""
-    made = [block["id"] for block in blocks if block["type"] == "server_tool_use"]
+def hosted_errors(messages: Sequence[Any]) -> Iterator[str]:
+    """Calls of tools that Anthropic runs, and results, which may be in a later answer; the last may be pending."""
+    said = [message for message in messages if message["role"] == "assistant"]
+    blocks = [block for message in said for block in blocks_of(message)]
+    made = [block["id"] for block in blocks if block["type"] in ("server_tool_use", "mcp_tool_use")]
     answered = [block["tool_use_id"] for block in blocks if block["type"] in HOSTED]
-    if any(answered.count(id_) != 1 for id_ in made):
-        yield f"{where}: `web_search` tool use was found without a corresponding `web_search_tool_result` block"
+    pending = [block.get("id") for block in (blocks_of(said[-1]) if said else ())]
+    for id_ in made:
+        if made.count(id_) != 1 or (answered.count(id_) != 1 and id_ not in pending):
+            yield f"`web_search` tool use {id_} was found without a corresponding `web_search_tool_result` block"
     if any(made.count(id_) != 1 for id_ in answered):
-        yield f"{where}: Each `web_search_tool_result` block must have a `server_tool_use` block before it."
+        yield "Each `web_search_tool_result` block must have a `server_tool_use` block before it."
 
 
 def anthropic_text(where: str, block: Mapping[str, Any]) -> Iterator[str]:
     """A block of text."""
-    yield from extra(where, block, "type text", "cache_control")
+    yield from extra(where, block, "type text", "cache_control citations")
     if not isinstance(block.get("text"), str) or not block["text"].strip():
         yield f"{where}: text content blocks must contain non-whitespace text"
 
@@ -429,8 +448,15 @@ def anthropic_block(where: str, block: Mapping[str, Any], role: str) -> Iterator
     """A block of content, by its type."""
     kind = block.get("type")
     allowed = {
-        "user": {"text", "image", "document", "tool_result"},
-        "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use"}
+        "user": {"text", "image", "document", "tool_result", "search_result"},
+        "assistant": {
+            "text",
+            "thinking",
+            "redacted_thinking",
+            "tool_use",
+            "server_tool_use",
+            "mcp_tool_use",
+        }
         | HOSTED,
     }[role]
     if kind not in allowed:
@@ -440,7 +466,7 @@ def anthropic_block(where: str, block: Mapping[str, Any], role: str) -> Iterator
     elif kind in ("image", "document"):
         yield from anthropic_media(where, block)
     elif kind == "tool_use":
-        yield from extra(where, block, "type id name input", "cache_control")
+        yield from extra(where, block, "type id name input", "cache_control caller")
         yield from text(f"{where}.tool_use.id", block.get("id"), longest=256, pattern=NAME)
         yield from text(f"{where}.tool_use.name", block.get("name"), longest=128, pattern=NAME)
         yield from (
@@ -455,6 +481,8 @@ def anthropic_block(where: str, block: Mapping[str, Any], role: str) -> Iterator
         yield from (
             [] if block.get("signature") else [f"{where}: Invalid `signature` in `thinking` block"]
         )
+    elif kind == "search_result":
+        yield from extra(where, block, "type source title content", "citations cache_control")
     elif kind == "redacted_thinking":
         yield from extra(where, block, "type data")
     elif kind == "server_tool_use":
@@ -473,7 +501,7 @@ def anthropic_result(where: str, block: Mapping[str, Any]) -> Iterator[str]:
     if block.get("is_error") and not content:
         yield f"{where}.tool_result: content cannot be empty if `is_error` is true"
     for at, part in enumerate(content if isinstance(content, list) else ()):
-        if part["type"] not in ("text", "image", "document"):
+        if part["type"] not in ("text", "image", "document", "search_result", "tool_reference"):
             yield f"{where}.tool_result.content.{at}: Input tag '{part['type']}' does not match any of the tags"
         elif block.get("is_error") and part["type"] != "text":
             yield f'{where}.tool_result: all content must be type "text" if `is_error` is true'
@@ -483,7 +511,7 @@ def anthropic_result(where: str, block: Mapping[str, Any]) -> Iterator[str]:
 
 def anthropic_media(where: str, block: Mapping[str, Any]) -> Iterator[str]:
     """An image or a document."""
-    yield from extra(where, block, "type source", "cache_control title")
+    yield from extra(where, block, "type source", "cache_control title citations context")
     source, is_image = block["source"], block["type"] == "image"
     kind = source.get("type")
     if kind == "base64":

@@ -244,6 +244,8 @@ def test_a_longer_view_begins_with_the_same_request(
     shorter = pair(log[: data.draw(st.integers(0, len(log)))]).messages
     if any(message.type != "system" for message in shorter) and whole[: len(shorter)] == shorter:
         before, after = (as_batch(write(view(messages))) for messages in (shorter, whole))
+        if "server_tool_use" in str(before[-2:]) and "web_search_tool_result" not in str(before):
+            return  # a pending call whose result never came
         assert after[: len(before)] == before
 
 

@@ -1,0 +1,278 @@
+"""The rules of the providers, once, as data: one row for each API or family of models.
+
+Each writer asks the row of the model that gets the request, so a rule that a provider changes is changed here. A row is
+chosen by the name of a provider, or by the name of a model however a gateway spells it. A user may pass a row of his
+own, such as `replace(ProviderRules.named("openai"), reasoning="always")`.
+
+Sources: the API references and guides of OpenAI ("Reasoning models", "Function calling"), Anthropic ("Extended
+thinking", "Preserved thinking", "Server tools"), Google ("Thought signatures"), Mistral ("Function calling", and the
+package mistral-common), DeepSeek ("Thinking mode"), Moonshot ("Thinking models") and Z.ai ("Preserved thinking").
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from convstore.exceptions import InvalidInputError
+from convstore.messages.call_ids import CallIdTemplate
+
+_PREFIX: Final = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)+")
+"""A region and a vendor, as in ``us.anthropic.claude-opus-5``."""
+_VERSION: Final = re.compile(
+    r"(@.*|-v\d+:\d+(:\w+)?|:(free|nitro|floor|online|exacto|extended|thinking|beta))$"
+)
+_SNAPSHOT: Final = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2})$")
+_POINT: Final = re.compile(r"(?<=\d)[.p](?=\d)")
+_CLAUDE: Final = re.compile(r"claude-([a-z]+)-(\d{1,2})(?:-(\d{1,2}))?$")
+_CLAUDE_3: Final = re.compile(r"claude-(\d|instant|v\d)")
+_BOUND_FROM: Final = {
+    "opus": (5, 5),
+    "sonnet": (5, 5),
+    "haiku": (5, 5),
+    "fable": (5, 1),
+    "mythos": (5, 1),
+}
+
+_CALL_ID: Final = CallIdTemplate("call_{r:24:x}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderRules:
+    """What a provider accepts in a request.
+
+    Attributes:
+        name: The name of the row; that of LangChain's package where there is one.
+        family: Rows of one family take each other's reasoning; by default the name.
+        models: Beginnings of the names of its models; the longest one that fits chooses the row.
+        call_ids: Form of new tool call ids.
+        own_call_ids: True if the API accepts ids of this form alone.
+        system: Where system messages are accepted: "anywhere", at the beginning ("first"), or also after a user
+            ("before_answers"). Others become messages of a user.
+        human_first: True if an answer must not be the first message after those.
+        answer_after_results: True if an answer must stand between tool results and the next message of a user.
+        text_beside_calls: False if an answer has a text or calls, not both.
+        reasoning: Whose turn it goes back in: the "open_turn", "always", or "never".
+        reasoning_of: Whose reasoning goes back: that of the same "model", or of any model of its "family".
+        reasoning_needed: True if each answer must have `reasoning_content`; a blank stands where there was none.
+        signature_needed: True if the first call of a step needs a signature; a documented value stands in for it.
+        bound_thinking: True if a block of thinking is refused once anything before it has changed.
+        result_media: Where images and files of tool results go: "kept" if the provider takes them there, or its package
+            moves them; "moved" to a message of a user after the results; "named" by a text.
+        failed_media: False if a failed result is text only.
+    """
+
+    name: str
+    family: str = ""
+    models: tuple[str, ...] = ()
+    call_ids: CallIdTemplate = _CALL_ID
+    own_call_ids: bool = False
+    system: Literal["anywhere", "first", "before_answers"] = "anywhere"
+    human_first: bool = False
+    answer_after_results: bool = False
+    text_beside_calls: bool = True
+    reasoning: Literal["open_turn", "always", "never"] = "open_turn"
+    reasoning_of: Literal["model", "family"] = "model"
+    reasoning_needed: bool = False
+    signature_needed: bool = False
+    bound_thinking: bool = False
+    result_media: Literal["kept", "moved", "named"] = "kept"
+    failed_media: bool = True
+
+    @staticmethod
+    def named(name: str) -> ProviderRules:
+        """Return the rules of a provider.
+
+        Raises:
+            InvalidInputError: There is no provider of this name; the error has those that there are.
+
+        >>> ProviderRules.named("moonshot").reasoning
+        'always'
+        """
+        if name not in ROWS:
+            raise InvalidInputError(
+                f"provider is one of {', '.join(ROWS)}, or ProviderRules; not {name!r}"
+            )
+        return ROWS[name]
+
+    def takes_reasoning_of(self, writer: str, asked: str) -> bool:
+        """Return True if reasoning that a model wrote goes to the one that is asked; "" is a model without a name."""
+        if model_family(writer) == model_family(asked):
+            return True
+        if self.reasoning_of == "model":
+            return False
+        return not writer or self.is_own(writer)
+
+    def is_own(self, model: str) -> bool:
+        """Return True if a model is one of this family."""
+        return bool(model) and row_of_model(model).kin == self.kin
+
+    @property
+    def kin(self) -> str:
+        """The family, or else the name."""
+        return self.family or self.name
+
+
+def _thinking_always(name: str, models: tuple[str, ...]) -> ProviderRules:
+    return ProviderRules(
+        name=name,
+        models=models,
+        reasoning="always",
+        reasoning_of="family",
+        reasoning_needed=True,
+        result_media="moved",
+    )
+
+
+_ANTHROPIC: Final = ProviderRules(
+    name="anthropic",
+    models=("claude",),
+    call_ids=CallIdTemplate("toolu_{r:24:b}"),
+    system="first",
+    reasoning_of="family",
+    failed_media=False,
+)
+_GEMINI: Final = ProviderRules(
+    name="google_genai",
+    models=("gemini",),
+    system="first",
+    human_first=True,
+    reasoning_of="family",
+    signature_needed=True,
+)
+_MISTRAL: Final = ProviderRules(
+    name="mistralai",
+    models=("mistral", "ministral", "codestral", "magistral", "devstral", "pixtral", "voxtral"),
+    call_ids=CallIdTemplate("{r:9:x}"),
+    own_call_ids=True,
+    system="before_answers",
+    answer_after_results=True,
+    result_media="named",
+)
+COMPATIBLE: Final = ProviderRules(name="compatible", models=("gpt-oss",), result_media="moved")
+"""Any other server with the API of OpenAI."""
+_OPENAI_MODELS: Final = ("gpt-", "chatgpt", "codex", "computer-use", "o1", "o3", "o4")
+
+ROWS: Final = {
+    row.name: row
+    for row in (
+        _ANTHROPIC,
+        ProviderRules(
+            name="anthropic_bound",
+            family="anthropic",
+            call_ids=_ANTHROPIC.call_ids,
+            system="first",
+            reasoning_of="family",
+            bound_thinking=True,
+            failed_media=False,
+        ),
+        ProviderRules(
+            name="bedrock_converse",
+            call_ids=CallIdTemplate("tooluse_{r:22:b}"),
+            system="first",
+            human_first=True,
+        ),
+        COMPATIBLE,
+        _thinking_always("deepseek", ("deepseek",)),
+        _GEMINI,
+        ProviderRules(
+            name="google_genai_2",
+            family="google_genai",
+            models=("gemini-1", "gemini-2"),
+            system="first",
+            human_first=True,
+            reasoning_of="family",
+        ),
+        _MISTRAL,
+        ProviderRules(
+            name="mistral_v3",
+            family="mistralai",
+            models=("open-mistral", "open-mixtral", "mistral-nemo", "mistral-large-2407"),
+            call_ids=_MISTRAL.call_ids,
+            own_call_ids=True,
+            system="before_answers",
+            answer_after_results=True,
+            text_beside_calls=False,
+            result_media="named",
+        ),
+        _thinking_always("moonshot", ("kimi", "moonshot")),
+        ProviderRules(
+            name="openai", models=_OPENAI_MODELS, reasoning="never", result_media="moved"
+        ),
+        ProviderRules(name="openrouter", result_media="moved"),
+        ProviderRules(name="responses", family="openai"),
+        _thinking_always("zai", ("glm", "chatglm", "zai-glm")),
+    )
+}
+"""The rows by name."""
+
+
+def rules_for(
+    provider: str | ProviderRules | None, model: str | None, *, default: ProviderRules
+) -> ProviderRules:
+    """Return the row of a provider, or else of a model; the default without both.
+
+    Raises:
+        InvalidInputError: No row has the provider's name.
+    """
+    if isinstance(provider, ProviderRules):
+        return provider
+    if provider is not None:
+        return ProviderRules.named(provider)
+    return row_of_model(model) if model else default
+
+
+@lru_cache(maxsize=1_000)
+def row_of_model(model: str) -> ProviderRules:
+    """Return the row of a model by its name, `COMPATIBLE` for a name that no row knows.
+
+    >>> row_of_model("accounts/fireworks/models/deepseek-v4-pro").name, row_of_model("gpt-5").name
+    ('deepseek', 'openai')
+    """
+    name = model_family(model)
+    if has_bound_thinking(name):
+        return ROWS["anthropic_bound"]
+    found = _rows_with(name) or _rows_with(*re.split(r"[./]", model.lower()))
+    return max(found, key=lambda each: each[0])[1] if found else COMPATIBLE
+
+
+def _rows_with(*names: str) -> list[tuple[int, ProviderRules]]:
+    """Return the rows of the beginnings of some names, each with the length of the beginning."""
+    return [
+        (len(start), row)
+        for row in ROWS.values()
+        for start in row.models
+        if any(name.startswith(start) for name in names)
+    ]
+
+
+@lru_cache(maxsize=1_000)
+def model_family(model: str) -> str:
+    """Return the name of a model without what gateways, regions and snapshots add to it.
+
+    >>> model_family("us.anthropic.claude-opus-5-v1:0"), model_family("deepseek/deepseek-v4-pro")
+    ('claude-opus-5', 'deepseek-v4-pro')
+    >>> model_family("gpt-5-2025-08-07"), model_family("accounts/fireworks/models/kimi-k2p6")
+    ('gpt-5', 'kimi-k2-6')
+    """
+    name = model.lower().rpartition("/")[2]
+    name = _PREFIX.sub("", name)
+    name = _VERSION.sub("", name)
+    return _POINT.sub("-", _SNAPSHOT.sub("", name))
+
+
+def has_bound_thinking(model: str) -> bool:
+    """Return True for a model of Claude whose thinking is bound to what stands before it, and for unknown newer ones.
+
+    >>> has_bound_thinking("claude-opus-5-5"), has_bound_thinking("claude-opus-5"), has_bound_thinking("gpt-5")
+    (True, False, False)
+    """
+    if not model.startswith("claude") or _CLAUDE_3.match(model):
+        return False
+    found = _CLAUDE.match(model)
+    if found is None:
+        return True
+    version = (int(found[2]), int(found[3] or 0))
+    return version >= _BOUND_FROM.get(found[1], (0, 0))
