@@ -47,8 +47,8 @@ from convstore.exceptions import (
 )
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
-from convstore.log.standing import Standing
-from convstore.log.turn_event import TurnEvent
+from convstore.log.facts.event import TurnEvent
+from convstore.log.facts.standing import Standing
 from convstore.log.turn_record import pairs_of
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.collection import closing

@@ -20,10 +20,19 @@ from convstore.append.condition import ANYWHERE, Condition
 from convstore.append.items import PreparedItem, prepare_items
 from convstore.exceptions import UnencodableError
 from convstore.log.comparison import content_digest
-from convstore.log.entry import UNREAD, Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.log.entry import (
+    NO_FACTS,
+    UNREAD,
+    Entry,
+    EntryMessage,
+    EntrySource,
+    Facts,
+    PayloadRef,
+    Totals,
+)
+from convstore.log.facts.table import names_in, source_ids_of
 from convstore.log.rows import is_named
 from convstore.log.totals import preview_of
-from convstore.log.turn_event import TurnEvent
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (
     PART_MINIMUM,
@@ -118,8 +127,7 @@ class Batch:
         stamp: Stamp of the view that the first AI message answers.
         reserved: Numbers for sources that have none, if they do not come from the log that the batch is for.
         through: The highest number of the sequence that they come from.
-        claims: Numbers that the tools of a child gave its sources, in a reservation for it.
-        claimant: The conversation of that child.
+        facts: What the entry records besides the messages and items.
         items: The items that are no messages, in order.
         turn: Id of the question that all messages belong to; "" if each belongs to what it or the log says.
         columns: What an archive says of messages, by their ids.
@@ -134,8 +142,7 @@ class Batch:
     stamp: ViewStamp | None = None
     reserved: Sequence[int] = ()
     through: int = 0
-    claims: tuple[int, ...] = ()
-    claimant: str = ""
+    facts: Facts = field(default_factory=lambda: NO_FACTS)
     items: tuple[PreparedItem, ...] = ()
     turn: str = ""
     columns: Mapping[str, Columns] = field(default_factory=lambda: _NO_COLUMNS)
@@ -161,7 +168,7 @@ class Batch:
             for source in new.sources
             if source.given is not None
         ]
-        return [*self.claims, *given]
+        return [*source_ids_of(self.facts), *given]
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -449,14 +456,12 @@ class Request:
         batch: Its messages.
         reserve: Number of source ids to reserve.
         for_child: They are for sources in the conversation of a sub-agent.
-        event: What the entry records besides the messages.
         condition: What the log must be like for it.
     """
 
     batch: Batch
     reserve: int = 0
     for_child: bool = False
-    event: TurnEvent | None = None
     condition: Condition = ANYWHERE
 
     def needs_shown(self, new: Batch) -> bool:
@@ -473,13 +478,12 @@ class Request:
 
     def is_written(self, new: Batch) -> bool:
         """Return True if the log has everything, given the messages that it lacks."""
-        return not (new.prepared or new.items or new.claims or self.reserve or self.event)
+        return not (new.prepared or new.items or new.facts or self.reserve)
 
     @property
     def named(self) -> set[str]:
-        """Return the ids of the questions, not in the batch, that its messages and its event name."""
-        event = {self.event.turn} if self.event and self.event.kind != "fence" else set[str]()
-        return self.batch.named | event.difference(self.batch.ids)
+        """Return the ids of the questions, not in the batch, that its messages and its facts name."""
+        return self.batch.named | names_in(self.batch.facts).difference(self.batch.ids)
 
 
 class Written(NamedTuple):
@@ -498,7 +502,7 @@ class Known(NamedTuple):
         new: The messages that are still to be written.
         stored: Ordinals of the others, by id.
         renumbered: Old and new numbers of their sources, by message id.
-        questions: Ordinals of the questions that the batch and its event name, by their ids.
+        questions: Ordinals of the questions that the batch and its facts name, by their ids.
     """
 
     new: Batch

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from convstore.append.batch import Batch, Known, Replaced, Request
 from convstore.append.compose import MAX_AHEAD
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.claim import CLAIM, Claim
 from convstore.mongo.keys import first_id, root_id
 from convstore.mongo.number_pools import MAX_BLOCK, NumberPools
 from convstore.runtime.cache import CachedConversation
@@ -81,7 +82,8 @@ class ChildNumbers:
     async def _claim(self, child: CachedConversation, claims: tuple[int, ...]) -> None:
         """Claim numbers that the tools of a child gave; a SourceIdClashError if one is taken."""
         await self._root_of(child)
-        batch = replace(self._empty(), claims=claims, claimant=child.conversation)
+        facts = {CLAIM.name: Claim(child.conversation, claims)}
+        batch = replace(self._empty(), facts=facts)
         _, _, root, _ = await self._write(root_scope(child.scope), Request(batch, for_child=True))
         self._check_root(child, root)
 

@@ -17,9 +17,10 @@ from convstore.append.batch import Batch, Prepared
 from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
 from convstore.log.assignment import is_written_by_model, saw_of
-from convstore.log.entry import Entry, EntryItem, EntryMessage, EntrySource, OpenCall, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
+from convstore.log.facts.items import ITEMS, EntryItem
+from convstore.log.facts.table import placed
 from convstore.log.totals import RunningTotals
-from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import decode_message
 from convstore.messages.filing import turn_of
 from convstore.messages.reasoning import begins_with_reasoning
@@ -48,7 +49,6 @@ def compose(
     reserve: int = 0,
     for_child: bool = False,
     taken: frozenset[int] = frozenset(),
-    event: TurnEvent | None = None,
     last_active: int = 0,
     questions: Mapping[str, int] = _NO_QUESTIONS,
 ) -> Entry:
@@ -58,7 +58,7 @@ def compose(
     for a child as if sources here had them.
     `after` needs `shown` if the batch has sources; `taken` are numbers in use, if the batch may be renumbered.
     Items before the first message follow the message `last_active`. `questions` are the ordinals of the questions that
-    messages and the event name, by their ids.
+    messages and facts name, by their ids.
 
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
@@ -82,11 +82,12 @@ def compose(
         running.add_size(message)
         messages.append(message)
         sources += own
-    if event is not None:
-        event = event._replace(question=asked.get(event.turn, 0))
-    items = [_placed(item, after, last_active) for item in batch.items]
-    if items and after.link and not (messages or reserve or event or batch.claims):
-        link = after.link
+    facts = placed(batch.facts, asked)
+    if batch.items:
+        if after.link and not (messages or reserve or facts):
+            link = after.link
+        items = tuple(_placed(item, after, last_active) for item in batch.items)
+        facts = ITEMS.put(facts, items)
     running.sources_through += reserve
     if for_child:
         running.given_through = running.sources_through
@@ -95,14 +96,11 @@ def compose(
         at=at,
         messages=tuple(messages),
         totals=running.totals(
-            at, shown_now=bool(sources), counter=batch.counter.name, link=link, event=event
+            at, shown_now=bool(sources), counter=batch.counter.name, link=link, facts=facts
         ),
         after=after.link,
         sources=tuple(sources),
-        event=event,
-        claims=batch.claims,
-        claimant=batch.claimant,
-        items=tuple(items),
+        facts=facts,
     )
 
 

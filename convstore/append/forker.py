@@ -21,8 +21,10 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.event import EVENT
+from convstore.log.facts.standing import STANDING, ShownVariant
+from convstore.log.facts.table import cut
 from convstore.log.rewind import NO_REWINDS, Ranges, Rewinds, changed, continued
-from convstore.log.standing import ShownVariant
 from convstore.log.state import forked
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message, digest_of
@@ -168,7 +170,7 @@ class Forker:
         if (
             is_first
             and ranges == there.active.ranges
-            and all(item.after >= ordinal for item in whole.items)
+            and not cut(whole.facts, ordinal, has_messages=False)
         ):
             return _Cut(tail.entries, tail, there.active)
         _, point = await self._rewinder.point(cached, ordinal, log.active)
@@ -192,8 +194,8 @@ class Forker:
             for source in whole.sources
             if source.message_id in {message.id for message in kept}
         )
-        items = tuple(item for item in whole.items if item.after < row.message.ordinal)
-        at = whole.at if kept or items else self._reader.clock.now()
+        facts = cut(whole.facts, row.message.ordinal, has_messages=bool(kept))
+        at = whole.at if kept or facts else self._reader.clock.now()
         decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
         totals = replace(
             continued(totals_after(before, decoded, at=at), point),
@@ -204,8 +206,8 @@ class Forker:
             shown_at=before.entries + 1 if sources else before.shown_at,
             link=whole.totals.link if kept else self._reader.clock.link(),
         )
-        entry = Entry(before.messages + 1, at, kept, totals, before.link, sources, items=items)
-        entry.rules = whole.rules
+        first = before.messages + 1
+        entry = Entry(first, at, kept, totals, before.link, sources, facts, whole.rules)
         return (
             entry
             if ranges == log.active.ranges
@@ -218,7 +220,7 @@ class Forker:
         As far as the fork has the variant, it is what stands there, with neither an end of the turn nor a decision.
         Else nothing does.
         """
-        event = row.entry.event
+        event = EVENT.of(row.entry)
         if event is None or not event.variant or not entry.is_rewind:
             return entry
         branch = await self._reader.branch(log.cached, event, through=row.entry.number)
@@ -232,7 +234,6 @@ class Forker:
             here = await standing_at(self._reader, log, event.first_turn)
         if branch.own and branch.own[0].first < row.message.ordinal:
             shown = here.finished(event.turn, event.variant, began=branch.began)
-            return replace(
-                entry, event=event._replace(kind="append", call="", values=""), standing=shown
-            )
-        return replace(entry, standing=here.changed(ShownVariant("" if is_edit else event.turn)))
+            recorded = event._replace(kind="append", call="", values="")
+            return STANDING.on(EVENT.on(entry, recorded), shown)
+        return STANDING.on(entry, here.changed(ShownVariant("" if is_edit else event.turn)))

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from convstore.append.formats import Item
 from convstore.exceptions import ContentConflictError, InvalidInputError
-from convstore.log.entry import EntryItem, PayloadRef
-from convstore.log.items import item_digest, item_rows
+from convstore.log.entry import PayloadRef
+from convstore.log.facts.items import EntryItem, item_digest, item_rows
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec

@@ -15,10 +15,11 @@ from convstore.exceptions import (
     StoreError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry, EntryItem, Totals
-from convstore.log.items import active_items, item_rows
+from convstore.log.entry import NO_FACTS, Entry, Facts, Totals
+from convstore.log.facts.event import EVENT
+from convstore.log.facts.items import ITEMS, EntryItem, active_items, item_rows
+from convstore.log.facts.standing import STANDING, ShownVariant, Standing
 from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
-from convstore.log.standing import ShownVariant, Standing
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.mongo.keys import entry_id
@@ -79,13 +80,13 @@ class Rewinder:
     ) -> Change:
         """Return the rewind to an active message, or to the end of the log."""
         if ordinal > log.tail.messages:
-            return Change(log.active.ranges, ordinal, log.tail.entries + 1, log.tail, cuts=cuts)
+            facts = ITEMS.put(NO_FACTS, cuts)
+            return Change(log.active.ranges, ordinal, log.tail.entries + 1, log.tail, facts=facts)
         entry, point = await self.point(log.cached, ordinal, log.active)
         row = row or await self._log.message_at(log.cached.conversation, ordinal)
         standing = await self._standing_without(log, row) if row else None
-        return Change(
-            log.active.through(ordinal), ordinal, entry, point, standing=standing, cuts=cuts
-        )
+        facts = _facts(standing, cuts)
+        return Change(log.active.through(ordinal), ordinal, entry, point, facts=facts)
 
     async def _standing_without(self, log: Snapshot, row: StoredMessageRow) -> Standing | None:
         """Return what stands at the place of a turn once a message and all after it are rewound.
@@ -154,7 +155,7 @@ class Rewinder:
                 )
             undone = await self._log.entry(cached.conversation, undo)
             restored = before.active - undone.totals.active
-            standing = await self._standing_after_undo(log, undone.standing)
+            standing = await self._standing_after_undo(log, STANDING.of(undone))
             items = item_rows(await self._log.entries_with_items(cached.conversation))
             since = {row.item.after for row in items if row.place >= (undo, 0)}
             cuts = tuple(EntryItem("", "", after, cut=(undo, 0)) for after in sorted(since))
@@ -165,8 +166,7 @@ class Rewinder:
                 before.entries + 1,
                 before,
                 undo=earlier.undo,
-                standing=standing,
-                cuts=cuts,
+                facts=_facts(standing, cuts),
             )
 
         before, after = await self.append(cached, make)
@@ -218,10 +218,9 @@ class Rewinder:
         self, cached: CachedConversation, entry: Entry, rewinds: Rewinds
     ) -> Totals:
         """Return the totals that an entry with active messages continues."""
-        if entry.event and entry.event.variant:
-            before = (
-                await self._reader.branch(cached, entry.event, through=entry.number - 1)
-            ).totals
+        event = EVENT.of(entry)
+        if event and event.variant:
+            before = (await self._reader.branch(cached, event, through=entry.number - 1)).totals
         elif entry.is_rewind:  # of a variant whose beginning a repair found lost
             last = rewinds.last_active(entry.first - 1)
             return (await self.point(cached, last, rewinds, is_after=True))[1] if last else Totals()
@@ -287,3 +286,8 @@ class Rewinder:
         raise StoreError(
             f"other writers were faster {_TRIES} times; call again, with fewer writers to one conversation"
         )
+
+
+def _facts(standing: Standing | None, cuts: tuple[EntryItem, ...]) -> Facts:
+    """Return the facts of a rewind: what stands at a place then, and what it removes of items."""
+    return ITEMS.put(STANDING.put(NO_FACTS, standing), cuts)

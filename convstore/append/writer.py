@@ -31,9 +31,10 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.comparison import is_as_shown
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import NO_FACTS, Entry, Facts, Totals
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.claim import CLAIM
 from convstore.log.rows import Row, rows_of
-from convstore.log.turn_event import TurnEvent
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import is_twin, parent_id
 from convstore.mongo.log import SlotTaken, StoredMessageRow
@@ -83,7 +84,7 @@ class Writer:
         messages: Sequence[BaseMessage],
         *,
         condition: Condition = ANYWHERE,
-        event: TurnEvent | None = None,
+        facts: Facts = NO_FACTS,
         omit: bool = False,
         renumber: bool = False,
         stamp: ViewStamp | None = None,
@@ -95,7 +96,7 @@ class Writer:
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
-        With an event there may be no messages; it is written even if the log has them. With a condition for a variant
+        With facts there may be no messages; they are written even if the log has them. With a condition for a variant
         the messages belong to it, and it becomes active with its last entry. `indexes` are those of the messages in the
         caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child. There may be
         items instead of messages; they belong to no turn. `question` is the id of the question that all messages belong
@@ -126,7 +127,8 @@ class Writer:
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         batch = replace(batch, reserved=numbers) if numbers else batch
         batch = replace(batch, columns=columns) if columns else batch
-        request = Request(batch, event=event, condition=condition)
+        batch = replace(batch, facts=facts) if facts else batch
+        request = Request(batch, condition=condition)
         known, entry, cached, tail = await self._write(scope, request)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
         return Written(receipt, cached.conversation, tail, entry)
@@ -416,7 +418,6 @@ class Writer:
             reserve=request.reserve,
             for_child=request.for_child,
             taken=taken,
-            event=request.event,
             last_active=last_active,
             questions=known.questions,
         )
@@ -456,7 +457,9 @@ class Writer:
             if is_child and (numbers or new.reserved):
                 through = await self._child_numbers.through(cached)
             given = tail.sources_through if new.renumber else tail.given_through
-            may_clash = bool(numbers) and (is_child or bool(new.claimant) or min(numbers) <= given)
+            may_clash = bool(numbers) and (
+                is_child or CLAIM.name in new.facts or min(numbers) <= given
+            )
             if may_clash and new.renumber:
                 taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
             elif may_clash:
@@ -474,7 +477,9 @@ class Writer:
         numbers = new.kept_source_ids
         if not numbers or new.renumber:
             return
-        taken = await self._log.taken_source_ids(new.claimant or cached.conversation, numbers)
+        claim = CLAIM.in_(new.facts)
+        claimant = claim.by if claim else cached.conversation
+        taken = await self._log.taken_source_ids(claimant, numbers)
         if taken and not await self._log.messages_by_id(cached.conversation, new.ids):
             raise SourceIdClashError(taken[0])
 
@@ -538,7 +543,7 @@ class Writer:
         self._cache.confirm(cached, entry.totals)
         cached.unverified += len(entry.messages)
         cached.know_questions(entry.messages)
-        messages = () if entry.branch else entry.messages
+        messages = () if BRANCH.of(entry) else entry.messages
         begins = max(
             (index for index, message in enumerate(messages) if message.begins_turn), default=-1
         )

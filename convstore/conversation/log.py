@@ -19,9 +19,11 @@ from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.facts.standing import STANDING
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
-from convstore.log.turn_event import TurnEvent
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.retrying import until_written
@@ -170,10 +172,10 @@ class ConversationLog:
         found = list[VariantChange]()
         async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
             async for _, entry in entries:
-                standing = entry.standing
+                standing = STANDING.of(entry)
                 if (
                     entry.is_rewind
-                    and not entry.branch
+                    and not BRANCH.of(entry)
                     and not (standing and standing.shown.variant)
                 ):
                     return []
@@ -255,12 +257,12 @@ class ConversationLog:
         if change.kind in ("finish", "stop"):
             event = event._replace(kind=change.kind)
         condition = Condition(tail, branch=branch._replace(is_ending=change.kind != "append"))
-        return {"condition": condition, "event": event}
+        return {"condition": condition, "facts": EVENT.alone(event)}
 
     async def end_turn(self, turn_id: str, over: str) -> None:
         """Record that a turn was finished or stopped."""
         event = TurnEvent("stop" if over == "stopped" else "finish", turn_id)
-        await (await self._services()).writer.append(self._scope, (), event=event)
+        await (await self._services()).writer.append(self._scope, (), facts=EVENT.alone(event))
 
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""
@@ -315,8 +317,8 @@ class ConversationLog:
 
 def _change_in(entry: Entry) -> VariantChange | None:
     """Return what an entry did to a variant; None for nothing that an import has to repeat."""
-    event = entry.event
-    standing = entry.standing
+    event = EVENT.of(entry)
+    standing = STANDING.of(entry)
     if event is None or not event.variant:
         if standing is None or not standing.shown.variant:
             return None
@@ -325,7 +327,7 @@ def _change_in(entry: Entry) -> VariantChange | None:
             entry.last, "activate", now.turn, standing.place, now.variant, entry.at
         )
     kind = event.kind
-    if kind != "begin" and entry.branch:
+    if kind != "begin" and BRANCH.of(entry):
         kind = "append"
     elif kind not in ("begin", "finish", "stop"):
         kind = "show"

@@ -24,7 +24,7 @@ from convstore.exceptions import (
     StoreError,
     TurnClosedError,
 )
-from convstore.log.turn_event import TurnEvent
+from convstore.log.facts.event import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
-from convstore.log.entry import OpenCall, Totals
-from convstore.log.turn_event import Over, TurnEvent
+from convstore.log.entry import OpenCall, Over, Totals
 from convstore.messages.filing import came_with
 from convstore.messages.media import is_media
 from convstore.values.stamps import ViewStamp
@@ -68,10 +67,9 @@ class Assignment:
             if self.over not in ("finished", "stopped"):
                 self.over = "answered" if is_answer else ""
 
-    def end(self, event: TurnEvent) -> None:
-        """Take over an event; one that ends an earlier turn changes nothing."""
-        if event.over and event.question == self.turn:
-            self.over = event.over
+    def end(self, over: Over) -> None:
+        """Record why the newest turn is over, if it is."""
+        self.over = over or self.over
 
 
 def is_written_by_model(message: BaseMessage) -> bool:

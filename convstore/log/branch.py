@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, RewoundRange, Totals
+from convstore.log.entry import Entry, Totals
+from convstore.log.facts.branch import BRANCH, own_totals
+from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.facts.rewound import RewoundRange
+from convstore.log.facts.standing import STANDING, Standing, first_standing
 from convstore.log.rewind import Ranges, Rewinds, changed, continued, joined
-from convstore.log.standing import Standing, first_standing
-from convstore.log.turn_event import TurnEvent
 from convstore.messages.encoding import digest_of
 
 
@@ -85,7 +87,7 @@ class Branch(NamedTuple):
     def after(self, entry: Entry) -> Branch:
         """Return it with one more entry of its own."""
         messages = RewoundRange(entry.first, entry.last, entry.number, entry.number)
-        return self._replace(own=joined(self.own, messages), totals=entry.branch or entry.totals)
+        return self._replace(own=joined(self.own, messages), totals=own_totals(entry))
 
     def tail(self, log: Totals) -> Totals:
         """Return the totals that its next entry continues, given those of the log."""
@@ -100,34 +102,27 @@ class Branch(NamedTuple):
         event = self.event
         here = self.standing or first_standing(self.event.first_turn)
         if self.is_ending:
-            shown = made.standing or here.finished(event.turn, event.variant, began=self.began)
-            made = replace(made, standing=shown)
+            shown = STANDING.of(made) or here.finished(event.turn, event.variant, began=self.began)
+            made = STANDING.on(made, shown)
             return changed(made, rewinds, self.after(made).rewound, point=made.totals, undo=number)
-        if made.event and made.event.kind == "begin":
-            made = replace(made, standing=here.begun(event.variant))
-        hidden = replace(made, totals=continued(made.totals, log), branch=made.totals)
+        recorded = EVENT.of(made)
+        if recorded and recorded.kind == "begin":
+            made = STANDING.on(made, here.begun(event.variant))
+        hidden = BRANCH.on(made, made.totals)
+        hidden = replace(hidden, totals=continued(made.totals, log))
         if not made.messages:
             return hidden
         ranges = joined(rewinds.ranges, RewoundRange(made.first, made.last, number, number))
         return changed(hidden, rewinds, ranges, point=log, undo=rewinds.undo)
 
 
-def finishes_variant(entry: Entry) -> bool:
-    """Return True for the entry that first shows a variant."""
-    event = entry.event
-    standing = entry.standing
-    if event is None or standing is None or entry.branch is not None:
-        return False
-    return bool(event.variant) and event.variant == standing.shown.variant
-
-
 def branch_of(entries: Sequence[Entry], kept: Rewinds) -> Branch:
     """Return a variant from its entries, in order, and the active messages before the first of them."""
     begin, *later = entries
-    event = begin.event or TurnEvent("", "")
+    event = EVENT.of(begin) or TurnEvent("", "")
     place, entry = json.loads(event.values)
     base = event._replace(kind="append", values="")
-    totals = begin.branch or begin.totals
+    totals = own_totals(begin)
     began = begin.at.isoformat()
     branch = Branch(base, place, entry, kept.through(place), totals, began=began)
     for following in later:

@@ -13,22 +13,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from sys import getsizeof
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from convstore.log.standing import Standing
-from convstore.log.turn_event import Over, TurnEvent
 from convstore.messages.sizes import bytes_of
 from convstore.sources.places import SourcePlace
 
 Usage = tuple[int, int, int]
 """Token counts reported by a model: input, output and total."""
 
+Over = Literal["", "answered", "finished", "stopped"]
+"""Why a turn is over; "" if it is not."""
+
+Facts = Mapping[str, Any]
+"""The facts of an entry by the names of their kinds, see `log.facts`. A kind knows the type of its own."""
+NO_FACTS: Facts = {}
+
 _SHORT_ID = 12
 """Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
 ENTRY_BYTES = 500
 _MESSAGE_BYTES = 200
-RANGE_BYTES = 5
-"""Stored size of an entry's totals, of a message's fields other than its texts and of a range, approximately."""
+"""Stored size of an entry's totals, and of a message's fields other than its texts, approximately."""
 NO_USAGE: Mapping[str, Usage] = {}
 
 RULES = 1
@@ -217,29 +221,6 @@ class EntrySource:
     entry: str = field(default="", compare=False)
 
 
-@dataclass(slots=True)
-class EntryItem:
-    """An item of an entry that is no message, or a cut, which removes items before it; see `log.items`.
-
-    Attributes:
-        id: Its id; "" for a cut.
-        kind: Its kind; "" for a cut.
-        after: Ordinal of the message that it follows, 0 at the beginning.
-        body: Its encoded data; "" if the payload holds it.
-        digest: Digest of all that.
-        payload: Location of its data outside the entry.
-        cut: For a cut, number of the entry and index among its items of the first item that it removes.
-    """
-
-    id: str
-    kind: str
-    after: int
-    body: str = ""
-    digest: bytes = b""
-    payload: PayloadRef | None = None
-    cut: tuple[int, int] | None = None
-
-
 class OpenCall(NamedTuple):
     """A call without a result.
 
@@ -256,22 +237,6 @@ class OpenCall(NamedTuple):
     arguments: str
     result: str = ""
     turn: int = 0
-
-
-class RewoundRange(NamedTuple):
-    """Messages that were rewound.
-
-    Attributes:
-        first: First ordinal.
-        last: Last ordinal.
-        entry: First of the entries that contain rewound messages only.
-        until: Last of these entries; lower than `entry` if there are none.
-    """
-
-    first: int
-    last: int
-    entry: int
-    until: int
 
 
 class Preview(NamedTuple):
@@ -359,17 +324,8 @@ class Entry:
         after: The link of the entry before it, 0 for the first. A mismatch means that the log was restored from a
             backup under the process that wrote this entry.
         sources: Sources of its tool results.
-        rewound: In a rewind entry the ranges that are rewound, besides those of the last whole list.
-        restored: In a rewind entry the ranges of that list that are active again.
-        undo: In a rewind entry the number of the rewind that can be undone, 0 for none.
-        previous: In a rewind entry the number of the one before it, 0 for none.
+        facts: Whatever else it says, see `log.facts`; none for most entries.
         rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
-        event: What it records of a turn besides its messages, None for most entries.
-        branch: For an entry of a hidden variant the totals that it continues, those of the log with it; else None.
-        standing: What stands at a place now, if the entry changed that or began a variant there; else None.
-        claims: Source ids that the tools of a child gave, which no other conversation of the family may use then.
-        claimant: The conversation of that child, "" for none.
-        items: Items that are no messages; only reads of items and whole entries have them.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -379,29 +335,17 @@ class Entry:
     totals: Totals
     after: int = 0
     sources: tuple[EntrySource, ...] = ()
-    rewound: tuple[RewoundRange, ...] = ()
-    restored: tuple[RewoundRange, ...] = ()
-    undo: int = 0
-    previous: int = 0
+    facts: Facts = field(default_factory=lambda: NO_FACTS)
     rules: int = RULES
-    event: TurnEvent | None = None
-    branch: Totals | None = None
-    standing: Standing | None = None
-    claims: tuple[int, ...] = ()
-    claimant: str = ""
-    items: tuple[EntryItem, ...] = ()
     size: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         texts = sum(
             [getsizeof(message.body) + len(message.stub or "") for message in self.messages]
         )
-        self.size = (
-            ENTRY_BYTES
-            + _MESSAGE_BYTES * len(self.messages)
-            + RANGE_BYTES * len(self.rewound)
-            + texts
-        )
+        self.size = ENTRY_BYTES + _MESSAGE_BYTES * len(self.messages) + texts
+        if self.facts:
+            self.size += sum([getattr(fact, "size", 0) for fact in self.facts.values()])
 
     @property
     def number(self) -> int:

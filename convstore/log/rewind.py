@@ -22,9 +22,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryItem, EntryMessage, RewoundRange, Totals
-from convstore.log.standing import Standing
-from convstore.log.turn_event import TurnEvent
+from convstore.log.entry import NO_FACTS, Entry, EntryMessage, Facts, Totals
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
 
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
@@ -70,15 +71,18 @@ class Rewinds:
             ValueError: The entry continues another whole list, or its ranges are wrong.
         """
         totals = entry.totals
+        change = REWOUND.of(entry)
+        if change is None:
+            raise ValueError("its rewound ranges are missing")
         is_whole = totals.whole_list == entry.number
         whole = NO_REWINDS if is_whole or not totals.whole_list else self.whole or self
         if not is_whole and whole.entry != totals.whole_list:
             raise ValueError("the whole list of rewound ranges that it continues is missing")
-        ranges = _changed(whole.ranges, entry.rewound, entry.restored)
-        inactive = whole.inactive + _size(entry.rewound) - _size(entry.restored)
+        ranges = _changed(whole.ranges, change.ranges, change.restored)
+        inactive = whole.inactive + _size(change.ranges) - _size(change.restored)
         if inactive != totals.messages - totals.active:
             raise ValueError("its rewound ranges do not agree with its count of active messages")
-        return Rewinds(entry.number, ranges, inactive, entry.undo, None if is_whole else whole)
+        return Rewinds(entry.number, ranges, inactive, change.undo, None if is_whole else whole)
 
     def _needed(self, totals: Totals) -> list[int]:
         """Return the numbers of the rewind entries that lead to the active messages as of some totals, in order."""
@@ -176,7 +180,7 @@ class Rewinds:
 
         An end of a turn, and an answer in the place of another, count until they are rewound; a decision stays.
         """
-        event = None if entry.branch else entry.event
+        event = None if BRANCH.of(entry) else EVENT.of(entry)
         if event is None or not (event.over or event.variant):
             return event
         is_active = (
@@ -199,18 +203,18 @@ class Rewinds:
 
         So are ends of turns that were rewound; an entry of a variant keeps its event.
         """
-        is_whole = not self.ranges and not any(entry.branch for entry in entries)
+        is_whole = not self.ranges and not any(BRANCH.name in entry.facts for entry in entries)
         return entries if is_whole else [self._shown(entry) for entry in entries]
 
     def _shown(self, entry: Entry) -> Entry:
         shown = self._without_rewound(entry)
-        if shown.event is None or shown.branch or self.event_of(entry):
+        if not shown.facts or BRANCH.of(shown) or EVENT.of(shown) is None or self.event_of(entry):
             return shown
-        return replace(shown, event=None)
+        return EVENT.on(shown, None)
 
     def _without_rewound(self, entry: Entry) -> Entry:
         index = bisect_right(self.ranges, entry.last, key=_first)
-        branch = entry.branch
+        branch = BRANCH.of(entry)
         if not branch and (not index or self.ranges[index - 1].last < entry.first):
             return entry
         rewound = [message for message in entry.messages if not self.has(message.ordinal)]
@@ -287,8 +291,7 @@ class Change(NamedTuple):
         entry: The first entry that contains only messages to rewind.
         point: Totals with the counts of the messages that are active then.
         undo: Number of the rewind that can be undone then; None for this one.
-        standing: What stands at the place that it changes, None if no place with variants is changed.
-        cuts: What it removes of items that follow an active message.
+        facts: What its entry says besides the ranges.
     """
 
     kept: Ranges
@@ -296,8 +299,7 @@ class Change(NamedTuple):
     entry: int
     point: Totals
     undo: int | None = None
-    standing: Standing | None = None
-    cuts: tuple[EntryItem, ...] = ()
+    facts: Facts = NO_FACTS
 
 
 def rewind_entry(
@@ -307,9 +309,7 @@ def rewind_entry(
     number = after.entries + 1
     ranges = joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
     totals = replace(after, entries=number, updated_at=at, link=link)
-    made = Entry(
-        after.messages + 1, at, (), totals, after.link, standing=change.standing, items=change.cuts
-    )
+    made = Entry(after.messages + 1, at, (), totals, after.link, facts=change.facts)
     return changed(
         made,
         rewinds,
@@ -328,15 +328,11 @@ def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, un
     totals = replace(
         entry.totals, rewind_entry=number, whole_list=number if is_whole else whole.entry
     )
-    made = replace(
-        entry,
-        totals=continued(totals, point),
-        rewound=rewound,
-        restored=restored,
-        undo=undo,
-        previous=rewinds.entry,
-    )
-    return replace(made, rewound=ranges, restored=()) if is_whole else made
+    if is_whole:
+        rewound = ranges
+        restored = ()
+    facts = REWOUND.put(entry.facts, Rewound(rewound, restored, undo, rewinds.entry))
+    return replace(entry, totals=continued(totals, point), facts=facts)
 
 
 def joined(rewound: Ranges, last: RewoundRange) -> Ranges:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage
+from convstore.log.entry import Entry, EntryMessage, Over
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT
 from convstore.log.summary import SummaryRecord
-from convstore.log.turn_event import Over
 from convstore.log.turns import unread
 from convstore.values.policy import HistoryPolicy
 
@@ -87,8 +88,8 @@ def marked(rows: list[Row], entries: Sequence[Entry]) -> list[Row]:
     if not rows or not entries:
         return rows
     for entry in entries:
-        event = entry.event
-        if event and event.ends and event.question and not entry.branch:
+        event = EVENT.of(entry)
+        if event and event.ends and event.question and not BRANCH.of(entry):
             before = bisect_right(rows, entry.number, key=_number) - 1
             if before >= 0:
                 rows[before] = rows[before]._replace(ended=event.question)
@@ -187,7 +188,9 @@ def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int
     """
     end = len(rows) if before is None else bisect_left(rows, before, key=_ordinal)
     question = (
-        rows[-1].entry.totals.turn if rows and before is None and not rows[-1].entry.branch else 0
+        rows[-1].entry.totals.turn
+        if rows and before is None and not BRANCH.of(rows[-1].entry)
+        else 0
     )
     ordinals = unread([row.message for row in rows[:end]], question=question)
     if not ordinals:

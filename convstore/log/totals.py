@@ -13,8 +13,16 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.log.assignment import Assignment, is_written_by_model
-from convstore.log.entry import EntryMessage, OpenCall, Preview, Totals, Usage
-from convstore.log.turn_event import TurnEvent
+from convstore.log.entry import (
+    NO_FACTS,
+    EntryMessage,
+    Facts,
+    OpenCall,
+    Preview,
+    Totals,
+    Usage,
+)
+from convstore.log.facts.table import over_after
 from convstore.messages.provenance import model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, is_paused, result_id
@@ -49,9 +57,9 @@ def totals_after(
     messages: Iterable[tuple[EntryMessage, BaseMessage]],
     *,
     at: datetime,
-    event: TurnEvent | None = None,
+    facts: Facts = NO_FACTS,
 ) -> Totals:
-    """Return the totals after some messages, each as stored and as appended, and an event; sources are not counted.
+    """Return the totals after some messages, each as stored and as appended, and facts; sources are not counted.
 
     They may be the first ones of an entry.
     """
@@ -59,7 +67,7 @@ def totals_after(
     for message, appended in messages:
         running.follow(appended, calls_of(appended), message.ordinal, turn=message.turn)
         running.add_size(message)
-    return running.totals(at, shown_now=False, event=event)
+    return running.totals(at, shown_now=False, facts=facts)
 
 
 class ShownSources:
@@ -179,13 +187,13 @@ class RunningTotals:
         shown_now: bool,
         counter: str | None = None,
         link: int = 0,
-        event: TurnEvent | None = None,
+        facts: Facts = NO_FACTS,
     ) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it."""
         after = self.after
         entries = self.after.entries + 1
-        if event is not None:
-            self._assignment.end(event)
+        if facts:
+            self._assignment.end(over_after(facts, self._assignment.turn))
         return replace(
             after,
             entries=entries,

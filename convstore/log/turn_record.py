@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnClosedError
 from convstore.log.entry import EntryMessage
-from convstore.log.turn_event import TurnEvent
+from convstore.log.facts.event import TurnEvent
 from convstore.log.turns import LoggedTurn
 from convstore.messages.filing import came_with, is_answer
 from convstore.messages.media import block_type, is_media

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage, Totals
-from convstore.log.turn_event import Over, TurnEvent
+from convstore.log.entry import Entry, EntryMessage, Over, Totals
+from convstore.log.facts.branch import own_totals
+from convstore.log.facts.event import TurnEvent
+from convstore.log.facts.table import each
 from convstore.messages.tool_calls import result_id
 from convstore.values.turns import Decision, OverBy, Pause
 
@@ -183,9 +185,9 @@ class LoggedTurn:
 def turns_before(entry: Entry) -> set[int]:
     """Return the turns that an entry says something of and that are not the newest one where it stands."""
     found = {message.turn for message in entry.messages}
-    if entry.event is not None:
-        found.add(entry.event.question)
-    return found - {0, entry.branch.turn if entry.branch else entry.totals.turn}
+    for kind, value in each(entry.facts):
+        found.update(kind.turns(value))
+    return found - {0, own_totals(entry).turn}
 
 
 def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:

@@ -15,10 +15,12 @@ from pymongo.errors import BulkWriteError
 
 from convstore.exceptions import BrokenLogError
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.branch import BRANCH
 from convstore.mongo.bson_values import sealed, unsealed
 from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.facts import LEFT_OUT, field_of
 from convstore.mongo.keys import (
     ANNOTATIONS,
     LOG,
@@ -27,6 +29,7 @@ from convstore.mongo.keys import (
     chunk_id,
     entry_range,
 )
+from convstore.mongo.payload_refs import payloads_in
 
 _MOST_DOCUMENTS = 1_000
 _MOST_BYTES = 16_000_000
@@ -43,9 +46,15 @@ class Copies:
 
     async def last_shown(self, conversation: str) -> Totals:
         """Return the totals of the last entry that is of no hidden variant, zeros if there is none. One command."""
-        query = {**within(conversation, *entry_range(conversation)), "branch": {"$exists": False}}
+        query = {
+            **within(conversation, *entry_range(conversation)),
+            field_of(BRANCH): {"$exists": False},
+        }
         found = await self._log.find(
-            query, {"messages": 0, "sources": 0, "items": 0}, order=[("_id", -1)], limit=1
+            query,
+            {"messages": 0, "sources": 0, "lookup": 0, **LEFT_OUT},
+            order=[("_id", -1)],
+            limit=1,
         )
         return entry_from(found[0]).totals if found else Totals()
 
@@ -57,19 +66,12 @@ class Copies:
         """
         keys = set[str]()
 
-        def with_seals(document: Document, key: str) -> dict[str, Any]:
-            """Return the fields whose checksums name the document."""
+        def note_chunks(document: Document, _: str) -> dict[str, Any]:
             keys.update(_chunks_of(source, document))
-            changed = dict[str, Any]()
-            if event := document.get("event"):
-                changed["event"] = sealed(unsealed(event, document["_id"]), key)
-            if standing := document.get("standing"):
-                text = unsealed(standing, document["_id"], "standing")
-                changed["standing"] = sealed(text, key, "standing")
-            return changed
+            return {}
 
         query = within(source, *entry_range(source, before=through + 1))
-        if (copied := await _copy(self._raw_log, query, target, with_seals)) < through:
+        if (copied := await _copy(self._raw_log, query, target, note_chunks)) < through:
             raise BrokenLogError(
                 source, f"{through - copied} of the first {through} entries are missing"
             )
@@ -147,12 +149,10 @@ def _moved_annotation(document: Document, target: str, ordinal: int) -> dict[str
 
 def _chunks_of(source: str, entry: Document) -> Iterator[str]:
     """Return the keys of the chunks that an entry names."""
-    for part in (*entry.get("messages", ()), *entry.get("items", ())):
-        if ref := part.get("payload"):
-            yield from (
-                chunk_id(source, ref["token"], ref["chunk"] + index)
-                for index in range(len(ref["ends"]))
-            )
+    refs = [message["payload"] for message in entry.get("messages", ()) if "payload" in message]
+    for ref in (*refs, *payloads_in(entry.get("facts"))):
+        for index in range(len(ref["ends"])):
+            yield chunk_id(source, ref["token"], ref["chunk"] + index)
 
 
 async def _copy(

@@ -39,7 +39,7 @@ from convstore.mongo.bson_values import (
     utc,
 )
 from convstore.mongo.collection import Collection, Document
-from convstore.mongo.documents import message_from, totals_from
+from convstore.mongo.documents import message_from
 from convstore.mongo.driver import JOIN, Driver, is_refusal
 from convstore.mongo.keys import (
     HEADS,
@@ -54,6 +54,7 @@ from convstore.mongo.keys import (
     root_id,
     scope_filter,
 )
+from convstore.mongo.totals_documents import totals_from
 from convstore.mongo.versions import check_version, stamped
 from convstore.values.scope import parent_scope, root_scope
 from convstore.values.stamps import ViewStamp, read_stamp

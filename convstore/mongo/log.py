@@ -25,6 +25,8 @@ from pymongo.errors import BulkWriteError
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
+from convstore.log.facts.claim import CLAIM
+from convstore.log.facts.items import item_name, items_after
 from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk
 from convstore.messages.encoding import DIGEST_BYTES
@@ -34,10 +36,10 @@ from convstore.mongo.documents import (
     ENTRY_BYTES,
     entry_bytes,
     entry_from,
-    item_filter,
     messages_of_turn,
 )
 from convstore.mongo.driver import Driver, decoded, driver_errors
+from convstore.mongo.facts import LEFT_OUT, field_of
 from convstore.mongo.keys import (
     LOG,
     chunk_id,
@@ -64,17 +66,17 @@ _DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
 _MANY = 150
-LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, "items": 0}
+LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **LEFT_OUT}
 """Projection that drops the fields of an entry that few readers use."""
 VIEW_FIELDS = {**LEAN, "messages.stamp": 0, "messages.content_digest": 0}
 """Projection that drops the fields of an entry that views do not use."""
-SEARCHED = {"lookup": 0, "totals.preview": 0, "items": 0}
+SEARCHED = {"lookup": 0, "totals.preview": 0, **LEFT_OUT}
 """Projection that drops the fields of an entry that a search does not use."""
-NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "items": 0} | {
+NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0, **LEFT_OUT} | {
     f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")
 }
 """Projection that keeps what compares messages: about 150 bytes for each, whatever its size."""
-_NO_MESSAGES = {"messages": 0, "sources": 0, "items": 0}
+_NO_MESSAGES = {"messages": 0, "sources": 0, "lookup": 0, **LEFT_OUT}
 _NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
 _ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}
 
@@ -114,7 +116,8 @@ class Log:
 
     async def last_totals(self, conversation: str, *, shown: bool = False) -> Totals:
         """Return the totals of the last entry, zeros if none; `shown` adds the newest distinct sources. One command."""
-        projection = {"messages": 0, "items": 0, **(_ONLY_DIGESTS if shown else {"sources": 0})}
+        sources = _ONLY_DIGESTS if shown else {"sources": 0}
+        projection = {"messages": 0, "lookup": 0, **LEFT_OUT, **sources}
         query = within(conversation, *entry_range(conversation))
         documents = await self._log.find(
             query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1
@@ -244,7 +247,7 @@ class Log:
         """Return the entries with some items, or with items of a range, without messages, in order. One command."""
         query = {
             "conversation": conversation,
-            "lookup": item_filter(ids, after=after, before=before),
+            "lookup": _item_filter(ids, after=after, before=before),
         }
         found = await self._log.find(
             query, {"messages": 0, "sources": 0, "lookup": 0}, order=_IN_ORDER
@@ -302,7 +305,10 @@ class Log:
         A number that another child claimed counts, too: its source may be on its way.
         """
         wanted = set(numbers)
-        others = {"conversation": family(root_id(conversation)), "claimant": {"$ne": conversation}}
+        others = {
+            "conversation": family(root_id(conversation)),
+            f"{field_of(CLAIM)}.by": {"$ne": conversation},
+        }
         fields = {"sources.first": 1, "sources.last": 1, "kept_source_ids": 1}
         documents = await self._log.find(others | source_filter(wanted), fields)
         return sorted({number for document in documents for number in taken_ids(document, wanted)})
@@ -506,6 +512,13 @@ async def entries_from(
         return [entry_from(decoded(document), known, has_messages=True) for document in documents]
 
     return await asyncio.to_thread(made) if len(documents) > many else made()
+
+
+def _item_filter(ids: Iterable[str] | None, *, after: int, before: int) -> dict[str, Any]:
+    """Return the filter on `lookup` for the entries of some items, or with items after a range of messages."""
+    if ids is None:
+        return {"$elemMatch": {"$gte": items_after(after), "$lt": items_after(before)}}
+    return {"$in": [item_name(id_) for id_ in ids]}
 
 
 def beginnings_filter(conversation: str, beginnings: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Read what entries say of the places of variants; see `log.standing`. Each method is one command, if it says no more.
+"""Read what entries say of the places of variants, see `log.facts.standing`.
+
+Each method is one command, if it says no more.
 
 No query bounds ``_id`` as well: a server might then search a range of the log for one entry.
 """
@@ -10,23 +12,24 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.standing import Standing, of_variant
-from convstore.log.turn_event import TurnEvent, events_of
+from convstore.log.facts.event import EVENT, TurnEvent, events_of, of_variant
+from convstore.log.facts.standing import STANDING, Standing
 from convstore.mongo.bson_values import reading, stored_list, stored_text, utc
 from convstore.mongo.collection import Collection, within
-from convstore.mongo.documents import entry_from, event_in, standing_in
+from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import decoded
+from convstore.mongo.facts import LEFT_OUT, fact_in, needed_for
 from convstore.mongo.keys import entry_range, number_in
 from convstore.mongo.versions import check_version
 
 _IN_ORDER = (("_id", 1),)
 _NEWEST_FIRST = (("_id", -1),)
-_STANDING = {"conversation": 1, "at": 1, "v": 1, "standing": 1}
-_PLACE = {"conversation": 1, "v": 1, "event": 1, "messages.id": 1}
-_EVENT = {"conversation": 1, "v": 1, "event": 1}
+_STANDING = {"conversation": 1, "at": 1, "v": 1, **needed_for(STANDING)}
+_EVENT = {"conversation": 1, "v": 1, **needed_for(EVENT)}
+_PLACE = {**_EVENT, "messages.id": 1}
 _MOST_EVENTS = 200
-_NO_MESSAGES = {"messages": 0, "sources": 0, "items": 0, "totals.preview": 0}
-_WHOLE = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, "items": 0}
+_WHOLE = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **LEFT_OUT}
+_NO_MESSAGES = {"messages": 0, **_WHOLE}
 
 
 class StandingRow(NamedTuple):
@@ -91,7 +94,7 @@ class Places:
         for document in reversed(found):
             check_version(document, "entry")
             with reading(document):
-                event = event_in(document)
+                event = fact_in(document, EVENT)
             if event and number_in(document["_id"]) <= through:
                 events.append(event)
         return events
@@ -105,7 +108,7 @@ class Places:
             check_version(document, "entry")
             with reading(document):
                 ids = [stored_text(message["id"]) for message in stored_list(document["messages"])]
-                event = event_in(document)
+                event = fact_in(document, EVENT)
                 places |= {id_: (event and event.first_turn) or id_ for id_ in ids}
         return {id_: place for id_, place in places.items() if id_ in wanted}
 
@@ -113,4 +116,7 @@ class Places:
 def _row(document: Mapping[str, Any]) -> StandingRow:
     check_version(document, "entry")
     with reading(document):
-        return StandingRow(number_in(document["_id"]), utc(document["at"]), standing_in(document))
+        standing = fact_in(document, STANDING)
+        if standing is None:
+            raise KeyError(STANDING.name)
+        return StandingRow(number_in(document["_id"]), utc(document["at"]), standing)

@@ -6,6 +6,8 @@ its conversation, a newer annotation those for annotations. Newer drafts and der
 overwritten or repaired: states, summaries, and segments of the search index, whose version is the name of their
 analyzer. Deletions take documents of any version.
 
+A kind of fact that earlier versions would misread names a version, too. Only entries with such a fact carry it.
+
 `log.entry.RULES` is the version of the rules by which an entry's derived fields were made.
 """
 
@@ -15,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from convstore.exceptions import SchemaVersionError
+from convstore.log.facts.table import newest_version
 
 Kind = Literal["entry", "head", "state", "summary", "annotation", "draft"]
 
@@ -31,7 +34,9 @@ def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:
     version = document.get("v", 1)
     copy = document.get("summary") if kind == "state" else None
     is_copy_newer = isinstance(copy, Mapping) and is_newer(copy, "summary")
-    return is_copy_newer or (isinstance(version, int) and version > FORMATS[kind])
+    if is_copy_newer or not isinstance(version, int) or version <= FORMATS[kind]:
+        return is_copy_newer
+    return kind != "entry" or version > newest_version()
 
 
 def check_version(document: Mapping[str, Any], kind: Kind) -> None:
@@ -43,9 +48,10 @@ def check_version(document: Mapping[str, Any], kind: Kind) -> None:
         )
 
 
-def stamped(document: dict[str, Any], kind: Kind) -> dict[str, Any]:
-    """Return a document with the version of its kind."""
-    return document if FORMATS[kind] == 1 else document | {"v": FORMATS[kind]}
+def stamped(document: dict[str, Any], kind: Kind, *, version: int = 1) -> dict[str, Any]:
+    """Return a document with the version of its kind, or a higher one that its contents need."""
+    needed = max(FORMATS[kind], version)
+    return document if needed == 1 else document | {"v": needed}
 
 
 def readable(kind: Kind) -> dict[str, Any]:

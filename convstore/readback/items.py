@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from convstore.log.items import ItemRow, active_items, item_rows, read_log_item, without_cuts
+from convstore.log.facts.items import (
+    ItemRow,
+    active_items,
+    item_rows,
+    read_log_item,
+    without_cuts,
+)
 from convstore.mongo.keys import entry_id
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot

@@ -27,11 +27,11 @@ from convstore.exceptions import (
 )
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
+from convstore.log.facts.event import TurnEvent
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds, difference
 from convstore.log.stored_message import payload_needed, payload_runs, read_message, shorten
 from convstore.log.summary import SummaryRecord, summary_messages
-from convstore.log.turn_event import TurnEvent
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
 from convstore.mongo.heads import Head, Heads

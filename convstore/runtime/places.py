@@ -1,10 +1,11 @@
-"""Read what stands at a place of a log; see `log.standing`."""
+"""Read what stands at a place of a log; see `log.facts.standing`."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from convstore.log.standing import ShownVariant, Standing, at_place, first_standing, of_variant
+from convstore.log.facts.event import EVENT, of_variant
+from convstore.log.facts.standing import ShownVariant, Standing, at_place, first_standing
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
 
@@ -27,7 +28,7 @@ class Place(NamedTuple):
 
 def place_of(question: StoredMessageRow) -> str:
     """Return the place of a turn, given its question: the id of the turn that stood there first."""
-    event = question.entry.event
+    event = EVENT.of(question.entry)
     return (event and event.first_turn) or question.message.id
 
 

@@ -313,7 +313,7 @@ class TurnSessionContract:
             [document async for document in database["log"].find(query) if "totals" in document],
             key=lambda document: document["_id"],
         )
-        assert '"fence"' in last["event"][0]
+        assert '"fence"' in last["facts"]["event"][0]
 
     async def test_a_changed_event_is_damage(
         self, chat: Conversation, elsewhere: Conversation, database: Any
@@ -325,10 +325,11 @@ class TurnSessionContract:
         [entry] = [
             document
             async for document in database["log"].find(query)
-            if "finish" in str(document.get("event"))
+            if "finish" in str(document.get("facts"))
         ]
-        event = [entry["event"][0].replace("finish", "stop"), entry["event"][1]]
-        await database["log"].update_one(query | {"_id": entry["_id"]}, {"$set": {"event": event}})
+        text, checksum = entry["facts"]["event"]
+        changed = {"facts.event": [text.replace("finish", "stop"), checksum]}
+        await database["log"].update_one(query | {"_id": entry["_id"]}, {"$set": changed})
         with pytest.raises(CorruptDocumentError, match=entry["_id"]):
             await elsewhere.turn("r1")
         assert not (await chat.store.verify(**chat.scope)).ok

@@ -249,11 +249,11 @@ class TurnVariantContract:
         query = {"conversation": (await chat.info()).conversation_id, "messages": {"$exists": True}}
         [entry] = [
             document
-            async for document in database["log"].find(query | {"branch": {"$exists": True}})
+            async for document in database["log"].find(query | {"facts.branch": {"$exists": True}})
         ]
         assert (await chat.store.verify(**chat.scope)).ok
-        tokens = entry["branch"]["tokens"] + 1
-        await database["log"].update_one({"_id": entry["_id"]}, {"$set": {"branch.tokens": tokens}})
+        changed = {"facts.branch.tokens": entry["facts"]["branch"]["tokens"] + 1}
+        await database["log"].update_one({"_id": entry["_id"]}, {"$set": changed})
         assert not (await chat.store.verify(**chat.scope)).ok
         await chat.delete()
 

@@ -167,12 +167,15 @@ class VerifyContract(VerifyFixtures):
         self, full: Conversation, later: Any, database: Any
     ) -> None:
         """`verify` reports rewind ranges that were altered, emptied or copied from another entry."""
-        query = {"conversation": await self.id_of(database, full), "rewound": {"$exists": True}}
+        query = {
+            "conversation": await self.id_of(database, full),
+            "facts.rewound": {"$exists": True},
+        }
         other, document = await database["log"].find(query).sort("_id", 1).limit(2).to_list(None)
-        for damaged in (other["rewound"], document["rewound"][:-1] + b"x", b""):
-            await database["log"].update_one(
-                {"_id": document["_id"]}, {"$set": {"rewound": damaged}}
-            )
+        stored = document["facts"]["rewound"]
+        for damaged in (other["facts"]["rewound"], stored[:-1] + b"x", b""):
+            change = {"$set": {"facts.rewound": damaged}}
+            await database["log"].update_one({"_id": document["_id"]}, change)
             found = kinds(await later.verify(user_id=full.scope["user_id"]))
             assert ("damaged", document["_id"]) in found
 

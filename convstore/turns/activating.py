@@ -12,8 +12,9 @@ from typing import NamedTuple
 from convstore.append.rewinder import Rewinder
 from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.rewound import REWOUND, Rewound
+from convstore.log.facts.standing import STANDING, Standing, at_place, left_place
 from convstore.log.rewind import NO_REWINDS, Change
-from convstore.log.standing import Standing, at_place, left_place
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -82,18 +83,17 @@ class Activator:
         standing = None
         if here is not None:
             changed_at = here.number
-            standing = here.standing
+            standing = STANDING.of(here)
         if leaving is None:
             return _Earlier(question, changed_at, standing, None, Snapshot(cached))
-        numbers = {leaving.number - 1, leaving.previous, leaving.totals.whole_list} - {
-            0,
-            leaving.number,
-        }
+        change = REWOUND.of(leaving) or Rewound()
+        numbers = {leaving.number - 1, change.previous, leaving.totals.whole_list}
+        numbers -= {0, leaving.number}
         reads = [self._reader.log.entry(cached.conversation, number) for number in numbers]
         entries = {entry.number: entry for entry in await asyncio.gather(*reads)}
         totals = entries[leaving.number - 1].totals if leaving.number > 1 else Totals()
         log = await self._reader.snapshot(cached, totals, list(entries.values()), known=NO_REWINDS)
-        return _Earlier(question, changed_at, standing, leaving.standing, log)
+        return _Earlier(question, changed_at, standing, STANDING.of(leaving), log)
 
     async def _last_two(
         self, cached: CachedConversation, place: str, variant: str
@@ -119,7 +119,9 @@ class Activator:
         tail = earlier.log.tail
         standing = place.standing.changed(earlier.leaving.left)
         kept = earlier.log.active.ranges
-        return Change(kept, tail.messages + 1, tail.entries + 1, tail, standing=standing)
+        return Change(
+            kept, tail.messages + 1, tail.entries + 1, tail, facts=STANDING.alone(standing)
+        )
 
 
 def _is_empty(place: Place, earlier: _Earlier) -> bool:

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.condition import Condition
 from convstore.exceptions import UnknownMessageError
-from convstore.log.turn_event import TurnEvent
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import decidable, paused, results_of
 from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
@@ -37,7 +37,7 @@ class Decisions:
             for event in paused(record, pauses):
                 tail = (
                     await self._variants.writer.append(
-                        scope, (), condition=Condition(tail), event=event
+                        scope, (), condition=Condition(tail), facts=EVENT.alone(event)
                     )
                 ).totals
 
@@ -51,7 +51,7 @@ class Decisions:
             if record.is_done:
                 event = TurnEvent("finish", turn_id)
                 await self._variants.writer.append(
-                    scope, (), condition=Condition(tail), event=event
+                    scope, (), condition=Condition(tail), facts=EVENT.alone(event)
                 )
 
         await self._in_order(scope, write)
@@ -96,7 +96,9 @@ class Decisions:
 
         async def write(named: list[BaseMessage], known: frozenset[str]) -> None:
             condition = Condition(tail, branch=branch, known=known)
-            await self._variants.writer.append(scope, named, condition=condition, event=event)
+            await self._variants.writer.append(
+                scope, named, condition=condition, facts=EVENT.alone(event)
+            )
 
         await under_own_ids(
             record, results_of(call, decision), write, key=key, first=tail.messages + 1

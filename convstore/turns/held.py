@@ -18,8 +18,8 @@ from convstore.exceptions import (
 )
 from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.event import TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
-from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.turn_leases import TurnLease
 from convstore.values.scope import Scope

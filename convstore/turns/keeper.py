@@ -23,7 +23,7 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
-from convstore.log.turn_event import TurnEvent
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord, results_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
@@ -101,7 +101,7 @@ class TurnKeeper:
         made = partial(HeldTurn, scope, conversation, owner)
         try:
             if lapsed:
-                await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+                await self._writer.append(scope, (), facts=EVENT.alone(TurnEvent("fence", turn_id)))
                 if lapsed.is_stopping:
                     await self._mark_stopped(made, lapsed)
             held = await self._entered(made, turn_id, question, asked)
@@ -174,7 +174,9 @@ class TurnKeeper:
     async def _begin(self, scope: Scope, turn_id: str, *, has_question: bool) -> None:
         """Make sure that the conversation has a state; a question begins one with an entry without messages."""
         if has_question:
-            written = await self._writer.append(scope, (), event=TurnEvent("fence", turn_id))
+            written = await self._writer.append(
+                scope, (), facts=EVENT.alone(TurnEvent("fence", turn_id))
+            )
             if written.totals.entries == 1:  # a state came with it
                 return
         cached = await self._reader.find(scope)

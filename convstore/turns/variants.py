@@ -2,7 +2,7 @@
 
 A variant that is worked on is a `Branch`: readers see its messages only when its last entry makes it active.
 
-What stands at a place is recorded in the entries that change it (`log.standing`), so no call reads all variants.
+What stands at a place is recorded in the entries that change it (`log.facts.standing`), so no call reads all variants.
 
 The module is long because a variant is begun, continued, made active and listed by the same record of its place.
 """
@@ -28,9 +28,10 @@ from convstore.exceptions import (
 )
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.facts.standing import STANDING, Standing, at_place, numbered
 from convstore.log.rewind import continued
-from convstore.log.standing import Standing, at_place, numbered
-from convstore.log.turn_event import TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.turn_leases import TurnLease
@@ -229,7 +230,7 @@ class Variants:
         )
         if not entries:
             return await self._begin(place, turn_id, asked)
-        if (event := entries[0].event) and event.turn != turn_id:
+        if (event := EVENT.of(entries[0])) and event.turn != turn_id:
             raise InvalidInputError(
                 f"{asked.variant!r} belongs to turn {event.turn!r}; use another key"
             )
@@ -264,11 +265,11 @@ class Variants:
         branch = await self._counted(log, branch)
         condition = Condition(log.tail, branch=branch)
         written = await self.writer.append(
-            log.cached.scope, (), condition=condition, event=branch.begin
+            log.cached.scope, (), condition=condition, facts=EVENT.alone(branch.begin)
         )
         if begin := written.entry:
             branch = branch.after(begin)._replace(
-                standing=begin.standing, began=begin.at.isoformat()
+                standing=STANDING.of(begin), began=begin.at.isoformat()
             )
         return FoundVariant(record, written.totals, branch, was_shown=False)
 
@@ -313,7 +314,7 @@ class Variants:
         """Return a variant from its entries."""
         log = place.log
         standing = place.standing
-        event = own[0].event or TurnEvent("", "")
+        event = EVENT.of(own[0]) or TurnEvent("", "")
         question = place.question
         began = await self._reader.snapshot(log.cached, own[0].totals)
         branch = branch_of(own, began.active)._replace(standing=standing)
@@ -321,13 +322,13 @@ class Variants:
         if event.turn == question.message.id != event.variant:
             first = [question.message]
             record.add(first, await self._reader.decode_all(log.cached, first))
-        was_shown = any(entry.branch is None for entry in own)
+        was_shown = any(BRANCH.of(entry) is None for entry in own)
         stands = was_shown and place.is_shown and standing.shown.variant == event.variant
         for entry in log.active.of(own) if stands else own:
             record.add(
                 entry.messages,
                 await self._reader.decode_all(log.cached, entry.messages),
-                entry.event,
+                EVENT.of(entry),
             )
         if stands:
             await self._follow(record, log, own[-1].number + 1)
@@ -354,7 +355,8 @@ class Variants:
             async for entries in batches:
                 for entry in entries:
                     decoded = await self._reader.decode_all(log.cached, entry.messages)
-                    record.add(entry.messages, decoded, None if entry.branch else entry.event)
+                    event = None if BRANCH.of(entry) else EVENT.of(entry)
+                    record.add(entry.messages, decoded, event)
                 if record.fold.is_superseded:
                     return
 
@@ -377,7 +379,7 @@ class Variants:
         """Return the newest variant that the holder of a lease makes, or in which a person was asked; else None."""
 
         def is_wanted(own: Sequence[Entry]) -> bool:
-            events = [entry.event for entry in own if entry.event]
+            events = [event for entry in own if (event := EVENT.of(entry))]
             is_made = lease is not None and lease.is_for(events[0].turn, events[0].variant)
             return is_made or any(event.kind == "wait" for event in events)
 
@@ -403,8 +405,8 @@ class Variants:
         by_variant = dict[str, list[Entry]]()
         wanted = set(variants)
         for entry in await self._entries(place.log, place.standing.place, wanted) if wanted else ():
-            if entry.event:
-                by_variant.setdefault(entry.event.variant, []).append(entry)
+            if event := EVENT.of(entry):
+                by_variant.setdefault(event.variant, []).append(entry)
         return list(by_variant.values())[::-1]
 
     async def asking(
@@ -444,7 +446,7 @@ class Variants:
             log.messages_by_id(conversation, [call_id]),
             log.messages_by_call(conversation, [call_id]),
         )
-        events = [row.entry.event for row in (*by_id.values(), *by_call)]
+        events = [EVENT.of(row.entry) for row in (*by_id.values(), *by_call)]
         return {
             event.variant for event in events if event and event.first_turn == place.standing.place
         }

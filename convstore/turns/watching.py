@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT
 from convstore.log.rows import rows_of
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.drafts import Draft, Drafts
@@ -70,10 +72,12 @@ class _Told:
                 if item.begins_turn:
                     self.record = TurnRecord.of(item.id, item.ordinal)
                     self.places = set()
-            if entry.branch and entry.event:
-                self.places.add(entry.event.first_turn)
+            event = EVENT.of(entry)
+            is_hidden = BRANCH.of(entry) is not None
+            if is_hidden and event:
+                self.places.add(event.first_turn)
             if self.record:
-                self.record.add(entry.messages, own, None if entry.branch else entry.event)
+                self.record.add(entry.messages, own, None if is_hidden else event)
 
 
 class _Seen(NamedTuple):

@@ -22,6 +22,7 @@ from convstore.exceptions import (
     TurnConflictError,
     UnknownMessageError,
 )
+from convstore.log.facts.event import EVENT
 from convstore.log.turn_record import paused
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
@@ -186,7 +187,7 @@ class TurnWriter:
             condition=Condition(
                 held.tail, branch=branch, known=known, refusal=None if is_fence else held.refusal
             ),
-            event=event,
+            facts=EVENT.alone(event),
             question=held.record.turn_id,
             stamp=addition.stamp,
             omit=addition.omit,
@@ -194,7 +195,8 @@ class TurnWriter:
         )
         held.tail = written.totals
         if written.entry:
-            held.add(written.entry, messages, addition.event and written.entry.event)
+            event = EVENT.of(written.entry) if addition.event else None
+            held.add(written.entry, messages, event)
         if branch and written.entry:
             held.take(branch.after(written.entry), is_shown=branch.is_ending)
         if branch and branch.is_ending:

@@ -12,6 +12,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import RULES, Entry, Totals
+from convstore.log.facts.branch import BRANCH, own_totals
+from convstore.log.facts.event import EVENT
 from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, continued, counts_of
 from convstore.log.totals import totals_after
 
@@ -96,7 +98,7 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
     if entry.is_rewind:
         changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
         return replace(continued(totals, entry.totals), **changed)
-    if not entry.branch:
+    if BRANCH.of(entry) is None:
         return totals
     sizes = {
         name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")
@@ -111,8 +113,8 @@ def branch_problem(
 
     Those of its first entry are compared by `ActiveTotals`, once it becomes active.
     """
-    event = entry.event
-    stored = entry.branch or entry.totals
+    event = EVENT.of(entry)
+    stored = own_totals(entry)
     if event is None or not event.variant:
         return ""
     before = known.get((event.first_turn, event.variant))
@@ -120,7 +122,7 @@ def branch_problem(
     if before is None or entry.rules != RULES or before.counter != stored.counter:
         return ""
     made = totals_after(
-        before, zip(entry.messages, messages, strict=True), at=entry.at, event=event
+        before, zip(entry.messages, messages, strict=True), at=entry.at, facts=entry.facts
     )
     wrong = [name for name in OF_ACTIVE if getattr(made, name) != getattr(stored, name)]
     return (

@@ -15,19 +15,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.assignment import is_written_by_model, saw_of
-from convstore.log.branch import Branch, branch_of, finishes_variant
-from convstore.log.entry import Entry, EntryItem, EntryMessage, EntrySource, RewoundRange, Totals
+from convstore.log.branch import Branch, branch_of
+from convstore.log.entry import Entry, EntryMessage, EntrySource, Facts, Over, Totals
+from convstore.log.facts.branch import BRANCH, own_totals
+from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.facts.items import item_rows
+from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
+from convstore.log.facts.standing import STANDING
+from convstore.log.facts.table import each, moved
 from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
-from convstore.log.standing import Standing, first_standing
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals
-from convstore.log.turn_event import Over, TurnEvent
 from convstore.messages.encoding import decode_message
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
@@ -71,7 +75,7 @@ class LogCopy:
     _items: dict[str, tuple[int, int]] = field(default_factory=dict)
     _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     _variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
-    _standings: dict[str, Standing] = field(default_factory=dict)
+    _newest: dict[tuple[str, str], Any] = field(default_factory=dict)
     _over: dict[int, Over] = field(default_factory=dict)
 
     @property
@@ -82,7 +86,7 @@ class LogCopy:
     def add(self, entry: Entry) -> None:
         """Note an entry of the copy, which follows the last one."""
         self.tail = entry.totals
-        if not entry.branch:
+        if BRANCH.of(entry) is None:
             self._over[entry.totals.turn] = entry.totals.over
         self._links.setdefault(entry.totals.link, entry.number)
         self._totals.add(entry)
@@ -90,13 +94,15 @@ class LogCopy:
             self._spans.append(_Span(entry.first, entry.last, entry.number))
         for message in entry.messages:
             self._ids[message.id] = message.ordinal
-        for index, item in enumerate(entry.items):
-            if item.id:
-                self._items[item.id] = (entry.number, index)
-        if entry.event and entry.event.variant:
-            self._add_to_variant(entry, entry.event)
-        if entry.standing:
-            self._standings[entry.standing.place] = entry.standing
+        for row in item_rows([entry]):
+            if row.item.id:
+                self._items[row.item.id] = row.place
+        event = EVENT.of(entry)
+        if event and event.variant:
+            self._add_to_variant(entry, event)
+        for kind, value in each(entry.facts):
+            if key := kind.key_of(value):
+                self._newest[kind.name, key] = value
 
     def _add_to_variant(self, entry: Entry, event: TurnEvent) -> None:
         key = (event.first_turn, event.variant)
@@ -110,9 +116,9 @@ class LogCopy:
         for message in entry.messages:
             if place := self._ids.get(message.id):
                 self.places[message.ordinal] = place
-        for index, item in enumerate(entry.items):
-            if place_of_item := self._items.get(item.id):
-                self._item_places.append(((entry.number, index), place_of_item))
+        for row in item_rows([entry]):
+            if place_of_item := self._items.get(row.item.id):
+                self._item_places.append((row.place, place_of_item))
         self._numbers[entry.number] = self._links.get(entry.totals.link, 0)
         if rewinds := _after(self.log_active, entry):
             self.log_active = rewinds
@@ -125,18 +131,19 @@ class LogCopy:
         kept = self._place(entry)
         if entry.messages and not kept:
             return None
-        event = self._event(entry.event)
+        facts = moved(entry, self)
+        event = EVENT.in_(facts)
         branch = self._branch(entry, event)
-        made = self._made(entry, kept, payloads, event, branch)
+        made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
             made = branch.entry_of(made, self.tail, self.active)
         elif event is not None and event.kind == "begin":
-            made = replace(made, branch=self._point(entry, made, event))
+            made = BRANCH.on(made, self._point(entry, made, event))
         else:
             made = self._with_rewinds(made, entry)
         reserves = made.totals.sources_through > self.tail.sources_through
-        parts = (made.messages, made.items, made.event, made.claims, made.is_rewind, reserves)
-        return made if any(parts) else None
+        is_needed = bool(made.messages or made.facts or reserves)
+        return made if is_needed else None
 
     def _place(self, entry: Entry) -> list[EntryMessage]:
         """Give the messages of an entry their ordinals in the copy; return those that it lacks."""
@@ -152,7 +159,7 @@ class LogCopy:
         entry: Entry,
         kept: Iterable[EntryMessage],
         payloads: Mapping[str, str],
-        event: TurnEvent | None,
+        facts: Facts,
         branch: Branch | None,
     ) -> Entry:
         """Return an entry with some of its messages, as an append to the copy would have written it."""
@@ -172,7 +179,7 @@ class LogCopy:
         sources = tuple(source for source in entry.sources if source.message_id in ids)
         through, given = _numbers_after(before, entry, sources)
         totals = replace(
-            running.totals(entry.at, shown_now=bool(sources), event=event),
+            running.totals(entry.at, shown_now=bool(sources), facts=facts),
             counter=_counter(before, entry),
             sources_through=through,
             given_through=given,
@@ -185,44 +192,14 @@ class LogCopy:
             totals=totals,
             after=before.link,
             sources=sources,
-            rewound=(),
-            restored=(),
-            undo=0,
-            event=event,
-            branch=None,
-            standing=self._standing(entry),
-            items=tuple(self._moved_items(entry.items)),
+            facts=facts,
         )
-
-    def _standing(self, entry: Entry) -> Standing | None:
-        """Return what an entry says of a place, with what stands there in the copy as the variant that it takes away.
-
-        An earlier entry that changed the place may be lost.
-        """
-        standing = entry.standing
-        if standing is None:
-            return None
-        known = self._standings.get(standing.place, first_standing(standing.place))
-        here = known.shown
-        left = standing.left
-        if (
-            finishes_variant(entry) and standing.variants <= known.variants
-        ):  # it came late: its number is taken
-            number = known.variants + 1
-            standing = standing._replace(
-                shown=standing.shown._replace(number=number), variants=number
-            )
-        standing = standing._replace(variants=max(known.variants, standing.variants))
-        if entry.event and entry.event.kind == "begin":
-            return standing._replace(shown=here)
-        is_answered_since = not here.variant and left.turn == left.variant == here.turn
-        return standing if is_answered_since else standing._replace(left=here)
 
     def _moved_message(self, message: EntryMessage, appended: BaseMessage) -> EntryMessage:
         """Return a message with the ordinals that it has in the copy."""
         ordinal = self.places[message.ordinal]
         stamp = self._moved_stamp(message)
-        seen = self._place_before(message.saw) or ordinal - 1
+        seen = self.place_before(message.saw) or ordinal - 1
         saw = saw_of(ordinal, stamp) if stamp else min(seen, ordinal - 1)
         return replace(
             message,
@@ -247,12 +224,12 @@ class LogCopy:
         marks = stamp.marks
         changes = {
             "entry": self._numbers.get(stamp.entry, 0),
-            "ordinal": self._place_before(stamp.ordinal),
+            "ordinal": self.place_before(stamp.ordinal),
             "summary": stamp.summary if stamp.summary in self.summaries else "",
             "marks": marks._replace(
-                start=self._place_before(marks.start),
-                short_through=self._place_before(marks.short_through),
-                stubs_through=self._place_before(marks.stubs_through),
+                start=self.place_before(marks.start),
+                short_through=self.place_before(marks.short_through),
+                stubs_through=self.place_before(marks.stubs_through),
             ),
         }
         return stamp.model_copy(update=changes)
@@ -285,20 +262,21 @@ class LogCopy:
         """Return an entry that rewinds and restores in the copy what an entry did in the log."""
         rewinds = _after(self.log_active, entry)
         if rewinds is None:
-            return replace(made, standing=None)
+            return STANDING.on(made, None)
         before = _pairs(self.log_active)
         after = _pairs(rewinds)
         gone = self._moved(_without(after, before))
         back = self._moved(_without(before, after))
         pairs = _without(joined_pairs([*_pairs(self.active), *gone]), back)
-        ends = self.tail if entry.branch else self._moved_totals(entry.totals)
+        ends = self.tail if BRANCH.of(entry) else self._moved_totals(entry.totals)
         self._totals.count(made)
         counts = self._totals.counts(made.last, pairs)
         newest = self._totals.newest_question(pairs)
         if newest != ends.turn:  # the newest one of the log is lost
             ends = replace(ends, turn=newest, over=self._over.get(newest, ""))
         point = replace(continued(made.totals, ends), **counts, counter=made.totals.counter)
-        undo = made.number if entry.undo == entry.number else self._numbers.get(entry.undo, 0)
+        change = REWOUND.of(entry) or Rewound()
+        undo = made.number if change.undo == entry.number else self._numbers.get(change.undo, 0)
         return changed(made, self.active, self._ranges(made, pairs), point=point, undo=undo)
 
     def _ranges(self, made: Entry, pairs: Pairs) -> tuple[RewoundRange, ...]:
@@ -320,68 +298,51 @@ class LogCopy:
         )
         return joined_pairs((place, place) for place in places if place)
 
-    def _place_before(self, ordinal: int) -> int:
+    def place_before(self, ordinal: int) -> int:
         """Return where the copy has the last message of the log up to an ordinal that it has, 0 for none."""
         while ordinal and not self.places.get(ordinal):
             ordinal -= 1
         return self.places[ordinal] if ordinal else 0
 
-    def _event(self, event: TurnEvent | None) -> TurnEvent | None:
-        """Return an event as the copy records it; without its variant if that cannot be shown in the copy.
-
-        Its beginning or its question is lost, or the entry that made active what stands before it.
-        """
-        if event is None:
-            return None
-        event = event._replace(question=self.places.get(event.question, 0))
-        if not event.variant:
-            return event
-        if event.kind == "begin":
-            return self._begin(event)
-        if (event.first_turn, event.variant) in self._variants:
-            return event
-        if event.kind == "append":  # its question still names the place
-            return event._replace(kind="fence", variant="")
-        return event._replace(first_turn="", variant="")
-
-    def _begin(self, event: TurnEvent) -> TurnEvent | None:
-        """Return what the first entry of a variant records; None if the copy cannot show it."""
-        place = self._place_before(json.loads(event.values)[0])
-        is_question_lost = event.turn != event.variant and not event.question
-        is_hidden = place > 0 and not self.active.has(place)
-        if is_question_lost or is_hidden:
-            return None
-        return event._replace(values=json.dumps([place, self._entry_after(place)]))
-
-    def _entry_after(self, ordinal: int) -> int:
+    def entry_after(self, ordinal: int) -> int:
         """Return the number of the first entry of the copy that has only messages after an ordinal."""
         index = bisect_right(self._spans, ordinal, key=lambda span: span.first) - 1
         return self._spans[index].number + 1 if index >= 0 else 1
+
+    def is_active(self, ordinal: int) -> bool:
+        """Return True if a message of the copy is active."""
+        return self.active.has(ordinal)
+
+    def has_variant(self, first_turn: str, variant: str) -> bool:
+        """Return True if the copy has the beginning of a variant."""
+        return (first_turn, variant) in self._variants
+
+    def newest(self, kind: str, key: str) -> Any:
+        """Return the last fact of a kind that the copy has under a key, None without one."""
+        return self._newest.get((kind, key))
+
+    def place_of_item(self, id_: str) -> tuple[int, int] | None:
+        """Return the place of an item in the copy, None if the copy lacks it."""
+        return self._items.get(id_)
+
+    def item_from(self, place: tuple[int, int]) -> tuple[int, int] | None:
+        """Return the place in the copy of the first item that the log has at a place or after it."""
+        places = [in_copy for in_log, in_copy in self._item_places if in_log >= place]
+        return min(places, default=None)
 
     def _branch(self, entry: Entry, event: TurnEvent | None) -> Branch | None:
         """Return the variant that an entry continues or finishes, None for any other entry."""
         if event is None or not event.variant or event.kind == "begin":
             return None
         known = self._variants.get((event.first_turn, event.variant))
-        return known._replace(is_ending=entry.branch is None) if known else None
+        return known._replace(is_ending=BRANCH.of(entry) is None) if known else None
 
     def _point(self, entry: Entry, made: Entry, event: TurnEvent) -> Totals:
         """Return the totals of the place where a variant begins, with the counts of what is active before it."""
         place = json.loads(event.values)[0]
         counts = self._totals.counts(place, _pairs(self.active))
-        there = self._moved_totals(entry.branch or entry.totals)
+        there = self._moved_totals(own_totals(entry))
         return replace(continued(made.totals, there), **counts, counter=made.totals.counter)
-
-    def _moved_items(self, items: Iterable[EntryItem]) -> Iterable[EntryItem]:
-        """Yield the items and cuts of an entry with their positions in the copy, without items that it has."""
-        for item in items:
-            after = self._place_before(item.after)
-            if item.cut:
-                cut = item.cut
-                if places := [place for old, place in self._item_places if old >= cut]:
-                    yield replace(item, after=after, cut=min(places))
-            elif item.id not in self._items:
-                yield replace(item, after=after)
 
 
 def joined_pairs(pairs: Iterable[tuple[int, int]]) -> Pairs:

@@ -17,7 +17,8 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.assignment import is_written_by_model, saw_of
 from convstore.log.comparison import content_digest
 from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
-from convstore.log.items import ItemRow, read_log_item
+from convstore.log.facts.event import EVENT
+from convstore.log.facts.table import each
 from convstore.log.stored_message import read_message, stamp_of, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, RunningTotals, totals_after
 from convstore.messages.reasoning import begins_with_reasoning
@@ -71,17 +72,10 @@ def check_entry(
     return problems, list(decoded.values()) if len(decoded) == len(entry.messages) else None
 
 
-def item_problem(row: ItemRow, payload: str | None, *, key: str, codec: Codec) -> str:
-    """Return the problem of an item or a cut of an entry, "" if it is sound."""
-    item = row.item
-    if item.after > row.entry.last or (item.cut or (0, 0)) >= row.place:
-        return "an item or a cut of it has a place that the log does not have"
-    try:
-        if not item.cut:
-            read_log_item(codec, row, payload, key=key)
-    except CorruptDocumentError as error:
-        return error.problem
-    return ""
+def fact_problems(entry: Entry, payloads: Mapping[str, str], *, codec: Codec) -> Iterator[str]:
+    """Yield the problems of an entry's facts; `payloads` are those that could be read, by the names that kinds give."""
+    for kind, value in each(entry.facts):
+        yield from kind.problems(value, entry, payloads, codec)
 
 
 def check_totals(
@@ -97,9 +91,9 @@ def check_totals(
         return [], (stored,)
     expected = [_expected(entry, messages, before) for before in candidates]
     if stored in expected:
-        is_of_variant = (
-            entry.event is not None and entry.event.variant
-        )  # whose calls are not those of the log
+        event = EVENT.of(entry)
+        # The calls of a variant are not those of the log.
+        is_of_variant = event is not None and event.variant
         before = candidates[expected.index(stored)]
         return [] if is_of_variant else _call_problems(entry, messages, before), (stored,)
     compared = [field.name for field in fields(Totals) if field.compare]
@@ -270,7 +264,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
     stored = entry.totals
     made = totals_after(
-        before, zip(entry.messages, messages, strict=True), at=entry.at, event=entry.event
+        before, zip(entry.messages, messages, strict=True), at=entry.at, facts=entry.facts
     )
     through = max([before.sources_through, *(source.id for source in entry.sources)])
     if not messages:  # source numbers were reserved

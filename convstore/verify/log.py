@@ -19,14 +19,15 @@ from bson.errors import InvalidId
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, PayloadRef, Totals
-from convstore.log.items import item_rows
+from convstore.log.facts.table import each
 from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id, number_in
+from convstore.mongo.payload_refs import payloads_in
 from convstore.verify.active_totals import ActiveTotals, branch_problem
-from convstore.verify.entry import Problem, RecentSources, check_entry, check_totals, item_problem
+from convstore.verify.entry import Problem, RecentSources, check_entry, check_totals, fact_problems
 from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of
 
 _CHUNKS_AT_ONCE = 16
@@ -97,8 +98,6 @@ class LogCheck:
             return
         if "lookup" not in document and lookup_of(entry):
             self._report("damaged", key, "it has no `lookup`, so an index misses it")
-        elif not (entry.messages or entry.items) and document.get("lookup", []) != lookup_of(entry):
-            self._report("damaged", key, "its `lookup` is wrong, so an index misplaces it")
         self._check_order(entry, key)
         payloads = await self._payloads(entry)
         if (
@@ -108,7 +107,7 @@ class LogCheck:
             await asyncio.to_thread(self._check_content, entry, payloads)
         else:
             self._check_content(entry, payloads)
-        await self._check_items(entry, key)
+        await self._check_facts(entry, key)
         self.active.add(entry)
         for problem in self.active.problems:
             self._report("totals", key, problem)
@@ -214,17 +213,15 @@ class LogCheck:
         }
         return {id_: text for id_, text in found.items() if text is not None}
 
-    async def _check_items(self, entry: Entry, key: str) -> None:
-        for row in item_rows([entry]):
-            item = row.item
-            text = None
-            if (
-                item.payload
-                and (text := await self._payload(entry, f"item {item.id!r}", item.payload)) is None
-            ):
-                continue  # already reported
-            if problem := item_problem(row, text, key=key, codec=self.subject.codec):
-                self._report("checksum", key, problem)
+    async def _check_facts(self, entry: Entry, key: str) -> None:
+        payloads = dict[str, str]()
+        for kind, value in each(entry.facts):
+            for name, ref in kind.payloads(value):
+                text = await self._payload(entry, name, ref)
+                if text is not None:
+                    payloads[name] = text
+        for problem in fact_problems(entry, payloads, codec=self.subject.codec):
+            self._report("checksum", key, problem)
 
     async def _payload(self, entry: Entry, name: str, ref: PayloadRef) -> str | None:
         conversation = self.subject.conversation
@@ -305,11 +302,9 @@ def token_of(key: str) -> str:
 
 
 def _tokens_in(document: Document) -> set[str]:
-    """Return the payload tokens in an entry's messages and items, as far as they can be read."""
-    lists = [
-        found for name in ("messages", "items") if isinstance(found := document.get(name), list)
-    ]
-    payloads = (
-        message.get("payload") for rows in lists for message in rows if isinstance(message, Mapping)
-    )
-    return {str(payload.get("token")) for payload in payloads if isinstance(payload, Mapping)}
+    """Return the payload tokens in an entry's messages and facts, as far as they can be read."""
+    messages = document.get("messages")
+    rows = messages if isinstance(messages, list) else []
+    payloads = [message.get("payload") for message in rows if isinstance(message, Mapping)]
+    refs = [*payloads, *payloads_in(document.get("facts"))]
+    return {str(ref.get("token")) for ref in refs if isinstance(ref, Mapping)}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.branch import BRANCH
 from convstore.log.rows import Row, is_finished, marked, named_in, rows_of
 from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
 from convstore.messages.encoding import digest_of
@@ -56,7 +57,7 @@ class Load(ActiveRows):
     @property
     def last_entry(self) -> int:
         """The number of the last entry that the view sees, 0 for none."""
-        seen = [entry.number for entry in self.entries if self.has_hidden or not entry.branch]
+        seen = [entry.number for entry in self.entries if self.has_hidden or not BRANCH.of(entry)]
         return max(seen, default=self.entries[-1].number if self.entries else 0)
 
     @property

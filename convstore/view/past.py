@@ -17,6 +17,8 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.log.entry import Entry
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT
 from convstore.log.state import NO_RECORD, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
@@ -237,7 +239,7 @@ class PastViews(Loader):
             record=point.record,
         )
         load.count(entries)
-        load.has_hidden = last.branch is not None and not point.is_now
+        load.has_hidden = BRANCH.of(last) is not None and not point.is_now
         await self._take_snapshot(
             load, await self._snapshot(cached, last, entries, of_variant=load.has_hidden)
         )
@@ -251,9 +253,10 @@ class PastViews(Loader):
     ) -> Snapshot:
         """Return the log as of an entry, for all readers or as if the variant that it belongs to were active."""
         log = await self._reader.snapshot(cached, last.totals, entries)
-        if not of_variant or not last.event:
+        event = EVENT.of(last) if of_variant else None
+        if event is None:
             return log
-        branch = await self._reader.branch(cached, last.event, through=last.number)
+        branch = await self._reader.branch(cached, event, through=last.number)
         return log._replace(tail=branch.totals, active=branch.active(log.active))
 
     async def of_variant(

@@ -83,8 +83,9 @@ def resealed(document: dict[str, Any]) -> dict[str, Any]:
             document[texts][name] = sealed(text, owner, name)
     if "revision" in document and isinstance(document.get("state"), list):
         document["state"] = sealed(document["state"][0], document["_id"], str(document["revision"]))
-    if "standing" in document:
-        document["standing"] = sealed(document["standing"][0], document["_id"], "standing")
+    for name in {"event", "standing"} & document.get("facts", {}).keys():
+        text = document["facts"][name][0]
+        document["facts"][name] = sealed(text, str(document["totals"]["link"]), name)
     if "created_at" in document:
         document["created_at"] = sealed(
             document["created_at"][0], document["conversation"], "created_at"

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from convstore.log.entry import Entry, EntryMessage, RewoundRange, Totals
+from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
 from convstore.log.rewind import NO_REWINDS, Rewinds
 
 
@@ -63,7 +64,8 @@ def test_an_entry_of_which_a_part_was_rewound_counts_the_rest() -> None:
 def test_a_difference_needs_the_whole_list_that_it_continues() -> None:
     """Counts that happen to agree with another list are no proof."""
     totals = Totals(entries=9, messages=10, active=8, rewind_entry=9, whole_list=5)
-    entry = Entry(9, datetime.now(UTC), (), totals, rewound=(RewoundRange(3, 4, 2, 3),))
+    entry = Entry(9, datetime.now(UTC), (), totals)
+    entry = REWOUND.on(entry, Rewound((RewoundRange(3, 4, 2, 3),)))
     with pytest.raises(
         ValueError, match="the whole list of rewound ranges that it continues is missing"
     ):

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.append.batch import prepare
 from convstore.append.compose import compose
 from convstore.log.entry import Entry, EntryMessage, Totals
-from convstore.log.turn_event import TurnEvent
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turns import LoggedTurn, unread
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.tool_calls import result_id
@@ -46,8 +46,9 @@ class Log:
         totals = self.entries[-1].totals if self.entries else Totals()
         for index, message in enumerate(messages):
             message.id = message.id or f"m{totals.messages + index + 1}"
-        batch = replace(prepare(messages, codec=Codec(), counter=COUNTER), turn=turn)
-        entry = compose(batch, totals, at=NOW, event=event, questions=self.questions)
+        batch = prepare(messages, codec=Codec(), counter=COUNTER)
+        batch = replace(batch, turn=turn, facts=EVENT.alone(event))
+        entry = compose(batch, totals, at=NOW, questions=self.questions)
         self.questions |= {
             message.id: message.ordinal for message in entry.messages if message.begins_turn
         }
@@ -58,7 +59,7 @@ class Log:
         """Return a turn, folded from all entries."""
         turn = LoggedTurn(self.questions[turn_id], turn_id)
         for entry in self.entries:
-            turn.add(entry.messages, entry.event)
+            turn.add(entry.messages, EVENT.of(entry))
         turn.settle(self.entries[-1].totals)
         return turn
 

@@ -14,7 +14,7 @@ from convstore import Conversation, ConversationStore
 from convstore.conversation.turn import TurnSession
 from convstore.log.branch import Branch
 from convstore.log.entry import Totals
-from convstore.log.turn_event import TurnEvent
+from convstore.log.facts.event import TurnEvent
 from convstore.transfer import export_conversations, import_conversations, read_file
 
 

@@ -250,7 +250,7 @@ async def test_a_damaged_rewind_costs_one_conversation_its_hits(database: Any) -
         await seal(chat)
     head = await database["heads"].find_one({"scope.user_id": user, "scope.thread_id": "a"})
     key = {"_id": f"{head['conversation']}:{2:012d}"}
-    await database["log"].update_one(key, {"$set": {"rewound": b"damaged"}})
+    await database["log"].update_one(key, {"$set": {"facts.rewound": b"damaged"}})
     result = await store_on(database).search("orcas", user_id=user)
     assert [conversation.scope["thread_id"] for conversation in result.conversations] == ["b"]
     assert [scope["thread_id"] for scope in result.incomplete] == ["a"]

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import uuid
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +15,9 @@ from programs import killed
 
 from convstore import Conversation, ConversationDeletedError, ConversationStore, InvalidInputError
 from convstore.integration import host_of
-from convstore.log.entry import Entry, RewoundRange
+from convstore.log.entry import Entry
+from convstore.log.facts.event import EVENT
+from convstore.log.facts.rewound import REWOUND, RewoundRange
 from convstore.messages.values import Codec
 from convstore.mongo.copies import Copies
 from convstore.mongo.documents import entry_from
@@ -83,11 +84,14 @@ def bare(entry: Entry) -> Entry:
 
     A range may end at an entry with messages, or at the empty ones beside it.
     """
-    rewound, restored = (
-        tuple(RewoundRange(first, last, 0, 0) for first, last, *_ in ranges)
-        for ranges in (entry.rewound, entry.restored)
+    change = REWOUND.of(entry)
+    if change is None:
+        return entry
+    ranges, restored = (
+        tuple(RewoundRange(first, last, 0, 0) for first, last, *_ in listed)
+        for listed in change[:2]
     )
-    return replace(entry, rewound=rewound, restored=restored)
+    return REWOUND.on(entry, change._replace(ranges=ranges, restored=restored))
 
 
 async def test_a_copy_without_a_loss_is_the_log(database: Any) -> None:
@@ -186,7 +190,7 @@ async def test_whichever_entry_is_lost_the_rest_is_whole(own: Any) -> None:
         ordinals = [message.ordinal for message in await fresh.list_messages(limit=200)]
         assert ordinals == sorted(set(ordinals))
         now = [str(message.message.id) for message in await fresh.list_messages(limit=200)]
-        if not lost.is_rewind and not lost.event:
+        if not lost.is_rewind and not EVENT.of(lost):
             assert now == [id_ for id_ in shown if id_ not in gone], lost.number
         assert (await fresh.info()).title == "Seals"
         assert (await fresh.state.get()).values == state

@@ -8,9 +8,13 @@ a variant away. The log as of the entry before that is the one to which the vari
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from convstore.log.entry import Entry
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT
+from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy, Sealed
 from convstore.messages.encoding import digest_of
 
 _MAX_UNFINISHED = 20
@@ -93,37 +97,75 @@ def numbered(place: str, number: int) -> bytes:
     return _key("number", place, number)
 
 
-def of_variant(place: str, variant: str) -> bytes:
-    """Return the key by which the entries are found that a variant consists of."""
-    return _key("variant", place, variant)
+def finishes_variant(entry: Entry) -> bool:
+    """Return True for the entry that first shows a variant."""
+    event = EVENT.of(entry)
+    standing = STANDING.of(entry)
+    if event is None or standing is None or BRANCH.of(entry) is not None:
+        return False
+    return bool(event.variant) and event.variant == standing.shown.variant
 
 
-def keys_of(standing: Standing, *, is_new: bool) -> list[bytes]:
-    """Return the keys by which an entry is found; `is_new` says that it finished the variant that stands there."""
-    place = standing.place
-    shown = standing.shown
-    left = standing.left
-    keys = [at_place(place)]
-    if left.variant and left.variant != shown.variant:
-        keys.append(left_place(place, left.variant))
-    if is_new:
-        keys.append(numbered(place, shown.number))
-    return keys
+class StandingKind(FactKind[Standing]):
+    """What stands at places."""
+
+    name = "standing"
+    is_loaded = True
+
+    def encode(self, value: Standing, entry: Entry) -> Any:
+        """Return it as JSON."""
+        return Sealed(json.dumps(value._asdict(), ensure_ascii=False))
+
+    def decode(self, stored: Any, read: FactReader) -> Standing:
+        """Return what `encode` wrote."""
+        found: Mapping[str, Any] = json.loads(read.sealed(stored))
+        shown = ShownVariant(*found["shown"])
+        left = ShownVariant(*found["left"])
+        unfinished = tuple(found["unfinished"])
+        return Standing(**{**found, "shown": shown, "left": left, "unfinished": unfinished})
+
+    def keys(self, value: Standing, entry: Entry) -> Iterable[Key]:
+        """Return the keys of its place, of the variant that left it, and of the one that the entry finished."""
+        place = value.place
+        shown = value.shown
+        left = value.left
+        keys = [at_place(place)]
+        if left.variant and left.variant != shown.variant:
+            keys.append(left_place(place, left.variant))
+        if finishes_variant(entry):
+            keys.append(numbered(place, shown.number))
+        return keys
+
+    def cut(self, value: Standing, before: int, *, has_messages: bool) -> Standing | None:
+        """Return None: `append.forker` says what stands there in the fork."""
+        return None
+
+    def key_of(self, value: Standing) -> str:
+        """Return its place."""
+        return value.place
+
+    def moved(self, value: Standing, entry: Entry, copy: LogCopy) -> Standing | None:
+        """Return it with what stands there in the copy as the variant that it takes away.
+
+        An earlier entry that changed the place may be lost.
+        """
+        known: Standing = copy.newest(self.name, value.place) or first_standing(value.place)
+        here = known.shown
+        left = value.left
+        standing = value
+        if finishes_variant(entry) and value.variants <= known.variants:  # its number is taken
+            number = known.variants + 1
+            shown = value.shown._replace(number=number)
+            standing = value._replace(shown=shown, variants=number)
+        standing = standing._replace(variants=max(known.variants, standing.variants))
+        event = EVENT.of(entry)
+        if event and event.kind == "begin":
+            return standing._replace(shown=here)
+        is_answered_since = not here.variant and left.turn == left.variant == here.turn
+        return standing if is_answered_since else standing._replace(left=here)
 
 
-def standing_text(standing: Standing) -> str:
-    """Return it as JSON."""
-    return json.dumps(standing._asdict(), ensure_ascii=False)
-
-
-def standing_from(text: str) -> Standing:
-    """Return what `standing_text` wrote; a ValueError, TypeError or KeyError if it is damaged."""
-    found: Mapping[str, Any] = json.loads(text)
-    shown = ShownVariant(*found["shown"])
-    left = ShownVariant(*found["left"])
-    return Standing(
-        **{**found, "shown": shown, "left": left, "unfinished": tuple(found["unfinished"])}
-    )
+STANDING = StandingKind()
 
 
 def _key(*parts: str | int) -> bytes:

@@ -1,0 +1,43 @@
+"""The totals that a hidden variant continues; see `log.branch`.
+
+An entry of a variant that is not active yet hides its messages. Its own totals are those of the log without it; this
+fact has the totals of the log with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convstore.log.entry import Entry, Totals
+from convstore.log.facts.kind import FactKind, FactReader, LogCopy
+
+
+class BranchKind(FactKind[Totals]):
+    """The totals that entries of hidden variants continue."""
+
+    name = "branch"
+    is_loaded = True
+
+    def encode(self, value: Totals, entry: Entry) -> Any:
+        """Return them as they are."""
+        return value
+
+    def decode(self, stored: Any, read: FactReader) -> Totals:
+        """Return the totals that `encode` was given."""
+        return read.totals(stored)
+
+    def cut(self, value: Totals, before: int, *, has_messages: bool) -> Totals | None:
+        """Return None: a fork has no hidden variant."""
+        return None
+
+    def moved(self, value: Totals, entry: Entry, copy: LogCopy) -> Totals | None:
+        """Return None: a copy counts them again."""
+        return None
+
+
+BRANCH = BranchKind()
+
+
+def own_totals(entry: Entry) -> Totals:
+    """Return the totals that the entry after it continues, in its variant if it is of a hidden one."""
+    return BRANCH.of(entry) or entry.totals

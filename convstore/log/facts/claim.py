@@ -1,0 +1,47 @@
+"""Source ids that the tools of a child, a sub-agent's conversation, gave.
+
+They are claimed in the outermost conversation around it, because no index keeps those of several conversations apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from convstore.log.entry import Entry
+from convstore.log.facts.kind import FactKind, FactReader
+
+
+class Claim(NamedTuple):
+    """A claim of source ids.
+
+    Attributes:
+        by: The conversation of the child.
+        ids: The source ids, which no other conversation of the family may use then.
+    """
+
+    by: str
+    ids: tuple[int, ...]
+
+
+class ClaimKind(FactKind[Claim]):
+    """Claims of source ids."""
+
+    name = "claim"
+
+    def encode(self, value: Claim, entry: Entry) -> Any:
+        """Return its fields."""
+        return {"by": value.by, "ids": list(value.ids)}
+
+    def decode(self, stored: Any, read: FactReader) -> Claim:
+        """Return the claim that `encode` wrote."""
+        return Claim(
+            read.text(stored["by"]), tuple(map(read.whole_number, read.parts(stored["ids"])))
+        )
+
+    def source_ids(self, value: Claim) -> Sequence[int]:
+        """Return the claimed ids."""
+        return value.ids
+
+
+CLAIM = ClaimKind()

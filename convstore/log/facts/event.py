@@ -1,0 +1,126 @@
+"""Define what an entry records of a turn besides messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from convstore.log.entry import Entry, Over
+from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy, Sealed
+from convstore.messages.encoding import digest_of
+
+_ENDS: Mapping[str, Over] = {"finish": "finished", "stop": "stopped"}
+
+
+class TurnEvent(NamedTuple):
+    """What an entry records of a turn besides messages.
+
+    Attributes:
+        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin" or "append"
+            for a variant.
+        turn: Id of the turn's question.
+        call: For "wait" and "decide" the `result_id` of the call.
+        values: For "decide" the decision, for "begin" the place, as JSON.
+        first_turn: For an entry of a variant the id of the turn that stood first at its place.
+        variant: Id of the variant.
+        question: Ordinal of the turn's question; 0 if the log does not have it yet.
+    """
+
+    kind: str
+    turn: str
+    call: str = ""
+    values: str = ""
+    first_turn: str = ""
+    variant: str = ""
+    question: int = 0
+
+    @property
+    def ends(self) -> bool:
+        """Return True if it ends the turn."""
+        return bool(self.over)
+
+    @property
+    def over(self) -> Over:
+        """Why the turn is over after it; "" if it does not end the turn."""
+        return _ENDS.get(self.kind, "")
+
+
+def events_of(turn_id: str) -> bytes:
+    """Return the key by which the entries are found that say how calls of a turn wait, or what was decided."""
+    return digest_of(json.dumps(["events", turn_id]))
+
+
+def of_variant(place: str, variant: str) -> bytes:
+    """Return the key by which the entries are found that a variant consists of."""
+    return digest_of(json.dumps(["variant", place, variant]))
+
+
+class EventKind(FactKind[TurnEvent]):
+    """What entries record of turns."""
+
+    name = "event"
+    is_loaded = True
+
+    def encode(self, value: TurnEvent, entry: Entry) -> Any:
+        """Return it as JSON."""
+        return Sealed(json.dumps(value))
+
+    def decode(self, stored: Any, read: FactReader) -> TurnEvent:
+        """Return the event that `encode` wrote."""
+        return TurnEvent(*json.loads(read.sealed(stored)))
+
+    def keys(self, value: TurnEvent, entry: Entry) -> Iterable[Key]:
+        """Return the key of the variant that it belongs to, or of a turn with a call that waits or was decided."""
+        if value.variant:
+            return [of_variant(value.first_turn, value.variant)]
+        return [events_of(value.turn)] if value.kind in ("wait", "decide") else []
+
+    def turns(self, value: TurnEvent) -> Iterable[int]:
+        """Return its question."""
+        return [value.question]
+
+    def names(self, value: TurnEvent) -> Iterable[str]:
+        """Return the id of its question."""
+        return [value.turn] if value.kind != "fence" else []
+
+    def over(self, value: TurnEvent, question: int) -> Over:
+        """Return how it ends the newest turn; one that ends an earlier turn changes nothing."""
+        return value.over if value.question == question else ""
+
+    def placed(self, value: TurnEvent, questions: Mapping[str, int]) -> TurnEvent:
+        """Return it with the ordinal of its question."""
+        return value._replace(question=questions.get(value.turn, 0))
+
+    def cut(self, value: TurnEvent, before: int, *, has_messages: bool) -> TurnEvent | None:
+        """Return None: neither an end of the turn nor a decision is in a fork that is cut before it."""
+        return None
+
+    def moved(self, value: TurnEvent, entry: Entry, copy: LogCopy) -> TurnEvent | None:
+        """Return it as a copy records it; without its variant if the copy cannot show that.
+
+        Its beginning or its question is lost, or the entry that made active what stands before it.
+        """
+        event = value._replace(question=copy.places.get(value.question, 0))
+        if not event.variant:
+            return event
+        if event.kind == "begin":
+            return _moved_beginning(event, copy)
+        if copy.has_variant(event.first_turn, event.variant):
+            return event
+        if event.kind == "append":  # its question still names the place
+            return event._replace(kind="fence", variant="")
+        return event._replace(first_turn="", variant="")
+
+
+EVENT = EventKind()
+
+
+def _moved_beginning(event: TurnEvent, copy: LogCopy) -> TurnEvent | None:
+    """Return what the first entry of a variant records; None if the copy cannot show it."""
+    place = copy.place_before(json.loads(event.values)[0])
+    is_question_lost = event.turn != event.variant and not event.question
+    is_hidden = place > 0 and not copy.is_active(place)
+    if is_question_lost or is_hidden:
+        return None
+    return event._replace(values=json.dumps([place, copy.entry_after(place)]))

@@ -1,0 +1,220 @@
+"""Items of the log that are no messages: which of them are active, and their data, verified by its digest.
+
+An item stands after a message, the last active one when it was appended, and is active as long as that message is. A
+rewind to an item also stores a cut: an item without id and kind that names a place in the log. It removes the items
+and cuts from there on that follow the same message. Undoing a rewind cuts what was appended since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.entry import Entry, PayloadRef
+from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy
+from convstore.log.rewind import Rewinds
+from convstore.messages.encoding import DIGEST_BYTES, digest_of
+from convstore.messages.values import Codec
+from convstore.values.items import StoredItem
+
+Place = tuple[int, int]
+"""Number of an entry, and index among its items."""
+
+
+@dataclass(slots=True)
+class EntryItem:
+    """An item of an entry that is no message, or a cut, which removes items before it.
+
+    Attributes:
+        id: Its id; "" for a cut.
+        kind: Its kind; "" for a cut.
+        after: Ordinal of the message that it follows, 0 at the beginning.
+        body: Its encoded data; "" if the payload holds it.
+        digest: Digest of all that.
+        payload: Location of its data outside the entry.
+        cut: For a cut, number of the entry and index among its items of the first item that it removes.
+    """
+
+    id: str
+    kind: str
+    after: int
+    body: str = ""
+    digest: bytes = b""
+    payload: PayloadRef | None = None
+    cut: Place | None = None
+
+
+class ItemRow(NamedTuple):
+    """An item with its entry and its place in the log."""
+
+    item: EntryItem
+    entry: Entry
+    place: Place
+
+
+def item_rows(entries: Iterable[Entry]) -> list[ItemRow]:
+    """Return the items and cuts of entries in the order of the log."""
+    return [
+        ItemRow(item, entry, (entry.number, at))
+        for entry in entries
+        for at, item in enumerate(ITEMS.of(entry) or ())
+    ]
+
+
+def active_items(rows: Sequence[ItemRow], rewinds: Rewinds) -> list[ItemRow]:
+    """Return the active items, given all items and cuts of a log, in the order of their messages."""
+    kept = list[ItemRow]()
+    cuts = dict[int, Place]()
+    for row in reversed(rows):
+        item = row.item
+        if not rewinds.has(item.after) or row.place >= cuts.get(
+            item.after, (row.entry.number + 1, 0)
+        ):
+            continue
+        if item.cut:
+            cuts[item.after] = min(item.cut, cuts.get(item.after, item.cut))
+        else:
+            kept.append(row)
+    return sorted(kept, key=_position)
+
+
+def without_cuts(rows: Sequence[ItemRow]) -> list[ItemRow]:
+    """Return all items, active or not, given all items and cuts of a log, in the order of their messages."""
+    return sorted([row for row in rows if not row.item.cut], key=_position)
+
+
+def _position(row: ItemRow) -> tuple[int, Place]:
+    return row.item.after, row.place
+
+
+def item_digest(id_: str, kind: str, text: str) -> bytes:
+    """Return the digest of an item with its encoded data."""
+    return digest_of("\n".join([id_, kind, text]))
+
+
+def read_log_item(codec: Codec, row: ItemRow, payload: str | None, *, key: str) -> StoredItem:
+    """Return an item as it was appended, given its payload if it has one, and the key of its entry.
+
+    Raises:
+        CorruptDocumentError: It is damaged; names the entry.
+    """
+    item = row.item
+    text = row.item.body if payload is None else payload
+    try:
+        if item_digest(item.id, item.kind, text) != item.digest:
+            raise ValueError("it does not match its digest")
+        data = codec.decode(text)
+    except ValueError as error:
+        raise CorruptDocumentError(key, f"item {item.id!r}: {error}") from error
+    return StoredItem(
+        id=item.id, kind=item.kind, data=data, after=item.after, created_at=row.entry.at
+    )
+
+
+def items_after(ordinal: int) -> str:
+    """Return the look-up value of entries with items after a message; it sorts as the ordinal does."""
+    return f"items {ordinal:016d}"
+
+
+def item_name(id_: str) -> str:
+    """Return the look-up value of the entry that has an item."""
+    return f"item {id_}"
+
+
+class ItemsKind(FactKind[tuple[EntryItem, ...]]):
+    """Items that are no messages, and cuts; only reads of items and of whole entries have them."""
+
+    name = "items"
+
+    def encode(self, value: tuple[EntryItem, ...], entry: Entry) -> Any:
+        """Return a list of them."""
+        return [_encoded(item) for item in value]
+
+    def decode(self, stored: Any, read: FactReader) -> tuple[EntryItem, ...]:
+        """Return the items that `encode` wrote."""
+        return tuple(_decoded(item, read) for item in read.parts(stored))
+
+    def keys(self, value: tuple[EntryItem, ...], entry: Entry) -> Iterable[Key]:
+        """Return the messages that they follow, and their ids."""
+        places = dict.fromkeys(items_after(item.after) for item in value)
+        return [*places, *(item_name(item.id) for item in value if item.id)]
+
+    def cut(
+        self, value: tuple[EntryItem, ...], before: int, *, has_messages: bool
+    ) -> tuple[EntryItem, ...]:
+        """Return the items that follow earlier messages."""
+        return tuple(item for item in value if item.after < before)
+
+    def moved(
+        self, value: tuple[EntryItem, ...], entry: Entry, copy: LogCopy
+    ) -> tuple[EntryItem, ...]:
+        """Return the items and cuts with their places in the copy, without items that it has."""
+        return tuple(_moved(value, copy))
+
+    def payloads(self, value: tuple[EntryItem, ...]) -> Iterable[tuple[str, PayloadRef]]:
+        """Return the payloads of large items."""
+        return [(f"item {item.id!r}", item.payload) for item in value if item.payload]
+
+    def problems(
+        self,
+        value: tuple[EntryItem, ...],
+        entry: Entry,
+        payloads: Mapping[str, str],
+        codec: Codec,
+    ) -> Iterator[str]:
+        """Yield the problems of items and cuts."""
+        for row in item_rows([entry]):
+            text = payloads.get(f"item {row.item.id!r}") if row.item.payload else None
+            is_unread = row.item.payload is not None and text is None
+            if not is_unread and (problem := _problem(row, text, codec)):
+                yield problem
+
+
+ITEMS = ItemsKind()
+
+
+def _encoded(item: EntryItem) -> dict[str, Any]:
+    if item.cut:
+        return {"after": item.after, "cut": list(item.cut)}
+    stored = {"id": item.id, "kind": item.kind, "after": item.after, "digest": item.digest}
+    data = {"payload": item.payload} if item.payload else {"body": item.body}
+    return stored | data
+
+
+def _decoded(stored: Mapping[str, Any], read: FactReader) -> EntryItem:
+    after = read.whole_number(stored["after"])
+    if "cut" in stored:
+        number, index = map(read.whole_number, read.parts(stored["cut"]))
+        return EntryItem("", "", after, cut=(number, index))
+    item = EntryItem(read.text(stored["id"]), read.text(stored["kind"]), after)
+    item.digest = read.data(stored["digest"], DIGEST_BYTES)
+    if "payload" in stored:
+        item.payload = read.payload(stored["payload"])
+    else:
+        item.body = read.text(stored["body"])
+    return item
+
+
+def _moved(items: Iterable[EntryItem], copy: LogCopy) -> Iterator[EntryItem]:
+    for item in items:
+        after = copy.place_before(item.after)
+        if item.cut:
+            if place := copy.item_from(item.cut):
+                yield replace(item, after=after, cut=place)
+        elif copy.place_of_item(item.id) is None:
+            yield replace(item, after=after)
+
+
+def _problem(row: ItemRow, payload: str | None, codec: Codec) -> str:
+    """Return the problem of an item or a cut, "" if it is sound."""
+    item = row.item
+    if item.after > row.entry.last or (item.cut or (0, 0)) >= row.place:
+        return "an item or a cut of it has a place that the log does not have"
+    try:
+        if not item.cut:
+            read_log_item(codec, row, payload, key="")
+    except CorruptDocumentError as error:
+        return error.problem
+    return ""

@@ -1,0 +1,250 @@
+"""Define a kind of fact: something that an entry says besides its messages, sources and totals.
+
+A kind is one field of the stored ``facts``, and one subclass of `FactKind`. Everything that handles whole entries goes
+through the table of kinds and calls these methods: storage, append, fork, `verify`, repair and archives. Most methods
+have a default that suits a fact which refers neither to ordinals nor to entries.
+
+A kind is pure. It says what to store as numbers, texts, bytes, dates, lists and dicts, with `Sealed` for a text that
+needs a checksum; `mongo.facts` stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from convstore.log.entry import NO_FACTS, Entry, Facts, Over, PayloadRef, Totals
+from convstore.messages.values import Codec
+
+Value = TypeVar("Value")
+
+Key = str | int | bytes
+"""A look-up value of an entry."""
+
+
+class Sealed(NamedTuple):
+    """A text that follows from nothing else in the log, so it is stored with a checksum."""
+
+    text: str
+
+
+class Raw(NamedTuple):
+    """A value in the form in which it was stored."""
+
+    stored: Any
+
+
+class FactReader(Protocol):
+    """Reads stored values, and raises ValueError or TypeError for a value of another type.
+
+    Attributes:
+        number: Number of the entry.
+    """
+
+    number: int
+
+    def sealed(self, value: Any) -> str:
+        """Return the text that was stored as `Sealed`."""
+        ...
+
+    def text(self, value: Any) -> str:
+        """Return a text."""
+        ...
+
+    def whole_number(self, value: Any) -> int:
+        """Return a whole number from 0."""
+        ...
+
+    def data(self, value: Any, length: int | None = None) -> bytes:
+        """Return bytes, of a length if it is given."""
+        ...
+
+    def parts(self, value: Any) -> Sequence[Any]:
+        """Return a list."""
+        ...
+
+    def totals(self, value: Any) -> Totals:
+        """Return totals."""
+        ...
+
+    def payload(self, value: Any) -> PayloadRef:
+        """Return the location of a payload."""
+        ...
+
+
+class LogCopy(Protocol):
+    """A copy of a log that may lack entries; see `verify.copied`.
+
+    Attributes:
+        places: Ordinals of messages in the log, and in the copy; 0 for a message that the copy lacks.
+    """
+
+    places: dict[int, int]
+
+    def place_before(self, ordinal: int) -> int:
+        """Return where the copy has the last message up to an ordinal that it has, 0 for none."""
+        ...
+
+    def entry_after(self, ordinal: int) -> int:
+        """Return the number of the first entry of the copy that has only messages after an ordinal."""
+        ...
+
+    def is_active(self, ordinal: int) -> bool:
+        """Return True if a message of the copy is active."""
+        ...
+
+    def has_variant(self, first_turn: str, variant: str) -> bool:
+        """Return True if the copy has the beginning of a variant."""
+        ...
+
+    def newest(self, kind: str, key: str) -> Any:
+        """Return the last fact of a kind that the copy has under a key, None without one; see `FactKind.key_of`."""
+        ...
+
+    def place_of_item(self, id_: str) -> tuple[int, int] | None:
+        """Return the place of an item in the copy, None if the copy lacks it."""
+        ...
+
+    def item_from(self, place: tuple[int, int]) -> tuple[int, int] | None:
+        """Return the place in the copy of the first item that the log has at a place or after it."""
+        ...
+
+
+class FactKind(Generic[Value]):
+    """A kind of fact; an entry has at most one fact of each.
+
+    Attributes:
+        name: Its field in the stored ``facts``.
+        version: The lowest version of entries that may have it. A kind that changes which messages are active, whose
+            turn they are or how they are numbered takes a new one, so that an earlier convstore refuses the entry. It
+            carries along kinds that it does not know.
+        is_loaded: True if reads of messages need it; they leave out others.
+        is_archived: True if an archive has it as it is. An archive has others in a form of its own.
+    """
+
+    name: str
+    version: int = 1
+    is_loaded: bool = False
+    is_archived: bool = False
+
+    def of(self, entry: Entry) -> Value | None:
+        """Return the fact of an entry, None without one."""
+        return entry.facts.get(self.name)
+
+    def in_(self, facts: Facts) -> Value | None:
+        """Return the fact of this kind among some, None without one."""
+        return facts.get(self.name)
+
+    def put(self, facts: Facts, value: Value | None) -> Facts:
+        """Return facts with another value for this kind; without it, if the value is None or empty."""
+        others = {name: fact for name, fact in facts.items() if name != self.name}
+        if value is not None and value != ():
+            others[self.name] = value
+        return others or NO_FACTS
+
+    def alone(self, value: Value | None) -> Facts:
+        """Return facts with nothing but this one; none if the value is None."""
+        return NO_FACTS if value is None else {self.name: value}
+
+    def on(self, entry: Entry, value: Value | None) -> Entry:
+        """Return an entry with another fact of this kind, or without one."""
+        return replace(entry, facts=self.put(entry.facts, value))
+
+    def encode(self, value: Value, entry: Entry) -> Any:
+        """Return the stored form of a fact."""
+        raise NotImplementedError
+
+    def decode(self, stored: Any, read: FactReader) -> Value:
+        """Return the fact that `encode` wrote; a ValueError, TypeError, KeyError or IndexError if it is damaged."""
+        raise NotImplementedError
+
+    def keys(self, value: Value, entry: Entry) -> Iterable[Key]:
+        """Return the look-up values by which its entry is found."""
+        return ()
+
+    def source_ids(self, value: Value) -> Sequence[int]:
+        """Return source ids that nothing else in the family may use."""
+        return ()
+
+    def turns(self, value: Value) -> Iterable[int]:
+        """Return the ordinals of the questions that it says something of."""
+        return ()
+
+    def over(self, value: Value, question: int) -> Over:
+        """Return why the newest question is over by this fact, "" if it is not."""
+        return ""
+
+    def placed(self, value: Value, questions: Mapping[str, int]) -> Value:
+        """Return the fact as it is appended, given the ordinals of the questions that it names."""
+        return value
+
+    def names(self, value: Value) -> Iterable[str]:
+        """Return the ids of the questions that it names."""
+        return ()
+
+    def cut(self, value: Value, before: int, *, has_messages: bool) -> Value | None:
+        """Return the part that a fork keeps which is cut before an ordinal in the fact's entry, None for nothing."""
+        return value if has_messages else None
+
+    def key_of(self, value: Value) -> str:
+        """Return the key under which a later fact of this kind replaces it, "" for none."""
+        return ""
+
+    def moved(self, value: Value, entry: Entry, copy: LogCopy) -> Value | None:
+        """Return the fact in a copy of the log, None if the copy cannot have it or makes it again."""
+        return value
+
+    def payloads(self, value: Value) -> Iterable[tuple[str, PayloadRef]]:
+        """Return the names and locations of its payloads."""
+        return ()
+
+    def problems(
+        self, value: Value, entry: Entry, payloads: Mapping[str, str], codec: Codec
+    ) -> Iterator[str]:
+        """Yield the problems of a fact, for `verify`; payloads that cannot be read are reported already."""
+        yield from ()
+
+    def archived(self, value: Value) -> Any:
+        """Return a fact as an archive has it: a value of the types that messages may hold."""
+        return value
+
+    def restored(self, archived: Any) -> Value:
+        """Return the fact that an archive has; a ValueError, TypeError or KeyError if it is damaged."""
+        return archived  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownFact:
+    """A fact of a newer convstore, which this one carries along.
+
+    Attributes:
+        stored: Its stored form.
+        keys: The look-up values of its entry that no known fact explains.
+    """
+
+    stored: Any
+    keys: tuple[Key, ...] = ()
+
+
+class UnknownKind(FactKind[UnknownFact]):
+    """All kinds of a newer convstore."""
+
+    is_archived = True
+
+    def encode(self, value: UnknownFact, entry: Entry) -> Any:
+        """Return it as it was stored."""
+        return Raw(value.stored)
+
+    def keys(self, value: UnknownFact, entry: Entry) -> Iterable[Key]:
+        """Return the look-up values as they were stored."""
+        return value.keys
+
+    def archived(self, value: UnknownFact) -> Any:
+        """Return its stored form and its look-up values."""
+        return [value.stored, list(value.keys)]
+
+    def restored(self, archived: Any) -> UnknownFact:
+        """Return what `archived` was given."""
+        stored, keys = archived
+        return UnknownFact(stored, tuple(keys))

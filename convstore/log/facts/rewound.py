@@ -1,0 +1,115 @@
+"""The ranges of messages that an entry rewinds; see `log.rewind`.
+
+They are stored as a compressed list with a checksum, 2 to 5 bytes for each range: ``[entry number, number to undo,
+number of the rewind before it, ranges, restored ranges]``. Ranges follow each other, with the distance of each to the
+one before, its size, and the same of its entries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from convstore.log.entry import Entry
+from convstore.log.facts.kind import FactKind, FactReader, LogCopy
+from convstore.messages.compression import compress_bytes, decompress_bytes
+
+_MAXIMUM = 32_000_000
+_RANGE_BYTES = 5
+
+
+class RewoundRange(NamedTuple):
+    """Messages that were rewound.
+
+    Attributes:
+        first: First ordinal.
+        last: Last ordinal.
+        entry: First of the entries that contain rewound messages only.
+        until: Last of these entries; lower than `entry` if there are none.
+    """
+
+    first: int
+    last: int
+    entry: int
+    until: int
+
+
+class Rewound(NamedTuple):
+    """The messages that are rewound as of an entry.
+
+    Attributes:
+        ranges: The ranges that are rewound, besides those of the last whole list.
+        restored: The ranges of that list that are active again.
+        undo: Number of the rewind that can be undone, 0 for none.
+        previous: Number of the rewind entry before it, 0 for none.
+    """
+
+    ranges: tuple[RewoundRange, ...] = ()
+    restored: tuple[RewoundRange, ...] = ()
+    undo: int = 0
+    previous: int = 0
+
+    @property
+    def size(self) -> int:
+        """Its approximate size in bytes."""
+        return _RANGE_BYTES * len(self.ranges)
+
+
+class RewoundKind(FactKind[Rewound]):
+    """Ranges of messages that are rewound; the totals of an entry say if it must have them."""
+
+    name = "rewound"
+    is_loaded = True
+
+    def encode(self, value: Rewound, entry: Entry) -> Any:
+        """Return the compressed list."""
+        ranges = [_distances(value.ranges), _distances(value.restored)]
+        written = [entry.number, value.undo, value.previous, *ranges]
+        return compress_bytes(json.dumps(written, separators=(",", ":")).encode())
+
+    def decode(self, stored: Any, read: FactReader) -> Rewound:
+        """Return the ranges that `encode` wrote; a ValueError if they are of another entry."""
+        text = decompress_bytes(read.data(stored), maximum=_MAXIMUM)
+        number, undo, previous, ranges, restored = json.loads(text)
+        if number != read.number:
+            raise ValueError("its rewound ranges are those of another entry")
+        return Rewound(_ranges(ranges), _ranges(restored), undo, previous)
+
+    def cut(self, value: Rewound, before: int, *, has_messages: bool) -> Rewound | None:
+        """Return None: `append.forker` says what is rewound in the fork."""
+        return None
+
+    def moved(self, value: Rewound, entry: Entry, copy: LogCopy) -> Rewound | None:
+        """Return None: a copy rewinds what it has of the same messages."""
+        return None
+
+
+REWOUND = RewoundKind()
+
+
+def _distances(ranges: Sequence[RewoundRange]) -> list[int]:
+    distances = list[int]()
+    before = RewoundRange(0, 0, 0, 0)
+    for new in ranges:
+        distances += (
+            new.first - before.last,
+            new.last - new.first,
+            new.entry - before.entry,
+            new.until - new.entry,
+        )
+        before = new
+    return distances
+
+
+def _ranges(distances: Sequence[int]) -> tuple[RewoundRange, ...]:
+    ranges = list[RewoundRange]()
+    last = 0
+    at = 0
+    numbers = iter(distances)
+    for gap, size, entry, entries in zip(numbers, numbers, numbers, numbers, strict=True):
+        first = last + gap
+        at = at + entry
+        last = first + size
+        ranges.append(RewoundRange(first, last, at, at + entries))
+    return tuple(ranges)

@@ -1,0 +1,99 @@
+"""The table of all kinds of facts, and what is done with all facts of an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from convstore.log.entry import NO_FACTS, Entry, Facts, Over
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.claim import CLAIM
+from convstore.log.facts.event import EVENT
+from convstore.log.facts.items import ITEMS
+from convstore.log.facts.kind import FactKind, Key, LogCopy, UnknownKind
+from convstore.log.facts.rewound import REWOUND
+from convstore.log.facts.standing import STANDING
+
+KINDS: dict[str, FactKind[Any]] = {
+    kind.name: kind for kind in (EVENT, BRANCH, STANDING, REWOUND, ITEMS, CLAIM)
+}
+"""All kinds by their names. A new kind is registered here, and nowhere else."""
+
+_UNKNOWN = UnknownKind()
+
+
+def kind_named(name: str) -> FactKind[Any]:
+    """Return the kind with a name; the one that carries facts along, for a name that this convstore does not know."""
+    return KINDS.get(name, _UNKNOWN)
+
+
+def each(facts: Facts) -> Iterator[tuple[FactKind[Any], Any]]:
+    """Yield facts with their kinds."""
+    for name, value in facts.items():
+        yield kind_named(name), value
+
+
+def keys_of(entry: Entry) -> list[Key]:
+    """Return the look-up values of an entry's facts, in the order of the table."""
+    facts = entry.facts
+    ordered = [*(name for name in KINDS if name in facts), *(facts.keys() - KINDS.keys())]
+    found = dict.fromkeys(
+        key for name in ordered for key in kind_named(name).keys(facts[name], entry)
+    )
+    return [*found]
+
+
+def source_ids_of(facts: Facts) -> list[int]:
+    """Return the source ids that facts take."""
+    return [number for kind, value in each(facts) for number in kind.source_ids(value)]
+
+
+def version_of(facts: Facts) -> int:
+    """Return the lowest version of an entry with some facts."""
+    return max((kind.version for kind, _ in each(facts)), default=1)
+
+
+def newest_version() -> int:
+    """Return the highest version of entries that this convstore reads."""
+    return max(kind.version for kind in KINDS.values())
+
+
+def over_after(facts: Facts, question: int) -> Over:
+    """Return why the newest question is over by some facts, "" if it is not."""
+    for kind, value in each(facts):
+        if over := kind.over(value, question):
+            return over
+    return ""
+
+
+def placed(facts: Facts, questions: Mapping[str, int]) -> Facts:
+    """Return facts as they are appended, given the ordinals of the questions that they name."""
+    if not facts:
+        return NO_FACTS
+    return {name: kind_named(name).placed(value, questions) for name, value in facts.items()}
+
+
+def names_in(facts: Facts) -> set[str]:
+    """Return the ids of the questions that facts name."""
+    return {id_ for kind, value in each(facts) for id_ in kind.names(value)}
+
+
+def cut(facts: Facts, before: int, *, has_messages: bool) -> Facts:
+    """Return the part of an entry's facts that a fork keeps which is cut before an ordinal in the entry."""
+    kept = NO_FACTS
+    for name, value in facts.items():
+        kind = kind_named(name)
+        part = kind.cut(value, before, has_messages=has_messages)
+        if part is not None and part != ():
+            kept = {**kept, name: part}
+    return kept
+
+
+def moved(entry: Entry, copy: LogCopy) -> Facts:
+    """Return the facts of an entry in a copy of the log, but for those that the copy makes again."""
+    found = NO_FACTS
+    for name, value in entry.facts.items():
+        part = kind_named(name).moved(value, entry, copy)
+        if part is not None and part != ():
+            found = {**found, name: part}
+    return found

@@ -1,0 +1,79 @@
+"""Convert the locations of payloads to documents and back, and find them in documents of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from convstore.log.entry import PayloadRef
+from convstore.messages.encoding import DIGEST_BYTES
+from convstore.mongo.bson_values import stored_bytes, stored_list, stored_number, stored_text
+
+_FIELDS = {"token", "chunk", "ends"}
+
+
+def payload_document(ref: PayloadRef) -> dict[str, Any]:
+    """Return the location of a payload in the form that entries store."""
+    document = {
+        "token": ref.token,
+        "chunk": ref.chunk,
+        "ends": list(ref.ends),
+        "digest": ref.digest,
+        "size": ref.size,
+    }
+    document["shown"] = ref.shown
+    optional = {
+        "own": ref.own if ref.own != ref.ends[-1] else None,
+        "body": ref.body or None,
+        "shown_digest": ref.shown_digest or None,
+        "edged": int(ref.is_edged) or None,
+        "alone": ref.alone,
+    }
+    return document | {key: value for key, value in optional.items() if value is not None}
+
+
+def payload_from(document: Mapping[str, Any]) -> PayloadRef:
+    """Return the location that `payload_document` wrote."""
+    ends = tuple(stored_number(end) for end in stored_list(document["ends"], minimum=1))
+    if any(start >= end for start, end in pairwise(ends)):
+        raise ValueError("the ends of a payload's chunks are not in ascending order")
+    if (shown := stored_number(document["shown"])) and shown not in ends:
+        raise ValueError("no chunk ends where the part of the payload that views show ends")
+    if (own := stored_number(document.get("own", ends[-1]))) > ends[-1]:
+        raise ValueError("the message's part of the payload ends after the payload")
+    body, part = (
+        b"" if (found := document.get(key)) is None else stored_bytes(found, length=DIGEST_BYTES)
+        for key in ("body", "shown_digest")
+    )
+    alone = None if (found := document.get("alone")) is None else stored_bytes(found)
+    token = stored_text(document["token"])
+    chunk = stored_number(document["chunk"])
+    digest = stored_bytes(document["digest"], length=DIGEST_BYTES)
+    size = stored_number(document["size"])
+    return PayloadRef(
+        token,
+        chunk,
+        ends,
+        own,
+        digest,
+        size,
+        body,
+        shown,
+        part,
+        bool(document.get("edged", 0)),
+        alone,
+    )
+
+
+def payloads_in(stored: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the stored locations of payloads anywhere in a part of a document, damaged ones as well."""
+    if isinstance(stored, Mapping):
+        if stored.keys() >= _FIELDS:
+            yield stored
+            return
+        parts = [part for part in stored.values() if isinstance(part, Mapping | list)]
+    else:
+        parts = stored if isinstance(stored, list) else []
+    for part in parts:
+        yield from payloads_in(part)

@@ -1,0 +1,79 @@
+"""Convert the running totals of a log to documents and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from operator import itemgetter
+from sys import intern
+from typing import Any, get_args
+
+from convstore.log.entry import NO_USAGE, UNREAD, OpenCall, Over, Preview, Totals
+from convstore.mongo.bson_values import (
+    from_stored,
+    stored_list,
+    stored_number,
+    stored_numbers,
+    to_stored,
+    utc,
+)
+
+_any_number = partial(stored_number, minimum=None)
+
+_TOTALS = (
+    *("turn", "entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
+    *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
+)
+_TOTALS_NUMBERS = itemgetter(*_TOTALS)
+
+
+def totals_document(totals: Totals) -> dict[str, Any]:
+    """Return the totals in the form that entries store."""
+    return {name: getattr(totals, name) for name in _TOTALS} | {
+        "counter": to_stored(totals.counter),
+        "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
+        "calls": [[*map(to_stored, call[:4]), call.turn] for call in totals.calls],
+        "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
+        "updated_at": totals.updated_at,
+        **({"whole_list": totals.whole_list} if totals.whole_list else {}),
+        **({"over": totals.over} if totals.over else {}),
+        **({"failed": totals.failed} if totals.failed else {}),
+    }
+
+
+def totals_from(document: Mapping[str, Any]) -> Totals:
+    """Return the totals that `totals_document` wrote."""
+    usage = stored_list(document["usage"])
+    at = document["updated_at"]
+    return Totals(
+        intern(from_stored(document["counter"])),
+        {
+            from_stored(model): (_any_number(a), _any_number(b), _any_number(c))
+            for model, a, b, c in usage
+        }
+        or NO_USAGE,
+        tuple(map(_open_call_from, stored_list(document["calls"]))),
+        _preview_from(document["preview"]) if "preview" in document else UNREAD,
+        None if document["shown_at"] else {},
+        None if at is None else utc(at),
+        stored_number(document.get("whole_list", 0)),
+        _over_from(document.get("over", "")),
+        stored_number(document.get("failed", 0)),
+        *stored_numbers(_TOTALS_NUMBERS(document)),
+    )
+
+
+def _open_call_from(value: Any) -> OpenCall:
+    *texts, turn = stored_list(value)
+    id_, tool, arguments, result = map(from_stored, texts)
+    return OpenCall(id_, tool, arguments, result, stored_number(turn))
+
+
+def _over_from(value: Any) -> Over:
+    if value not in get_args(Over):
+        raise ValueError(f"unknown end of a turn {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def _preview_from(value: Any) -> Preview | None:
+    return None if value is None else Preview(*map(from_stored, stored_list(value)))
