@@ -83,7 +83,9 @@ def search(query: str) -> tuple[str, list[dict[str, str]]]:
         for title, text in CORPUS.items()
     }
     ranked = sorted(CORPUS, key=lambda title: -len(found[title]))
-    return "10 passages", [{"title": title, "content": CORPUS[title]} for title in ranked[:10]]
+    passages = [{"title": title, "content": CORPUS[title]} for title in ranked[:10]]
+    shown = [f"[{n}] {each['title']}\n{each['content']}" for n, each in enumerate(passages, 1)]
+    return "\n\n".join(shown), passages
 
 
 class ScriptedModel(BaseChatModel):

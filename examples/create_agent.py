@@ -47,9 +47,9 @@ PASSAGES = {
 @tool(response_format="content_and_artifact")
 def search(query: str) -> tuple[str, list[dict[str, str]]]:
     """Search the garden book; finds three passages."""
-    return f"3 passages on {query}", [
-        {"title": title, "content": text} for title, text in PASSAGES.items()
-    ]
+    found = [{"title": title, "content": text} for title, text in PASSAGES.items()]
+    shown = [f"[{n}] {each['title']}\n{each['content']}" for n, each in enumerate(found, 1)]
+    return "\n\n".join([f"3 passages on {query}", *shown]), found
 
 
 class ScriptedModel(BaseChatModel):

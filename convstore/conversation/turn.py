@@ -28,6 +28,7 @@ from convstore.log.facts.event import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
+from convstore.sources.numbering import with_rendered
 from convstore.sources.source import FoundSources
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import TurnKeeper
@@ -326,8 +327,9 @@ class TurnSession:
             content: What the tool returned for the model: a text, a list of content blocks, or a value, which becomes
                 JSON.
             sources: What the tool found: a list of LangChain documents, texts, ``(text, metadata)`` pairs, or dicts
-                with a text, a title or an address. They get numbers of the conversation. The model sees the content,
-                then each source as ``[number] title (address)`` above its text. One command more.
+                with a text, a title or an address. They get numbers of the conversation. A content that shows every
+                source gets the numbers in its text; below any other, the model sees each source as ``[number] title
+                (address)`` above its text. One command more.
             artifact: A value that the model does not see. With sources, the message's artifact is
                 ``{"sources": [...], "artifact": artifact}``.
             error: True if the tool failed, and `content` says why; it has no sources then.
@@ -352,8 +354,6 @@ class TurnSession:
 
     async def _with_numbers(self, message: ToolMessage, found: FoundSources) -> ToolMessage:
         """Return a result with numbers on its sources; a repetition gets the numbers of the first time."""
-        from convstore.tools.numbering import with_numbers  # noqa: PLC0415 - LangChain's tools load slowly
-
         id_ = str(message.id)
         texts = [source.text for source in found.items]
         async with self._numbering:
@@ -366,7 +366,7 @@ class TurnSession:
                 numbers = await self.reserve(len(texts))
                 known = _Numbers(texts, list(numbers), await self._chat.find_shown_sources(texts))
             self._reserved[id_] = known
-        return with_numbers(message, found, (known.numbers, known.earlier))
+        return with_rendered(message, found, (known.numbers, known.earlier))
 
     async def _stored_numbers(self, result_id: str) -> _Numbers:
         """Return the numbers of the sources of a result in the log; those of its own copies are not earlier ones."""

@@ -2,6 +2,8 @@
 
 A list holds sources if its items are; at most half of them may lack what makes them sources, and are skipped. Content
 blocks may mix sources with others. No tool output raises an error, and the time is linear in its size.
+
+The module is long because the shapes of all services that it knows are read by the same rules.
 """
 
 from __future__ import annotations
@@ -183,6 +185,18 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     return FoundSources(_in_value(parsed_content).items or _in_content(message.content))
 
 
+def sources_in_json(values: Sequence[Any]) -> tuple[FoundSource, ...]:
+    """Return the sources in the values of a content's JSON: of its text, or of its text blocks.
+
+    >>> [source.title for source in sources_in_json([[{"title": "A", "text": "a"}], {"title": "B"}])]
+    ['A']
+    """
+    items = _all(values, retrieved).items
+    if items and len(values) > 1:
+        return items
+    return _collected(chain.from_iterable(_anything(each, _DEPTH - 1) for each in values)) or items
+
+
 def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
     r"""Return the numbers of the sources on a page of ``retrieve_previous_sources``.
 
@@ -315,7 +329,9 @@ def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
         return _NOTHING
     if read is retrieved_text and not any(is_text(value) or is_block(value) for value in values):
         return _NOTHING
-    found = [_of_block(value) if is_block(value) else read(value) for value in values]
+    found = [
+        _at_origin(_of_block(value) if is_block(value) else read(value), value) for value in values
+    ]
     sources = tuple([source for source in found if source is not None])
     if len(sources) < len(values):
         others = (
@@ -331,6 +347,13 @@ def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
         source is None or source.item is value for source, value in zip(found, values, strict=True)
     )
     return FoundSources(sources, partial(_filled, values, found) if are_items else None)
+
+
+def _at_origin(source: FoundSource | None, value: Any) -> FoundSource | None:
+    """Return a source that knows of which value its item was made."""
+    if source is None or source.item is value:
+        return source
+    return source._replace(origin=value)
 
 
 def _is_like(value: Any, item: Any) -> bool:
@@ -356,7 +379,8 @@ def _single_document(value: dict[Any, Any]) -> FoundSources:
     found = None if is_block(value) else retrieved(value)
     if found is None or not (found.text and found.url and first_text(found.fields, ("title",))):
         return _NOTHING
-    return FoundSources((found,), itemgetter(0) if found.item is value else None)
+    rebuild = itemgetter(0) if found.item is value else None
+    return FoundSources((found._replace(origin=value),), rebuild)
 
 
 def _under(value: dict[Any, Any], key: str, found: FoundSources) -> FoundSources:

@@ -5,8 +5,12 @@ An application puts the paragraph into the system prompt of its agent; the LangC
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
+from langchain_core.messages import SystemMessage
+
+from convstore.messages.tokens import approximate_tokens
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import Source
 
@@ -58,3 +62,31 @@ def heading_of(source: Source) -> str:
         " ".join(filter(None, [f"[{source.source_id}]", " ".join(source.title.split()), address]))
         + same
     )
+
+
+_LINE_TOKENS = 28
+"""Two less than the maximum, for rounding."""
+
+
+def heading_line(source: Source) -> str:
+    """Return number, title and address of a source in at most 30 tokens, for a list above a tool's own text.
+
+    >>> heading_line(Source(source_id=4, title="Song, " * 30, url="https://a", content=""))[-6:]
+    'Song …'
+    """
+    line = heading_of(source)
+    if _is_short(line):
+        return line
+    line = heading_of(source.model_copy(update={"url": "" if source.title else source.url}))
+    if _is_short(line):
+        return line
+    cuts = range(len(line))
+    is_long = bisect_left(cuts, True, key=lambda cut: not _is_short(f"{line[:cut]} …"))
+    return f"{line[: is_long - 1].rstrip()} …"
+
+
+def _is_short(line: str) -> bool:
+    return approximate_tokens([SystemMessage(f"{line}\n\n")]) - _EMPTY <= _LINE_TOKENS
+
+
+_EMPTY = approximate_tokens([SystemMessage("")])

@@ -186,12 +186,14 @@ class FoundSource(NamedTuple):
         text: The text to read and cite; "" if the item has no text.
         fields: All other fields that the tool gave.
         text_key: Key of the text in a dict item.
+        origin: The value of the tool's list that a converted item was made of; None for an item that is the value.
     """
 
     item: Any
     text: str
     fields: dict[str, Any]
     text_key: str = ""
+    origin: Any = None
 
     @property
     def kept_id(self) -> int | None:

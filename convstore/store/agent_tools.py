@@ -14,7 +14,7 @@ from convstore.conversation import Conversation
 from convstore.conversation.host import both_ways, host_of, read_back
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.readback.request import PAGE_TOKENS, check_page_tokens
-from convstore.sources.prompt import RenderSources, render_sources
+from convstore.sources.prompt import RenderSources
 from convstore.store.handle import ConversationStore
 from convstore.values.scope import Scope, scope_of_run
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
     from convstore.runtime.loop_thread import BothWays
+    from convstore.sources.source import FoundSources
     from convstore.tools.agent_tool import AgentTool
     from convstore.tools.conversation_search import OtherConversations
     from convstore.tools.numbering import Numbering
@@ -141,18 +142,21 @@ def number_sources(
     tool: BaseTool | Callable[..., Any],
     chat: Conversation | ConversationStore,
     *,
-    render: RenderSources = render_sources,
+    render: RenderSources | None = None,
 ) -> BaseTool:
     """Return the tool with results whose source ids are unique in the conversation before a model sees them.
 
-    The sources are found as `append` finds them; a result without sources is unchanged. Each source gets its
-    ``source_id`` in the artifact, or in the content if that is JSON. Other content is replaced by the sources, each
-    with its number, and with the earlier one if it was shown before. One command for each result.
+    The sources are found as `append` finds them; a result without sources is unchanged. Numbers are added to the text
+    that the tool wrote, which otherwise stays: in place of its own marks ``[1]``, before each passage, in the items of
+    JSON, or, if the text does not show every source, in lines above it. Nothing of the artifact is shown by it. Each
+    source has its ``source_id`` in the artifact, too. A list of sources that a tool or a function returns as its
+    content is written as ``[11] title (url)`` with the text below, and the earlier number of a passage that was shown
+    before. One command for each result.
 
     Args:
         tool: A retriever tool, any other tool, or a function, sync or async.
         chat: The conversation; or a store, which takes it from the run as for `retrieve_previous_sources_tool`.
-        render: Writes the content from the sources; by default ``[11] title (url)`` and the text below.
+        render: Writes the content from the sources, in place of the tool's own; JSON stays.
 
     Raises:
         InvalidInputError: Neither a tool nor a function, or neither a conversation nor a store.
@@ -178,10 +182,9 @@ def _numbering(owner: Conversation | ConversationStore, config: RunnableConfig) 
     run = {} if isinstance(owner, Conversation) else dict(_scope_of(owner.scope_keys, config))
     chat = owner if isinstance(owner, Conversation) else owner.conversation(**run)
 
-    async def give(
-        store: ConversationStore, texts: Sequence[str]
-    ) -> tuple[range, list[int | None]]:
+    async def give(store: ConversationStore, found: FoundSources) -> tuple[range, list[int | None]]:
         handle = store.conversation(**chat.scope)
+        texts = [source.text for source in found.items]
         return await handle.reserve_source_ids(len(texts)), await handle.find_shown_sources(texts)
 
     from convstore.tools.numbering import Numbering  # noqa: PLC0415 - loaded by now

@@ -7,31 +7,28 @@ and artifact that are unique in the conversation.
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
 
 from convstore.exceptions import InvalidInputError
-from convstore.sources.detection import SourceExtractor, extract_sources, find_sources, parse_json
-from convstore.sources.prompt import RenderSources, heading_of, render_sources
-from convstore.sources.source import FoundSource, FoundSources
-from convstore.values.models import Source
-
-Given = tuple[Sequence[int], list[int | None]]
-"""Numbers for some sources, and for each the number under which its text was shown before, or None."""
+from convstore.sources.detection import SourceExtractor, find_sources, parse_json
+from convstore.sources.numbering import Given, sources_in, sources_of, with_numbers
+from convstore.sources.prompt import RenderSources, render_sources
+from convstore.sources.source import FoundSources
 
 
 class Numbering(NamedTuple):
-    """Functions that assign numbers to sources by their texts, async and sync; and the tools' own extractors."""
+    """Functions that assign numbers to sources, async and sync; and the tools' own extractors."""
 
-    give: Callable[[Sequence[str]], Awaitable[Given]]
-    give_sync: Callable[[Sequence[str]], Given]
+    give: Callable[[FoundSources], Awaitable[Given]]
+    give_sync: Callable[[FoundSources], Given]
     extractors: Mapping[str, SourceExtractor]
 
 
@@ -39,13 +36,15 @@ def make_numbered_tool(
     tool: BaseTool | Callable[..., Any],
     numbering_for: Callable[[RunnableConfig], Numbering],
     *,
-    render: RenderSources = render_sources,
+    render: RenderSources | None = None,
 ) -> BaseTool:
     """Wrap a tool, or a function, so that the sources of each answer have the numbers of the run's conversation.
 
-    `render` writes the content from the numbered sources, unless the content is JSON.
+    `render` writes the content from the numbered sources, unless the content is JSON. A list of sources that a tool
+    returns as its content is rendered in any case.
     """
-    inner = _with_artifact(tool if isinstance(tool, BaseTool) else _tool_of(tool))
+    given = tool if isinstance(tool, BaseTool) else _tool_of(tool)
+    inner = _with_artifact(given)
     return _NumberedTool(
         name=inner.name,
         description=inner.description,
@@ -56,30 +55,36 @@ def make_numbered_tool(
         extras=inner.extras,
         response_format="content_and_artifact",
         inner=inner,
+        is_split=inner is not given,
         numbering_for=numbering_for,
         render=render,
     )
 
 
 class _NumberedTool(BaseTool):
-    """Calls the inner tool, whose errors pass through, and numbers the sources in its message."""
+    """Calls the inner tool, whose errors pass through, and numbers the sources in its results."""
 
     inner: BaseTool
+    is_split: bool
     numbering_for: Callable[[RunnableConfig], Numbering] = Field(repr=False)
-    render: RenderSources = Field(repr=False)
+    render: RenderSources | None = Field(repr=False)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         answer = await self.inner.ainvoke(_call(self.name, input), config, **kwargs)
         numbering = self.numbering_for(ensure_config(config))
-        if found := _found(answer, self.name, numbering.extractors):
-            answer = _numbered(answer, found, await numbering.give(_texts(found)), self.render)
+        numbered = {}
+        for message, found in self._with_sources(answer, numbering):
+            numbered[id(message)] = self._numbered(message, found, await numbering.give(found))
+        answer = with_results(answer, numbered)
         return answer if _is_call(input) else _parts(answer)[0]
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         answer = self.inner.invoke(_call(self.name, input), config, **kwargs)
         numbering = self.numbering_for(ensure_config(config))
-        if found := _found(answer, self.name, numbering.extractors):
-            answer = _numbered(answer, found, numbering.give_sync(_texts(found)), self.render)
+        numbered = {}
+        for message, found in self._with_sources(answer, numbering):
+            numbered[id(message)] = self._numbered(message, found, numbering.give_sync(found))
+        answer = with_results(answer, numbered)
         return answer if _is_call(input) else _parts(answer)[0]
 
     async def _arun(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
@@ -88,19 +93,57 @@ class _NumberedTool(BaseTool):
     def _run(self, *, config: RunnableConfig, **arguments: Any) -> tuple[Any, Any]:
         return _parts(self.invoke(_call(self.name, arguments), config))
 
+    def _with_sources(
+        self, answer: Any, numbering: Numbering
+    ) -> Iterator[tuple[ToolMessage, FoundSources]]:
+        """Yield the results in an answer in which an append would find sources."""
+        for message in results_in(answer):
+            named = message.model_copy(update={"name": message.name or self.name})
+            found = sources_in(named, numbering.extractors)
+            if found.items:
+                yield message, found
 
-def with_numbers(message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
-    """Return a result with the sources that its tool named: with their numbers, in content and artifact."""
-    numbers, earlier = given
-    items = [
-        source.with_number(number) for source, number in zip(found.items, numbers, strict=True)
-    ]
-    artifact = (
-        items if message.artifact is None else {"sources": items, "artifact": message.artifact}
-    )
-    shown = list(map(_source, found.items, numbers, earlier))
-    content = _content(message.content, shown, render_sources)
-    return message.model_copy(update={"content": content, "artifact": artifact})
+    def _numbered(self, message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
+        numbered = with_numbers(message, found, given)
+        is_json = isinstance(message.content, str) and parse_json(message.content) is not None
+        is_written = self.is_split and message.content == ""
+        if is_json or not (self.render or is_written):
+            return numbered
+        render = self.render or render_sources
+        return numbered.model_copy(update={"content": render(sources_of(found.items, given))})
+
+
+def results_in(output: Any) -> list[ToolMessage]:
+    """Return the results in a tool's output: a message, a list of outputs, or a command of LangGraph."""
+    if isinstance(output, ToolMessage):
+        return [output]
+    if isinstance(output, list):
+        return [message for part in output for message in results_in(part)]
+    messages = _messages_of(output)
+    return [message for message in messages if isinstance(message, ToolMessage)]
+
+
+def with_results(output: Any, changed: Mapping[int, BaseMessage]) -> Any:
+    """Return a tool's output with other results, by the id of the object that each replaces."""
+    if not changed:
+        return output
+    if isinstance(output, ToolMessage):
+        return changed.get(id(output), output)
+    if isinstance(output, list):
+        return [with_results(part, changed) for part in output]
+    messages = [changed.get(id(message), message) for message in _messages_of(output)]
+    if not messages:
+        return output
+    return replace(output, update={**output.update, "messages": messages})
+
+
+def _messages_of(output: Any) -> list[Any]:
+    """Return the messages with which a command updates a state."""
+    update = getattr(output, "update", None)
+    if not isinstance(update, Mapping):
+        return []
+    messages = update.get("messages") or []
+    return messages if isinstance(messages, list) else [messages]
 
 
 def _tool_of(function: Any) -> BaseTool:
@@ -169,68 +212,3 @@ def _call(name: str, given: Any) -> Any:
 def _parts(answer: Any) -> tuple[Any, Any]:
     """Return content and artifact of a message; any other value, such as a command, is content."""
     return (answer.content, answer.artifact) if isinstance(answer, ToolMessage) else (answer, None)
-
-
-def _found(
-    answer: Any, tool: str, extractors: Mapping[str, SourceExtractor]
-) -> FoundSources | None:
-    """Return the sources that an append of the answer would find; None if there is nothing to number."""
-    if not isinstance(answer, ToolMessage) or answer.status == "error":
-        return None
-    named = answer.model_copy(update={"name": answer.name or tool})
-    found = extract_sources(named, _parsed(answer), extractors)
-    return found if found.items else None
-
-
-def _texts(found: FoundSources) -> list[str]:
-    return [source.text for source in found.items]
-
-
-def _numbered(
-    answer: ToolMessage, found: FoundSources, given: Given, render: RenderSources
-) -> ToolMessage:
-    """Return the message with numbers on its sources, in the content if possible."""
-    numbers, earlier = given
-    items = [
-        source.with_number(number) for source, number in zip(found.items, numbers, strict=True)
-    ]
-    in_json = find_sources(ToolMessage("", artifact=_parsed(answer), tool_call_id=""), None)
-    if found.rebuild is None and in_json.rebuild is not None and _texts(in_json) == _texts(found):
-        return answer.model_copy(
-            update={"content": json.dumps(in_json.rebuild(items), ensure_ascii=False)}
-        )
-    sources = list(map(_source, found.items, numbers, earlier))
-    if found.rebuild is not None:
-        artifact = found.rebuild(items)
-    else:
-        artifact = (
-            items if answer.artifact is None else {"sources": items, "artifact": answer.artifact}
-        )
-    return answer.model_copy(
-        update={"content": _content(answer.content, sources, render), "artifact": artifact}
-    )
-
-
-def _content(content: Any, sources: list[Source], render: RenderSources) -> Any:
-    """Return the content for the model: all that the tool wrote, each part once, unless `render` differs."""
-    if render is not render_sources:
-        return render(sources)
-    if isinstance(content, list):
-        return [*content, {"type": "text", "text": "\n".join(map(heading_of, sources))}]
-    is_whole = all(source.content in content for source in sources)
-    return render(sources) if is_whole or not content.strip() else f"{content}\n\n{render(sources)}"
-
-
-def _parsed(answer: ToolMessage) -> Any:
-    return parse_json(answer.content) if isinstance(answer.content, str) else None
-
-
-def _source(source: FoundSource, number: int, earlier: int | None) -> Source:
-    return Source(
-        source_id=number,
-        title=source.title,
-        url=source.url,
-        content=source.text,
-        metadata={key: value for key, value in source.metadata.items() if key != "source_id"},
-        earlier_id=earlier,
-    )

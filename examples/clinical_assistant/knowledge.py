@@ -82,4 +82,5 @@ def retrieve_knowledge_base(query: str) -> tuple[str, list[dict[str, str]]]:
         {"title": title, "url": f"{_URL}/{places[title]}", "content": HANDBOOK[title]}
         for title in found
     ]
-    return f"{len(passages)} passages found.", passages
+    shown = [f"[{n}] {each['title']}\n{each['content']}" for n, each in enumerate(passages, 1)]
+    return "\n\n".join([f"{len(passages)} passages found.", *shown]), passages

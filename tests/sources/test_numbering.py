@@ -54,7 +54,8 @@ def documents(topic: str, count: int = 2) -> list[Document]:
 @tool(response_format="content_and_artifact")
 async def search(topic: str) -> tuple[str, list[Document]]:
     """Search the library."""
-    return "", documents(topic)
+    found = documents(topic)
+    return "\n".join(f"({n}) {each.page_content}" for n, each in enumerate(found, 1)), found
 
 
 async def ask(
@@ -73,7 +74,7 @@ async def test_content_and_artifact_carry_the_numbers_that_the_log_then_has(
     """Two searches that both count from 1 get 1-2 and 3-4, and appending them clashes with nothing."""
     wrapped = number_sources(search, chat)
     answers = [await ask(wrapped, topic=topic) for topic in ("seals", "orcas")]
-    assert answers[1].content == "[3] T1\norcas 1\n\n[4] T2\norcas 2"
+    assert answers[1].content == "(3) orcas 1\n(4) orcas 2"
     assert answers[1].artifact[0] == Document(
         page_content="orcas 1", id="d1", metadata={"title": "T1", "source_id": 3, "rank": 1}
     )
@@ -90,7 +91,12 @@ async def test_content_and_artifact_carry_the_numbers_that_the_log_then_has(
 
 async def test_a_document_that_was_shown_says_so(chat: Conversation) -> None:
     """The model reads under which number it saw it first; the log knows it too."""
-    wrapped = number_sources(search, chat)
+
+    def find(topic: str) -> list[Document]:
+        """Search the library."""
+        return documents(topic)
+
+    wrapped = number_sources(find, chat)
     await chat.append(await ask(wrapped, topic="seals"))
     again = await ask(wrapped, topic="seals")
     assert str(again.content).startswith("[3] T1, already shown as [1]\nseals 1")
@@ -113,7 +119,7 @@ async def test_parallel_answers_never_share_a_number(chat: Conversation, databas
 
 
 async def test_json_keeps_its_form(chat: Conversation) -> None:
-    """Each item of the list gets its number, all else stays; the artifact is left alone."""
+    """Each item of the list gets its number, every other character stays; the artifact is left alone."""
 
     @tool
     def lookup(topic: str) -> str:
@@ -126,7 +132,7 @@ async def test_json_keeps_its_form(chat: Conversation) -> None:
     answer = await ask(number_sources(lookup, chat), topic="x")
     assert (
         answer.content
-        == '{"total": 1, "results": [{"title": "é", "content": "x", "source_id": 7}]}'
+        == r'{"total": 1, "results": [{"title": "\u00e9", "content": "x", "source_id": 7}]}'
     )
     assert answer.artifact is None
     receipt = await chat.append(answer)
@@ -157,8 +163,9 @@ async def test_a_function_of_any_form_is_wrapped(chat: Conversation, form: str) 
     answer = await ask(wrapped, topic="x")
     assert wrapped.description == "Look something up."
     assert set(wrapped.args) == {"topic", "limit"}
-    in_json = '{"documents": [{"title": "T", "text": "one", "source_id": 1}]}'
-    assert answer.content == {"async": "[1]\nx", "dict": in_json}.get(form, "[1] T\none")
+    in_json = '{"documents": [{"source_id": 1, "title": "T", "text": "one"}]}'
+    written = {"async": "[1]\nx", "dict": in_json, "tuple": "1 hit: [1] one"}
+    assert answer.content == written.get(form, "[1] T\none")
     await chat.append(answer)
     [source] = (await chat.get_sources([1])).sources
     assert source.content in ("one", "x")
@@ -178,7 +185,7 @@ async def test_an_extractor_finds_the_sources_and_the_artifact_keeps_them(
         return f"{pattern} one\n{pattern} two"
 
     answer = await ask(number_sources(grep, chat), pattern="x")
-    assert answer.content == "[1]\nx one\n\n[2]\nx two"
+    assert answer.content == "[1] x one\n[2] x two"
     await chat.append(answer)
     assert [source.content for source in (await chat.get_sources([1, 2])).sources] == [
         "x one",
@@ -239,7 +246,7 @@ async def test_with_a_store_the_run_says_which_conversation(store: ConversationS
 
 
 async def test_what_else_a_tool_wrote_is_kept(chat: Conversation) -> None:
-    """A text without the sources comes before them, blocks before their numbers."""
+    """Lines that name the sources come before a text without them, and before blocks."""
 
     @tool(response_format="content_and_artifact")
     def search_old(topic: str) -> tuple[str, list[Document]]:
@@ -263,11 +270,11 @@ async def test_what_else_a_tool_wrote_is_kept(chat: Conversation) -> None:
 
     assert (
         await ask(number_sources(search_old, chat), topic="x")
-    ).content == "The index is a week old.\n\n[1] T1\nx 1"
+    ).content == "[1] T1\n\nThe index is a week old."
     answer = await ask(number_sources(browse, chat), topic="x")
-    assert answer.content[0]["text"] == "The moon is far away."
-    assert [block["type"] for block in answer.content] == ["text", "image", "text"]
-    assert answer.content[2]["text"] == "[2] A (https://a)"
+    assert [block["type"] for block in answer.content] == ["text", "text", "image"]
+    assert answer.content[0]["text"] == "[2] A (https://a)"
+    assert answer.content[1]["text"] == "The moon is far away."
     await chat.append(answer)
     assert (await chat.get_sources([2])).sources[0].url == "https://a"
 
@@ -277,9 +284,9 @@ async def test_every_way_to_call_it_numbers(chat: Conversation) -> None:
     for tool_ in (number_sources(search, chat), number_sources(search, chat.store)):
         config: RunnableConfig = {"configurable": chat.scope}
         first = (await chat.reserve_source_ids(1))[0] + 1
-        assert str(await tool_.ainvoke({"topic": "x"}, config)).startswith(f"[{first}] T1")
-        assert str(await tool_.arun({"topic": "x"}, config=config)).startswith(f"[{first + 2}] T1")
-        assert str((await ask(tool_, config, topic="x")).content).startswith(f"[{first + 4}] T1")
+        assert str(await tool_.ainvoke({"topic": "x"}, config)).startswith(f"({first}) x 1")
+        assert str(await tool_.arun({"topic": "x"}, config=config)).startswith(f"({first + 2}) x 1")
+        assert str((await ask(tool_, config, topic="x")).content).startswith(f"({first + 4}) x 1")
 
 
 @pytest.mark.parametrize("value", [5, "text", {"flight": "X1"}, [1, 2], None])
@@ -346,7 +353,7 @@ def test_sync_callers_are_served_by_a_connected_store() -> None:
     @tool(response_format="content_and_artifact")
     def find(topic: str) -> tuple[str, list[Document]]:
         """Find."""
-        return "", documents(topic)
+        return topic, documents(topic)
 
     async def make() -> ConversationStore:
         store = await ConversationStore.connect("memory://")
@@ -354,7 +361,7 @@ def test_sync_callers_are_served_by_a_connected_store() -> None:
         return store
 
     chat = asyncio.run(make()).conversation(user_id="ada", thread_id="t")
-    assert number_sources(find, chat).invoke({"topic": "x"}) == "[1] T1\nx 1\n\n[2] T2\nx 2"
+    assert number_sources(find, chat).invoke({"topic": "x"}) == "[1] T1\n[2] T2\n\nx"
     other = ConversationStore(AsyncMongoMockClient()["x"]).conversation(
         user_id="ada", thread_id="t"
     )

@@ -1,0 +1,334 @@
+r"""Write the numbers of sources into what their tool wrote.
+
+Every character that the tool wrote stays, but for the digits of the marks by which it counts its sources, and of
+numbers under ``source_id``; nothing of an artifact that it did not show is shown. In this order:
+
+1. JSON, also in a text block, is changed in its text: ``"source_id": 17`` in the item. A ``search_result`` block gets
+   the number in its title.
+2. A text in which every source has a place: the number replaces the tool's own mark, if it counts all of them, else it
+   stands before the place.
+3. Anything else gets lines above it that name all sources in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from langchain_core.messages import ToolMessage
+
+from convstore.messages.media import block_type
+from convstore.messages.values import is_text
+from convstore.sources.blocks import item_of_block
+from convstore.sources.detection import (
+    SourceExtractor,
+    extract_sources,
+    parse_json,
+    sources_in_json,
+)
+from convstore.sources.json_openings import ParsedJson, find_number, parse_with_openings
+from convstore.sources.naming import own_names
+from convstore.sources.own_marks import own_marks
+from convstore.sources.placing import HEAD_CHARACTERS, Shield, Shown, find_places
+from convstore.sources.prompt import heading_line, render_sources
+from convstore.sources.source import FoundSource, FoundSources
+from convstore.values.models import Source
+
+Given = tuple[Sequence[int], Sequence[int | None]]
+"""Numbers for some sources, and for each the number under which its text was shown before, or None."""
+
+_TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
+_BETWEEN = "\n\n"
+_INSERTED = "[{}] "
+_IN_JSON = '"source_id": {}, '
+_DIGITS = "{}"
+
+
+class _Spot(NamedTuple):
+    """Where a source's number is written: the form in which it replaces a range of one part of the content."""
+
+    part: int
+    start: int
+    end: int
+    form: str
+    source: int
+
+
+class _Part(NamedTuple):
+    """A text of the content that may be changed: the content itself, or that under a key of one of its blocks."""
+
+    block: int
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NumberingPlan:
+    """Where the numbers of a result's sources are written.
+
+    Attributes:
+        content: The content as the tool wrote it.
+        is_marked: True if the tool counts its sources by marks of its own.
+    """
+
+    content: Any
+    is_marked: bool
+    _parts: Sequence[_Part]
+    _spots: Sequence[_Spot]
+
+    @property
+    def is_shown(self) -> bool:
+        """True if the content shows every source."""
+        return bool(self._spots)
+
+    def written(self, sources: Sequence[Source]) -> Any:
+        """Return the content with the numbers of the sources."""
+        if not self._spots:
+            return _with_lines(self.content, sources)
+        spots = defaultdict(list)
+        for spot in sorted(self._spots):
+            spots[spot.part].append(spot)
+        texts = {
+            self._parts[part]: _spliced(self._parts[part].text, found, sources)
+            for part, found in spots.items()
+        }
+        return _with_texts(self.content, texts)
+
+
+def plan_numbers(content: Any, found: Sequence[FoundSource]) -> NumberingPlan:
+    """Return where the numbers of sources belong in the content that a tool wrote.
+
+    >>> found = [FoundSource("Seals sleep.", "Seals sleep.", {})]
+    >>> plan_numbers("Page 1: Seals sleep.", found).written([Source(source_id=7, title="", content="")])
+    'Page 1: [7] Seals sleep.'
+    """
+    parts = list(_parts_of(content))
+    spots = _title_spots(content, parts, found) or _json_spots(parts, found)
+    if spots:
+        return NumberingPlan(content, False, parts, spots)
+    spots, is_marked = _text_spots(parts, found)
+    return NumberingPlan(content, is_marked, parts, spots)
+
+
+def with_numbers(
+    message: ToolMessage,
+    found: FoundSources,
+    given: Given,
+    *,
+    plan: NumberingPlan | None = None,
+) -> ToolMessage:
+    """Return a tool result with numbers on its sources, which an append of it then finds and keeps.
+
+    The numbers are in the content, and with the sources: in the artifact that holds them, or in JSON content. Sources
+    that are found elsewhere become the artifact, ``{"sources": [...], "artifact": artifact}`` if there is one.
+    """
+    numbers, _ = given
+    plan = plan or plan_numbers(message.content, found.items)
+    written = plan.written(sources_of(found.items, given))
+    changed = message.model_copy(update={"content": written})
+    items = [
+        source.with_number(number) for source, number in zip(found.items, numbers, strict=True)
+    ]
+    if found.rebuild is not None:
+        return changed.model_copy(update={"artifact": found.rebuild(items)})
+    again = sources_in(changed, {})
+    if [source.kept_id for source in again.items] == list(numbers):
+        return changed
+    artifact: Any = items
+    if message.artifact is not None:
+        artifact = {"sources": items, "artifact": message.artifact}
+    return changed.model_copy(update={"artifact": artifact})
+
+
+def with_rendered(message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
+    """`with_numbers`, with sources that the model is to see whole: below a content that does not show all of them."""
+    plan = plan_numbers(message.content, found.items)
+    numbered = with_numbers(message, found, given, plan=plan)
+    if plan.is_shown:
+        return numbered
+    rendered = render_sources(sources_of(found.items, given))
+    if isinstance(message.content, list):
+        content: Any = [*message.content, {"type": "text", "text": rendered}]
+    else:
+        content = f"{message.content}\n\n{rendered}" if message.content.strip() else rendered
+    return numbered.model_copy(update={"content": content})
+
+
+def sources_in(message: ToolMessage, extractors: Mapping[str, SourceExtractor]) -> FoundSources:
+    """Return the sources that an append of a tool result would find; those of a failed call are none."""
+    if message.status == "error":
+        return FoundSources()
+    parsed = parse_json(message.content) if isinstance(message.content, str) else None
+    return extract_sources(message, parsed, extractors)
+
+
+def sources_of(found: Sequence[FoundSource], given: Given) -> list[Source]:
+    """Return sources with the numbers that they were given."""
+    return [_source(*each) for each in zip(found, *given, strict=True)]
+
+
+def _source(found: FoundSource, number: int, earlier: int | None) -> Source:
+    title, url, metadata = found.label()
+    return Source(
+        source_id=number,
+        title=title,
+        url=url,
+        content=found.text,
+        metadata={key: value for key, value in metadata.items() if key != "source_id"},
+        earlier_id=earlier,
+    )
+
+
+def _parts_of(content: Any) -> Iterator[_Part]:
+    """Yield the texts of a content that may be changed; a text that is cited by positions must stay."""
+    if isinstance(content, str):
+        yield _Part(0, "", content)
+        return
+    for index, block in enumerate(content):
+        if isinstance(block, str):
+            yield _Part(index, "", block)
+        elif block_type(block) == "search_result" and is_text(block.get("title")):
+            yield _Part(index, "title", block["title"])
+        elif block_type(block) in _TEXT_BLOCKS and is_text(block.get("text")):
+            is_cited = block.get("annotations") or block.get("citations")
+            if not is_cited:
+                yield _Part(index, "text", block["text"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Blocks and JSON
+
+
+def _title_spots(content: Any, parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_Spot]:
+    """Return the beginnings of the titles of ``search_result`` blocks, if these are the sources."""
+    titles = [number for number, part in enumerate(parts) if part.key == "title"]
+    if not titles or len(titles) != len(found):
+        return []
+    items = [item_of_block(content[parts[part].block]) for part in titles]
+    texts = [item["content"] if item else "" for item in items]
+    if not all(map(_is_shown, texts, found)):
+        return []
+    return [_Spot(part, 0, 0, _INSERTED, source) for source, part in enumerate(titles)]
+
+
+def _json_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_Spot]:
+    """Return the beginnings of the items in JSON, if these are the sources."""
+    parsed = {
+        number: value
+        for number, part in enumerate(parts)
+        if part.key != "title" and (value := parse_with_openings(part.text)) is not None
+    }
+    if not parsed:
+        return []
+    shown = sources_in_json([value.value for value in parsed.values()])
+    if len(shown) != len(found) or not all(map(_is_same, shown, found)):
+        return []
+    spots = []
+    for source, item in enumerate(shown):
+        spot = _spot_of_item(source, item, parts, parsed)
+        if spot is None:
+            return []
+        spots.append(spot)
+    places = {(spot.part, spot.start) for spot in spots}
+    return spots if len(places) == len(spots) else []
+
+
+def _spot_of_item(
+    source: int, item: FoundSource, parts: Sequence[_Part], parsed: Mapping[int, ParsedJson]
+) -> _Spot | None:
+    """Return where the number of an item is written: in its ``source_id``, else after its brace."""
+    fields = _object_of(item)
+    part = next((each for each, value in parsed.items() if id(fields) in value.openings), None)
+    if not fields or part is None:
+        return None
+    opening = parsed[part].openings[id(fields)]
+    if "source_id" not in fields:
+        return _Spot(part, opening + 1, opening + 1, _IN_JSON, source)
+    digits = find_number(parts[part].text, opening, "source_id")
+    if digits is None or item.kept_id is None:
+        return None
+    return _Spot(part, *digits, _DIGITS, source)
+
+
+def _object_of(item: FoundSource) -> dict[str, Any] | None:
+    """Return the object of an item in JSON: itself, or the one in a pair of text and metadata, or of score."""
+    raw = item.item if item.origin is None else item.origin
+    if type(raw) is dict:
+        return raw
+    objects = [part for part in raw if type(part) is dict] if type(raw) is list else []
+    return objects[0] if len(objects) == 1 else None
+
+
+def _is_same(shown: FoundSource, found: FoundSource) -> bool:
+    """Return True if an item of the content shows a source: its text or a part of it, else one of its names."""
+    if shown.text and found.text:
+        return _is_shown(shown.text, found)
+    names = {shown.title, shown.url} & {found.title, found.url}
+    return bool(names - {""})
+
+
+def _is_shown(text: str, found: FoundSource) -> bool:
+    """Return True if a text is that of a source, or a part of it."""
+    head = text.strip()[:HEAD_CHARACTERS].rstrip()
+    return text == found.text or (bool(head) and head in found.text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Texts
+
+
+def _text_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> tuple[list[_Spot], bool]:
+    """Return where numbers stand in texts, and True if they replace the tool's own marks."""
+    starts = []
+    length = 0
+    for part in parts:
+        starts.append(length)
+        length += len(part.text) + len(_BETWEEN)
+    text = _BETWEEN.join(part.text for part in parts)
+    shown = [Shown(source.text, tuple(own_names(source.fields))) for source in found]
+    shield = Shield(text)
+    places = find_places(text, shown, shield)
+    if places is None:
+        return [], False
+    marks = own_marks(text, shown, places, shield)
+    if marks:
+        spots = [(mark.start, mark.end, _DIGITS, mark.source) for mark in marks]
+    else:
+        spots = [(place.at, place.at, _INSERTED, source) for source, place in enumerate(places)]
+    return [_moved(*spot, starts) for spot in spots], bool(marks)
+
+
+def _moved(start: int, end: int, form: str, source: int, starts: Sequence[int]) -> _Spot:
+    part = bisect_right(starts, start) - 1
+    return _Spot(part, start - starts[part], end - starts[part], form, source)
+
+
+def _spliced(text: str, spots: Sequence[_Spot], sources: Sequence[Source]) -> str:
+    pieces = []
+    end = 0
+    for spot in spots:
+        pieces += [text[end : spot.start], spot.form.format(sources[spot.source].source_id)]
+        end = spot.end
+    return "".join([*pieces, text[end:]])
+
+
+def _with_texts(content: Any, texts: Mapping[_Part, str]) -> Any:
+    if isinstance(content, str):
+        [written] = texts.values()
+        return written
+    blocks = list(content)
+    for part, text in texts.items():
+        block = blocks[part.block]
+        blocks[part.block] = {**block, part.key: text} if part.key else text
+    return blocks
+
+
+def _with_lines(content: Any, sources: Sequence[Source]) -> Any:
+    """Return the content below lines that name the sources."""
+    lines = "\n".join(map(heading_line, sources))
+    if isinstance(content, list):
+        return [{"type": "text", "text": lines}, *content]
+    return f"{lines}\n\n{content}" if content else lines
