@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
+from convstore.messages.call_arguments import parsed_arguments
 from convstore.messages.media import KINDS, block_type, is_media, media_description
 from convstore.messages.reasoning import is_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS
@@ -33,6 +34,8 @@ _MEDIA_HOLDERS: Final = (
     "input_audio",
     "file",
 )
+_RESIDUE: Final = frozenset({"index", "partial_json"})
+_LISTS: Final = ("content", "summary")
 _MAX_LEVELS: Final = 100
 """Maximum nesting of values that are shown as JSON; pydantic writes none with more than 255."""
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
@@ -202,7 +205,31 @@ def _settings(block: Mapping[str, Any], inner: Sequence[Mapping[str, Any]]) -> M
 
 def _sendable(block: Any) -> Mapping[str, Any]:
     """Return a block that can be sent exactly as it is, of any other only its type."""
-    return block if is_json(block) else {"type": block_type(block)}
+    if not is_json(block):
+        return {"type": block_type(block)}
+    return _without_residue(block)
+
+
+def _without_residue(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a block without what LangChain's streams leave in it: numbers of blocks, and an input that is a text.
+
+    >>> _without_residue({"type": "server_tool_use", "input": {}, "index": 0, "partial_json": '{"query": "sea"}'})
+    {'type': 'server_tool_use', 'input': {'query': 'sea'}}
+    """
+    made = {key: value for key, value in block.items() if key not in _RESIDUE}
+    for key in _LISTS:
+        if isinstance(made.get(key), list):
+            made[key] = list(map(_without_index, made[key]))
+    text = block.get("partial_json")
+    if isinstance(text, str) and text and not made.get("input"):
+        made["input"] = parsed_arguments(text) or {}
+    return made
+
+
+def _without_index(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: inner for key, inner in value.items() if key != "index"}
 
 
 def _text_in(block: Any, kind: str) -> str:

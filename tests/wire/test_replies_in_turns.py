@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidMessageError, UnfinishedReplyError
 from convstore.log.turn_record import calls_without_result
+from convstore.wire.anthropic import to_anthropic
+from convstore.wire.openai_responses import to_responses
 from convstore.wire.streams import StreamedReply
 
 _MESSAGE = {"type": "message", "id": "m", "role": "assistant"}
@@ -248,3 +250,26 @@ async def test_calls_of_two_namespaces_are_told_apart(chats: Any) -> None:
     async with await chats("namespaces").turn("q1", human="Orders?") as turn:
         await turn.append(response(*calls))
         assert [call.namespace for call in turn.open_calls] == ["crm", "billing"]
+
+
+def test_what_streams_of_langchain_leave_in_blocks_is_not_sent() -> None:
+    """The numbers of blocks, and the text of an input in place of the input: the APIs refuse unknown fields."""
+    search = {**_SEARCH, "index": 0, "partial_json": '{"query": "mulch"}'}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    claude_said = AIMessage(
+        [search, {**found, "index": 1}, {"type": "text", "text": "Five.", "index": 2}],
+        response_metadata={"model_provider": "anthropic", "model_name": "claude-1"},
+    )
+    thought = {"type": "reasoning", "id": "rs_1", "encrypted_content": "ZW5j", "index": 0}
+    thought["summary"] = [{"index": 0, "type": "summary_text", "text": "Hm."}]
+    looked = {"type": "web_search_call", "id": "ws_1", "action": {"query": "mulch"}, "index": 1}
+    openai_said = AIMessage(
+        [thought, looked, {"type": "text", "text": "Five.", "index": 2}],
+        response_metadata={"model_provider": "openai", "model_name": "gpt-5"},
+    )
+    question = HumanMessage("Price?")
+    blocks = to_anthropic([question, claude_said])["messages"][1]["content"]
+    items = to_responses([question, openai_said])
+    assert blocks[0] == {**_SEARCH, "input": {"query": "mulch"}}
+    assert "index" not in str([blocks, items])
+    assert "summary_text" in str(items)
