@@ -68,7 +68,12 @@ class Load(ActiveRows):
     @property
     def first_needed(self) -> int:
         """The first entry that the view needs, as far as record and summary tell."""
-        return max(self.record.entry, self.summary.entry if self.summary else 1)
+        return max(self.record.entry, self._after_summary)
+
+    @property
+    def _after_summary(self) -> int:
+        """The first entry that a view needs with the summary, which without one is the first of the log."""
+        return self.summary.entry if self.summary else 1
 
     @property
     def before(self) -> int:
@@ -150,19 +155,25 @@ class Load(ActiveRows):
 
     def _take_record(self) -> None:
         """Use the record as far as the rows read confirm it: its marks, its start, and the results before that."""
-        self.is_complete = self.before <= (self.summary.entry if self.summary else 1)
+        self.is_complete = self.before <= self._after_summary
         record = self.record
-        last = self.entries[-1].last
-        if max(record.marks) > last or (not self.is_missing and not self._confirms(record)):
+        is_of_log = max(record.marks) <= self.entries[-1].last
+        if not self.is_missing:
+            is_of_log = is_of_log and self._confirms(record)
+        if not is_of_log:
             self.record = NO_RECORD
         elif record.start > 1 and not self.is_missing and not self.is_complete:
-            index = bisect_left(self.rows, record.start, key=lambda row: row.message.ordinal)
-            self.rows = self.rows[index:]
-            self.is_confirmed = True
-            if record.results is not None and self._still_holds(record):
-                self.earlier_results = tuple(
-                    result for result in record.results if result.ordinal > self._covered
-                )
+            self._begin_at(record)
+
+    def _begin_at(self, record: ViewRecord) -> None:
+        """Drop the rows before the start in the record, and use the earlier results that it has."""
+        index = bisect_left(self.rows, record.start, key=lambda row: row.message.ordinal)
+        self.rows = self.rows[index:]
+        self.is_confirmed = True
+        if record.results is not None and self._still_holds(record):
+            self.earlier_results = tuple(
+                result for result in record.results if result.ordinal > self._covered
+            )
 
     @property
     def is_missing(self) -> bool:

@@ -94,13 +94,9 @@ class Loader:
     ) -> Load:
         """Read the state and the entries since the start in the record; of cached entries, only the last."""
         key = view_key(policy, self._counter.name)
-        first, is_start = self._first_known(cached, key)
-        limit = entries_needed(first if is_start else 0, cached.tail or found or Totals(), policy)
-        # cached again after a successful load
-        held = cached.end or LoadedEnd()
-        cached.end = None
-        if is_start and held.entries and held.entries[0].number > first:
-            held = LoadedEnd()
+        first, start = self._first_known(cached, key)
+        limit = entries_needed(start, cached.tail or found or Totals(), policy)
+        held = _take_end(cached, start)
         last = held.entries[-1] if held.entries else None
         has_system = cached.system is None
         end = await self._ends.read(
@@ -112,16 +108,10 @@ class Loader:
             known=last,
             items_from=max(cached.entries, found.entries if found else 0),
         )
-        if (
-            first and not end.entries and not held.entries
-        ):  # the record was stored before a backup was restored
+        if first and not end.entries and last is None:
+            # The record was stored before a backup was restored.
             end = await self._ends.read(cached, limit=limit)
-        is_joined = bool(held.entries) and is_continued_by(held.entries, end.entries)
-        is_replaced = bool(held.entries) and not is_joined and len(end.entries) < limit
-        if is_replaced or differs(cached.tail, end.entries):
-            self._cache.forget(cached)  # the log was restored from a backup
-            raise ConversationDeletedError("the log is another one than the cached one; call again")
-        held = held if is_joined else LoadedEnd()
+        held = self._continued(cached, held, end.entries, is_all=len(end.entries) < limit)
         load = Load(policy, key, Snapshot(cached), end.state, held=held, has_system=has_system)
         load.record = end.state.views.get(key, NO_RECORD)
         load.documents = end.documents + bool(found)
@@ -130,18 +120,35 @@ class Loader:
         await self._add_end(load, end.entries)
         return load
 
-    def _first_known(self, cached: CachedConversation, key: str) -> tuple[int, bool]:
-        """Return an entry before which a view needs none, and True if it begins there, by the state read last.
+    def _continued(
+        self, cached: CachedConversation, held: LoadedEnd, entries: Sequence[Entry], *, is_all: bool
+    ) -> LoadedEnd:
+        """Return the cached end if the entries read begin with its last one, else an empty one.
 
-        Without a record of the policy the view may begin anywhere after the summary. 0 if no state was read.
+        Raises:
+            ConversationDeletedError: The log was restored from a backup; with `is_all`, no older entries are missing.
+        """
+        is_continued = is_continued_by(held.entries, entries)
+        is_replaced = bool(held.entries) and not is_continued and is_all
+        if is_replaced or differs(cached.tail, entries):
+            self._cache.forget(cached)
+            raise ConversationDeletedError("the log is another one than the cached one; call again")
+        return held if is_continued else LoadedEnd()
+
+    def _first_known(self, cached: CachedConversation, key: str) -> tuple[int, int]:
+        """Return an entry before which a view needs none, and the entry at which it begins, by the state read last.
+
+        Without a record of the policy the view may begin anywhere after the summary. 0 for what is unknown.
         """
         state = cached.state[1] if cached.state else None
         if state is None:
-            return 0, False
+            return 0, 0
+        summary_entry = state.summary.entry if state.summary else 1
         record = state.views.get(key)
-        return max(
-            record.entry if record else 1, state.summary.entry if state.summary else 1
-        ), record is not None
+        if record is None:
+            return summary_entry, 0
+        start = max(record.entry, summary_entry)
+        return start, start
 
     async def _add_end(self, load: Load, entries: Sequence[Entry]) -> None:
         """Add the last entries, which overlap the cached ones by one entry, and what of the state fits them."""
@@ -389,6 +396,15 @@ class Loader:
             sizes=view.sizes,
             smaller=frozenset((*view.stubbed, *view.placeholders, *view.shortened)),
         )
+
+
+def _take_end(cached: CachedConversation, start: int) -> LoadedEnd:
+    """Remove the cached end, which a successful load caches again; return an empty one if it begins after `start`."""
+    held = cached.end or LoadedEnd()
+    cached.end = None
+    if start and held.entries and held.entries[0].number > start:
+        return LoadedEnd()
+    return held
 
 
 async def _succeeds(write: Coroutine[Any, Any, bool | None]) -> bool:

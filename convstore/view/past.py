@@ -23,7 +23,7 @@ from convstore.log.state import NO_RECORD, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
 from convstore.mongo.keys import SUMMARIES, entry_id, summary_id
-from convstore.mongo.log import VIEW_FIELDS
+from convstore.mongo.log import VIEW_FIELDS, StoredMessageRow
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
@@ -120,27 +120,34 @@ class PastViews(Loader):
             if at.conversation_id != cached.conversation:
                 raise _missing(at)
             is_same = key == view_key(at.history_policy, self._counter.name)
-            return Point(
-                at.entry, await self._summary(cached, at.summary), at.marks if is_same else None
-            )
-        rows = await self._reader.messages_by_id(cached, [at]) if isinstance(at, str) else {}
-        row = (
-            rows.get(at)
-            if isinstance(at, str)
-            else await self._reader.log.message_at(cached.conversation, at)
-        )
+            marks = at.marks if is_same else None
+            return Point(at.entry, await self._summary(cached, at.summary), marks)
+        row = await self._row_at(cached, at)
+        return await self._point_before(cached, row.entry.number, key)
+
+    async def _row_at(self, cached: CachedConversation, at: str | int) -> StoredMessageRow:
+        """Return the message with an id or at an ordinal; raise UnknownMessageError if there is none."""
+        if isinstance(at, str):
+            row = (await self._reader.messages_by_id(cached, [at])).get(at)
+        else:
+            row = await self._reader.log.message_at(cached.conversation, at)
         if row is None:
             raise _missing(at)
-        entry = row.entry.number
+        return row
+
+    async def _point_before(self, cached: CachedConversation, entry: int, key: str) -> Point:
+        """Return what a view depended on when an entry was written: the summary and the record of that time."""
         changes, moves, is_cut = await self._states.past(cached.conversation, key)
-        token = next((token for seen, token in reversed(changes) if seen < entry), "")
-        seen = [move.record for move in moves if move.seen <= entry]
-        record = seen[-1] if seen else NO_RECORD
+        token = ""
+        for seen, changed_to in changes:
+            if seen < entry:
+                token = changed_to
+        records = [move.record for move in moves if move.seen <= entry]
         return Point(
             entry,
             await self._summary(cached, token),
-            record=record,
-            is_first_use=is_cut and not seen,
+            record=records[-1] if records else NO_RECORD,
+            is_first_use=is_cut and not records,
         )
 
     async def _summary(self, cached: CachedConversation, token: str) -> SummaryRecord | None:

@@ -145,10 +145,14 @@ def _payload_in_view(
     if ref is None or is_hidden(message, policy):
         return None
     # Media follow the texts of a payload.
-    has_media = policy.media == "never" and message.type != "tool" and ref.shown < ref.ends[-1]
+    has_media = _keeps_media(message, policy) and ref.shown < ref.ends[-1]
     return payload_needed(
         message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing)
     )
+
+
+def _keeps_media(message: EntryMessage, policy: HistoryPolicy) -> bool:
+    return policy.media == "never" and message.type != "tool"
 
 
 def _limit(policy: HistoryPolicy, showing: Showing) -> int | None:
@@ -177,50 +181,77 @@ def build_view(
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
-    policy = decoder.policy
-    counter = decoder.counter
-    visible = [(row.message, form) for row, form in zip(rows, shown, strict=True) if form]
-    if policy.view == "conversation":
-        visible = [part for part in visible if not is_hidden(part[0], policy)]
-    visible[:0] = [(message, WHOLE if message.payload is None else FINISHED) for message in system]
+    visible = _visible(rows, shown, system, decoder.policy)
     logged = [message for message, _ in visible]
     made = [decoder.shown(message, form) for message, form in visible]
     listed = [message for message, _ in (*made[: len(system)], *notes, *made[len(system) :])]
-    pairing, late_results = _paired(listed, logged, policy, has_notes=bool(notes))
+    pairing, late_results = _paired(listed, logged, decoder.policy, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(message): look.tokens for message, look in made}
     messages = _with_unique_ids(pairing.messages, logged, sizes)
     sizes |= {id(message): look.tokens for message, look in notes}
-    known = [*map(sizes.get, map(id, messages))]
-    if None in known:  # the others are in this form already
-        messages = [
-            sendable_message(each) if size is None else each
-            for each, size in zip(messages, known, strict=True)
-        ]
-    orphans = set(pairing.orphans)
-    changed = [
-        part for part in made if part[1].is_stub or part[1].has_placeholder or part[1].is_shortened
-    ]
+    measured = _measured(messages, sizes, decoder.counter)
+    stubbed, placeholders, shortened = _ids_of_changes(made, set(pairing.orphans))
     return View(
         messages=messages,
-        sizes=[
-            count(counter, messages[index]) if size is None else size
-            for index, size in enumerate(known)
-        ],
-        stubbed=tuple(
-            [
-                str(message.id)
-                for message, look in changed
-                if look.is_stub and message.id not in orphans
-            ]
-        ),
-        placeholders=tuple([str(message.id) for message, look in changed if look.has_placeholder]),
-        shortened=tuple([str(message.id) for message, look in changed if look.is_shortened]),
+        sizes=measured,
+        stubbed=stubbed,
+        placeholders=placeholders,
+        shortened=shortened,
         missing_results=pairing.missing,
         orphans=pairing.orphans,
         late_results=late_results,
         moved=pairing.moved,
     )
+
+
+def _visible(
+    rows: Sequence[Row],
+    shown: Sequence[Showing | None],
+    system: Sequence[EntryMessage],
+    policy: HistoryPolicy,
+) -> list[tuple[EntryMessage, Showing]]:
+    """Return the leading system messages and the rows that the view shows, each with how it is shown."""
+    visible = list[tuple[EntryMessage, Showing]]()
+    for message in system:
+        visible.append((message, WHOLE if message.payload is None else FINISHED))
+    is_talk = policy.view == "conversation"
+    for row, showing in zip(rows, shown, strict=True):
+        if showing is None or (is_talk and is_hidden(row.message, policy)):
+            continue
+        visible.append((row.message, showing))
+    return visible
+
+
+def _ids_of_changes(
+    made: Sequence[Shown], orphans: Container[str | None]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the ids of stubs, of messages with placeholders, and of shortened messages."""
+    stubbed = list[str]()
+    placeholders = list[str]()
+    shortened = list[str]()
+    for message, look in made:
+        if look.is_stub and message.id not in orphans:
+            stubbed.append(str(message.id))
+        if look.has_placeholder:
+            placeholders.append(str(message.id))
+        if look.is_shortened:
+            shortened.append(str(message.id))
+    return tuple(stubbed), tuple(placeholders), tuple(shortened)
+
+
+def _measured(
+    messages: list[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter
+) -> list[int]:
+    """Return the size of each message; those of unknown size are made sendable in place, and counted."""
+    measured = list[int]()
+    for index, message in enumerate(messages):
+        size = sizes.get(id(message))
+        if size is None:
+            messages[index] = sendable_message(message)
+            size = count(counter, messages[index])
+        measured.append(size)
+    return measured
 
 
 class Decoder:
@@ -267,34 +298,33 @@ class Decoder:
 
     def _plain(self, message: EntryMessage, showing: Showing) -> Shown | None:
         """Return a message that is shown as it is stored or as its stub, which is quick; None for any other."""
-        ref = message.payload
-        policy = self.policy
         stub = None if showing.whole else message.stub
-        if (
-            showing.room is not None
-            or (ref and (stub is None or ref.body))
-            or (stub or "").startswith("\n")
-        ):
+        if not self._is_plain(message, showing, stub):
             return None
-        is_tool = message.type == "tool"
-        is_whole = showing.whole or stub is not None
-        if not is_whole and (
-            message.tokens > policy.stub_min_tokens if is_tool else policy.shorten_over is not None
-        ):
+        shown = _decode_unchanged(message, stub)
+        if shown is None:
             return None
-        shown = decode_if_plain(message.body, stub)
-        has_media = policy.media == "never" and not is_tool
-        if shown is None or not (is_tool or is_whole or has_media or type(shown.content) is str):
+        is_whole = showing.whole or _keeps_media(message, self.policy)
+        may_have_media = type(shown.content) is not str and message.type != "tool" and stub is None
+        if may_have_media and not is_whole:
             return None
-        is_same = (shown.type, shown.id) == (message.type, message.id) and digest_of(
-            message.body
-        ) == message.digest
-        if not is_same or MARK in message.body:
-            return None
-        tokens = message.tokens if showing.whole or has_media else message.view_tokens
         return shown, Look(
-            None if message.is_estimate and stub is None else tokens, is_stub=stub is not None
+            _stored_tokens(message, stub, is_whole=is_whole), is_stub=stub is not None
         )
+
+    def _is_plain(self, message: EntryMessage, showing: Showing, stub: str | None) -> bool:
+        """Return True unless the entry tells that a message is cut, shortened, or partly in a payload."""
+        if showing.room is not None:
+            return False
+        if message.payload and (stub is None or message.payload.body):
+            return False
+        if stub is not None:
+            return not stub.startswith("\n")
+        if showing.whole:
+            return True
+        if message.type == "tool":
+            return message.tokens <= self.policy.stub_min_tokens
+        return self.policy.shorten_over is None
 
     def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
         if showing.room is not None:
@@ -306,31 +336,28 @@ class Decoder:
 
     def size(self, message: EntryMessage) -> int:
         """Return the size of a message in a finished turn; an estimate if more is shown than its entry holds."""
-        policy = self.policy
-        media = (
-            message.tokens - message.view_tokens
-            if policy.media == "never" and message.type != "tool"
-            else 0
-        )
-        length = len(message.body) + (message.payload.shown if message.payload else 0)
-        if message.type == "tool":
-            is_known = message.stub is not None or not stub_below_default(
-                message, policy, self._codec
-            )
-        else:
-            is_known = (
-                policy.shorten_over is None
-                or length <= policy.shorten_over
-                or message.type not in SHORTENED
-            )
-        if is_known:
-            return message.view_tokens + media
-        if policy.shorten_over and _payload_in_view(message, policy, FINISHED):
-            return self._size_short(message, policy.shorten_over, length) + media
+        limit = self.policy.shorten_over
+        tokens = message.view_tokens
+        media = 0
+        if _keeps_media(message, self.policy):
+            media = message.tokens - tokens
+        if self._has_stored_size(message):
+            return tokens + media
+        if limit and _payload_in_view(message, self.policy, FINISHED):
+            return self._size_short(message, limit, _length(message)) + media
         shown, look = self.shown(message, FINISHED)
-        return (
-            message.view_tokens + media if look.tokens is not None else count(self.counter, shown)
-        )
+        if look.tokens is None:
+            return count(self.counter, shown)
+        return tokens + media
+
+    def _has_stored_size(self, message: EntryMessage) -> bool:
+        """Return True unless the policy makes a message of a finished turn smaller than its size in the log."""
+        if message.type == "tool":
+            return message.stub is not None or not stub_below_default(
+                message, self.policy, self._codec
+            )
+        limit = self.policy.shorten_over
+        return limit is None or message.type not in SHORTENED or _length(message) <= limit
 
     def _size_short(self, message: EntryMessage, limit: int, length: int) -> int:
         """Return the most tokens of a message whose texts are shortened; what its payload holds is not read.
@@ -479,6 +506,29 @@ def _paired(
     return replace(pairing, messages=made_for(pairing.messages, policy.provider)), late_results
 
 
+def _decode_unchanged(message: EntryMessage, stub: str | None) -> BaseMessage | None:
+    """Decode a message quickly; None if its stored form is not plain, or not the one that was appended."""
+    shown = decode_if_plain(message.body, stub)
+    if shown is None or MARK in message.body:
+        return None
+    if shown.type != message.type or shown.id != message.id:
+        return None
+    return shown if digest_of(message.body) == message.digest else None
+
+
+def _length(message: EntryMessage) -> int:
+    """Return the characters of a message as stored, with those in a payload that views show."""
+    payload = message.payload.shown if message.payload else 0
+    return len(message.body) + payload
+
+
+def _stored_tokens(message: EntryMessage, stub: str | None, *, is_whole: bool) -> int | None:
+    """Return the size of a message in a view as counted at append; None if that is an estimate."""
+    if message.is_estimate and stub is None:
+        return None
+    return message.tokens if is_whole else message.view_tokens
+
+
 def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
     """Return a stub for a result that becomes one only under a policy with a lower `stub_min_tokens`."""
     if message.payload or message.sources or not policy.stub_min_tokens < message.tokens:
@@ -503,17 +553,24 @@ def _with_unique_ids(
     ['note-5~', 'note-5']
     """
     unique = list(messages)
-    others = [index for index, message in enumerate(messages) if id(message) not in stored]
-    generated = [index for index in others if kind_of(messages[index])]
-    if generated:
-        given = {str(messages[index].id) for index in {*others} - {*generated}}
-        taken = {message.id for message in logged} | given
-        for index in generated:
-            message = messages[index]
-            id_ = str(messages[index].id)
-            while id_ in taken:
-                id_ += "~"
-            taken.add(id_)
-            if id_ != message.id and message.id is not None:
-                unique[index] = message.model_copy(update={"id": id_})
+    generated = list[int]()
+    taken = set[str]()
+    for index, message in enumerate(messages):
+        if id(message) in stored:
+            continue
+        if kind_of(message):
+            generated.append(index)
+        else:
+            taken.add(str(message.id))
+    if not generated:
+        return unique
+    taken.update(message.id for message in logged)
+    for index in generated:
+        message = messages[index]
+        id_ = str(message.id)
+        while id_ in taken:
+            id_ += "~"
+        taken.add(id_)
+        if id_ != message.id and message.id is not None:
+            unique[index] = message.model_copy(update={"id": id_})
     return unique

@@ -154,11 +154,16 @@ class _Choice:
             marks.append(self._through(newest))
             self.short = marks[-1]
         if self.early() > budget // 4:
-            self._skip(max(budget // 2 - self._others, budget // 8))
-            while self.start < newest and self.size() > budget // 2 and self.early() > budget // 8:
-                self.start += 1
+            self._move_start(budget)
         # The least mark that makes the view as small; turns that left do not count, as they may not have been read.
         self.short = min(marks, key=lambda short: self.early(short=short))
+
+    def _move_start(self, budget: int) -> None:
+        """Leave out the oldest turns until the view takes half of the budget, but never the newest turn."""
+        newest = len(self.log.turns) - 1
+        self._skip(max(budget // 2 - self._others, budget // 8))
+        while self.start < newest and self.size() > budget // 2 and self.early() > budget // 8:
+            self.start += 1
 
     @property
     def _others(self) -> int:

@@ -138,6 +138,17 @@ class SizedLog:
         self._settled = final.copy()
         self._settled_whole = set[int]()
         self._finished = [FINISHED] * len(rows)
+        self._keep_exempt()
+        if policy.view == "full":
+            self._keep_unread()
+            self._add_missing(sizers)
+        else:
+            self._hide()
+
+    def _keep_exempt(self) -> None:
+        """Show results whole that the policy never stubs, or keeps as the last ones before the turn in progress."""
+        rows = self.rows
+        policy = self.policy
         kept = None
         if policy.keep_last_results and rows:
             kept = kept_result(results_before(rows, self.now.begin), policy)
@@ -145,15 +156,10 @@ class SizedLog:
             if row.message.type != "tool" or not is_exempt(row, policy, kept):
                 continue
             self._finished[index] = WHOLE
-            final[index] = self._whole[index]
+            self._final[index] = self._whole[index]
             if kept is None or is_exempt(row, policy, None):
                 self._settled_whole.add(index)
                 self._settled[index] = self._whole[index]
-        if policy.view == "full":
-            self._keep_unread()
-            self._add_missing(sizers)
-        else:
-            self._hide()
 
     def _hide(self) -> None:
         """Give messages that the policy hides no size."""
