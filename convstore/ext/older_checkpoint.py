@@ -74,46 +74,91 @@ async def go_back(
     if not since:
         return None
     stored = await log_of(chat).find(sorted(ids_of(messages)))
-    first = min((stored_id.ordinal for stored_id in stored.values()), default=1)
+    first = min((place.ordinal for place in stored.values()), default=1)
     active, later = await _after(chat, first, messages)
-    at = last_question(messages)
-    question = None if at is None else messages[at]
-    edited = question if question and await _is_edited(chat, question, stored) else None
-    lost = [
-        str(message.id)
-        for message in messages
-        if message.id in stored.keys() - active and message is not edited
-    ]
-    is_repeated = question and held is not None and question.id in active - held
-    if is_repeated or (since.isdisjoint(later) and not lost):
+    edited = await _edited_question(chat, messages, stored)
+    lost = _lost(messages, stored.keys() - active, edited)
+    is_abandoned = bool(lost) or not since.isdisjoint(later)
+    if not is_abandoned or _is_repeated(_question(messages), active, held):
         return None
-    # Without a message of the state in the log, only what is in a later checkpoint is certain to be abandoned.
-    before = next((id_ for id_ in later if active or id_ in since), None)
-    if edited and edited.id in active:
-        before = edited.id
+    before = _first_abandoned(edited, active, later, since)
     if on_fork == "raise":
         raise OlderCheckpointError(before or lost[0])
     if lost:
-        await chat.undo_rewind(before_id=lost[-1])
-        _, restored = await _after(chat, first, messages)
-        before = next(iter(restored), None)
+        before = await _undo_rewind(chat, first, messages, last=lost[-1])
     if before:
         await chat.rewind(before_id=before)
-    new = {edited.id: edited.model_copy(update={"id": str(uuid4())})} if edited else {}
-    changes = [
-        change for id_, message in new.items() for change in (RemoveMessage(str(id_)), message)
-    ]
-    return Branch(frozenset(later), [new.get(message.id, message) for message in messages], changes)
+    return _branch(messages, edited, later)
 
 
-async def _is_edited(
-    chat: Conversation, question: BaseMessage, stored: Mapping[str, StoredId]
+def _question(messages: Sequence[BaseMessage]) -> BaseMessage | None:
+    at = last_question(messages)
+    return None if at is None else messages[at]
+
+
+def _is_repeated(
+    question: BaseMessage | None, active: Collection[str], held: Collection[str] | None
 ) -> bool:
-    if question.id not in stored:
+    """Return True if the log has the state's question, and the checkpoint that the caller went back to had not."""
+    if question is None or held is None:
         return False
+    return question.id in active and question.id not in held
+
+
+async def _undo_rewind(
+    chat: Conversation, first: int, messages: Sequence[BaseMessage], *, last: str
+) -> str | None:
+    """Undo the rewind of a state's last message; return the id of the first message after the state's, if any."""
+    await chat.undo_rewind(before_id=last)
+    _, later = await _after(chat, first, messages)
+    return next(iter(later), None)
+
+
+def _first_abandoned(
+    edited: BaseMessage | None,
+    active: Collection[str],
+    later: Sequence[str],
+    since: Collection[str],
+) -> str | None:
+    """Return the id of the first active message that a state abandons, which may be the question that was edited."""
+    if edited and edited.id in active:
+        return edited.id
+    if active:
+        return next(iter(later), None)
+    # Without a message of the state in the log, only what is in a later checkpoint is certain to be abandoned.
+    return next((id_ for id_ in later if id_ in since), None)
+
+
+def _branch(
+    messages: Sequence[BaseMessage], edited: BaseMessage | None, later: Sequence[str]
+) -> Branch:
+    """Return the branch of a state, in which a question that was edited gets a new id."""
+    if edited is None:
+        return Branch(frozenset(later), list(messages), [])
+    new = edited.model_copy(update={"id": str(uuid4())})
+    kept = [new if message.id == edited.id else message for message in messages]
+    return Branch(frozenset(later), kept, [RemoveMessage(str(edited.id)), new])
+
+
+async def _edited_question(
+    chat: Conversation, messages: Sequence[BaseMessage], stored: Mapping[str, StoredId]
+) -> BaseMessage | None:
+    """Return the last question of a state if the log has another content for its id."""
+    question = _question(messages)
+    if question is None or question.id not in stored:
+        return None
     at = stored[str(question.id)].ordinal
     [known] = await chat.list_messages(after=at - 1, limit=1, full=True, rewound=True)
-    return known.message.content != question.content
+    return None if known.message.content == question.content else question
+
+
+def _lost(
+    messages: Sequence[BaseMessage], rewound: Collection[str], edited: BaseMessage | None
+) -> list[str]:
+    """Return the ids of a state's messages that are rewound in the log, but for the question that was edited."""
+    return [
+        str(message.id) for message in messages if message.id in rewound and message is not edited
+    ]
 
 
 async def _after(
@@ -135,36 +180,61 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
     second is None if the checkpoint only has the changes of its messages.
     """
     configurable, metadata = run_config()
-    own: set[Any] = {(configurable.get("checkpoint_map") or {}).get("")}
-    end = metadata.get("checkpoint_id")
-    start = None
-    since = set[str]()
-    parents = set[Any]()
-    has_input = False
+    search = _StartSearch(configurable, metadata)
     async with aclosing(_newest_first(configurable)) as snapshots:
         async for snapshot in snapshots:
-            is_made = snapshot.metadata.get("source") in ("update", "fork")
-            id_ = snapshot.checkpoint["id"]
-            parent = _parent_of(snapshot)
-            end = end or (id_ if is_made else None)
-            if id_ == end:
-                start = start or snapshot
-                since = since | (_message_ids(snapshot) if id_ in parents else set())
-                if not is_made or not parent:
-                    break
-                end = parent
-            elif end is None and has_input:
-                return set(), None
-            elif id_ in own:
-                own.add(parent)
-            elif end is not None:
-                since |= _message_ids(snapshot)
-                parents.add(parent)
-            has_input = has_input or snapshot.metadata.get("source") == "input"
+            if search.ends_with(snapshot):
+                break
+    start = search.start
     if start is None:
         return set(), None
     has_messages = not {"messages", "__start__"}.isdisjoint(start.checkpoint["channel_values"])
-    return since, _message_ids(start) if has_messages else None
+    return search.since, _message_ids(start) if has_messages else None
+
+
+class _StartSearch:
+    """Looks in the checkpoints of a thread, newest first, for the one that the caller went back to.
+
+    Attributes:
+        start: That checkpoint, None until it is found.
+        since: Ids of the messages in the checkpoints after it that are not of the current run.
+    """
+
+    def __init__(self, configurable: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        self.start: Any = None
+        self.since = set[str]()
+        self._end = metadata.get("checkpoint_id")
+        self._own: set[Any] = {(configurable.get("checkpoint_map") or {}).get("")}
+        self._parents = set[Any]()
+        self._has_input = False
+
+    def ends_with(self, snapshot: Any) -> bool:
+        """Take the next checkpoint; return True if no earlier one matters."""
+        source = snapshot.metadata.get("source")
+        id_ = snapshot.checkpoint["id"]
+        parent = _parent_of(snapshot)
+        is_made = source in ("update", "fork")
+        if is_made and not self._end:
+            self._end = id_
+        if id_ == self._end:
+            self._take_start(snapshot)
+            self._end = parent
+            return not (is_made and parent)
+        if self._end is None and self._has_input:
+            return True
+        if id_ in self._own:
+            self._own.add(parent)
+        elif self._end is not None:
+            self.since |= _message_ids(snapshot)
+            self._parents.add(parent)
+        self._has_input = self._has_input or source == "input"
+        return False
+
+    def _take_start(self, snapshot: Any) -> None:
+        """Note the checkpoint that the caller went back to, or the one that `update_state` made that one of."""
+        self.start = self.start or snapshot
+        if snapshot.checkpoint["id"] in self._parents:
+            self.since |= _message_ids(snapshot)
 
 
 async def ids_without_input(ids: Collection[str]) -> set[str]:

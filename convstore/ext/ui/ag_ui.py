@@ -63,19 +63,20 @@ class AGUIEncoder:
             before = self._sent.get(key, {})
             live = message["id"].startswith(DRAFT)
             own = {**message, "id": before.get("id", message["id"]), "live": live}
-            had = before.get("content", "") if message["role"] in _TEXTS else ""
-            if not str(message.get("content", "")).startswith(
-                had
-            ):  # a redacted draft: no event takes text back
-                own |= {"content": had} if live else {"id": message["id"]}
-                before = before if live else {"toolCalls": before.get("toolCalls", ())}
+            if not _goes_on(message, before):  # a redacted draft: no event takes text back
+                if live:
+                    own["content"] = before["content"]
+                else:
+                    own["id"] = message["id"]
+                    before = {"toolCalls": before.get("toolCalls", ())}
             if own != before:
                 self._sent[key] = own
                 yield from self._events(own, before)
-        parts = (part for step in turn.steps for part in step.parts)
-        self._calls = [
-            part for part in parts if part.get("state") in ("input-available", "approval-requested")
-        ]
+        self._calls = []
+        for step in turn.steps:
+            for part in step.parts:
+                if part.get("state") in ("input-available", "approval-requested"):
+                    self._calls.append(part)
 
     def end(self, outcome: Outcome) -> Iterator[Event]:
         """End the run: with what a person has to decide, or with the calls that the client has to run."""
@@ -96,43 +97,52 @@ class AGUIEncoder:
         """Yield the events that turn one message into another; first end what does not go on."""
         id_ = message["id"]
         role = message["role"]
-        calls = message.get("toolCalls", ())
         reply = id_.partition(_REASONING)[0]  # its text may go on after its reasoning
-        yield from self._closed({id_, reply, *(call["id"] for call in calls)})
-        if role == "tool" and not before:
-            answered = {
+        calls = {call["id"] for call in message.get("toolCalls", ())}
+        yield from self._closed({id_, reply, *calls})
+        if role in _TEXTS:
+            yield from self._text_events(message, before)
+        elif role == "tool" and not before:
+            yield {
+                "type": "TOOL_CALL_RESULT",
+                "messageId": id_,
                 "toolCallId": message["toolCallId"],
                 "content": message["content"],
                 "role": role,
             }
-            yield {"type": "TOOL_CALL_RESULT", "messageId": id_, **answered}
         elif role == "activity":
-            about = {
+            yield {
+                "type": "ACTIVITY_SNAPSHOT",
+                "messageId": id_,
                 "activityType": message["activityType"],
                 "content": message["content"],
                 "replace": True,
             }
-            yield {"type": "ACTIVITY_SNAPSHOT", "messageId": id_, **about}
-        elif role in _TEXTS:
-            if text := message.get("content"):
-                yield from self._grown(
-                    _TEXTS[role], id_, text, before.get("content") or None, role=role
-                )
-            known = {
-                call.get("id"): str(call["function"].get("arguments", ""))
-                for call in before.get("toolCalls", ())
-            }
-            for call in calls:
-                named = {"toolCallName": call["function"]["name"], "parentMessageId": id_}
-                arguments = call["function"]["arguments"]
-                yield from self._grown(
-                    "TOOL_CALL", call["id"], arguments, known.get(call["id"]), **named
-                )
-            if not message["live"]:
-                yield from self._closed()
-            if proof := message.get("encryptedValue"):
-                named = {"subtype": "message", "entityId": id_, "encryptedValue": proof}
-                yield {"type": "REASONING_ENCRYPTED_VALUE", **named}
+
+    def _text_events(
+        self, message: Mapping[str, Any], before: Mapping[str, Any]
+    ) -> Iterator[Event]:
+        """Yield the events of a message with text or reasoning, and of its calls."""
+        id_ = message["id"]
+        role = message["role"]
+        if text := message.get("content"):
+            sent = before.get("content") or None
+            yield from self._grown(_TEXTS[role], id_, text, sent, role=role)
+        known = {
+            call.get("id"): str(call["function"].get("arguments", ""))
+            for call in before.get("toolCalls", ())
+        }
+        for call in message.get("toolCalls", ()):
+            named = {"toolCallName": call["function"]["name"], "parentMessageId": id_}
+            arguments = call["function"]["arguments"]
+            yield from self._grown(
+                "TOOL_CALL", call["id"], arguments, known.get(call["id"]), **named
+            )
+        if not message["live"]:
+            yield from self._closed()
+        if proof := message.get("encryptedValue"):
+            named = {"subtype": "message", "entityId": id_, "encryptedValue": proof}
+            yield {"type": "REASONING_ENCRYPTED_VALUE", **named}
 
     def _grown(
         self, kind: str, id_: str, text: str, sent: str | None, **begun: str
@@ -156,6 +166,13 @@ class AGUIEncoder:
                 yield {**ended, "type": "REASONING_END"}
 
 
+def _goes_on(message: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return True if the text of a message begins with the text that was sent of it."""
+    if message["role"] not in _TEXTS:
+        return True
+    return str(message.get("content", "")).startswith(before.get("content", ""))
+
+
 def _interrupt(part: Part) -> Event:
     """Return the question whether a call may run."""
     about = {
@@ -168,28 +185,36 @@ def _interrupt(part: Part) -> Event:
 
 def _reply(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages of a reply: its reasoning, its text with its calls, its files, its sources."""
-    for number, part in enumerate(part for part in step.parts if part["type"] == "reasoning"):
-        proof = [
-            value for named in part.get("providerMetadata", {}).values() for value in named.values()
-        ]
-        signed = {"encryptedValue": proof[0]} if proof else {}
-        yield {
-            "id": f"{step.id}{_REASONING}{number}",
-            "role": "reasoning",
-            "content": part["text"],
-            **signed,
-        }
-    calls = [_call(part) for part in step.parts if "toolCallId" in part]
-    text = _text(step.parts)
-    content = {"content": text} if text or not calls else {}
-    yield _message(turn, step.id, "assistant", **content, **({"toolCalls": calls} if calls else {}))
-    others = [
-        part for part in step.parts if part["type"] == "file" or part["type"].startswith("data-")
-    ]
+    reasoning = [part for part in step.parts if part["type"] == "reasoning"]
+    for number, part in enumerate(reasoning):
+        yield _reasoning(f"{step.id}{_REASONING}{number}", part)
+    yield _answer(step, turn)
+    others = [part for part in step.parts if part["type"].startswith(("file", "data-"))]
     for number, part in enumerate(others):
         kind = part["type"].removeprefix("data-")
         yield _activity(f"{step.id}:part-{number}", kind, part.get("data") or _content([part])[0])
     yield from _sources(step.id, step.parts)
+
+
+def _answer(step: Step, turn: ShownTurn) -> dict[str, Any]:
+    """Return the message of a reply: its text, and its calls if there are any."""
+    calls = [_call(part) for part in step.parts if "toolCallId" in part]
+    text = _text(step.parts)
+    fields = dict[str, Any]()
+    if text or not calls:
+        fields["content"] = text
+    if calls:
+        fields["toolCalls"] = calls
+    return _message(turn, step.id, "assistant", **fields)
+
+
+def _reasoning(id_: str, part: Part) -> dict[str, Any]:
+    """Return the message of a reasoning, with its signature if the provider gave one."""
+    message = {"id": id_, "role": "reasoning", "content": part["text"]}
+    for metadata in part.get("providerMetadata", {}).values():
+        for value in metadata.values():
+            message.setdefault("encryptedValue", value)
+    return message
 
 
 def _result(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:

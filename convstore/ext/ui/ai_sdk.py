@@ -130,19 +130,11 @@ def _chunks(key: Key, part: Part, before: Mapping[str, Any]) -> Iterator[Event]:
 def _call_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[Event]:
     state = part["state"]
     known = before.get("state", "")
-    dynamic = {"dynamic": True} if "toolName" in part else {}
-    named = {
-        **own,
-        "toolName": part.get("toolName") or part["type"].removeprefix("tool-"),
-        **dynamic,
-    }
+    named = {**own, **_tool_of(part)}
     if state == "input-streaming":
         if not before:
             yield {"type": "tool-input-start", **named}
-        if _extends(part, before, "input") and (
-            new := part["input"][len(before.get("input", "")) :]
-        ):
-            yield {"type": "tool-input-delta", **own, "inputTextDelta": new}
+        yield from _input_chunks(part, before, own)
         return
     if known in ("", "input-streaming"):
         yield {"type": "tool-input-available", **named, "input": part["input"]}
@@ -152,3 +144,17 @@ def _call_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[E
         yield {"type": "tool-output-available", **own, "output": part["output"]}
     elif state == "output-error" and part["errorText"] != before.get("errorText"):
         yield {"type": "tool-output-error", **own, "errorText": part["errorText"]}
+
+
+def _tool_of(part: Part) -> Part:
+    """Return the fields that name the tool of a call."""
+    if "toolName" in part:
+        return {"toolName": part["toolName"], "dynamic": True}
+    return {"toolName": part["type"].removeprefix("tool-")}
+
+
+def _input_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[Event]:
+    """Yield the arguments of a call that are new; none if what was sent of them is no longer their beginning."""
+    new = part["input"][len(before.get("input", "")) :]
+    if new and _extends(part, before, "input"):
+        yield {"type": "tool-input-delta", **own, "inputTextDelta": new}

@@ -77,22 +77,17 @@ async def ui_messages(
     check_number(media_limit, name="media_limit", minimum=0)
     reader = TurnReader(names, output_limit=output_limit, media_limit=media_limit)
     now = await newest(chat) if before is None else ConversationUpdate(replaces_from=0)
-    turns = list[Turn]()
-    async with aclosing(chat.turns(newest_first=True, before=before)) as found:
-        async for turn in found:
-            turns.insert(0, turn)
-            limit -= len(turn.messages)
-            if limit <= 0:
-                break
+    turns = await _turns_before(chat, before, limit)
     await _look_up(chat, turns, reader)
     last = max((turn.last for turn in turns), default=0)
-    state = now.turn if now.messages and now.messages[-1].ordinal == last else None
-    states = {state.turn_id: state} if state and not state.variant_id else {}
-    shown = [_shown(turn, states.get(turn.turn_id), reader, system=system) for turn in turns]
-    is_first = not turns or turns[0].first == 1 or not turns[0].number
+    state = _state_of_page(now, last)
+    shown = list[ShownTurn]()
+    for turn in turns:
+        own = state if state and state.turn_id == turn.turn_id else None
+        shown.append(_shown(turn, own, reader, system=system))
     return UIPage(
         messages=[message for turn in shown for message in _WRITERS[format](turn)],
-        before=None if is_first else turns[0].first,
+        before=_first_of(turns),
         last=last,
         turn=_sendable(now.turn),
         report=tuple(reader.dropped),
@@ -145,6 +140,34 @@ async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader
             reader.metadata[id_] = own
 
 
+async def _turns_before(chat: Conversation, before: int | None, limit: int) -> list[Turn]:
+    """Return the last turns before an ordinal, oldest first, that together have `limit` messages or more."""
+    turns = list[Turn]()
+    messages = 0
+    async with aclosing(chat.turns(newest_first=True, before=before)) as found:
+        async for turn in found:
+            turns.insert(0, turn)
+            messages += len(turn.messages)
+            if messages >= limit:
+                break
+    return turns
+
+
+def _state_of_page(now: ConversationUpdate, last: int) -> TurnState | None:
+    """Return the state of the last turn, None for a page that ends earlier or shows another variant of it."""
+    if not now.messages or now.messages[-1].ordinal != last:
+        return None
+    state = now.turn
+    return state if state and not state.variant_id else None
+
+
+def _first_of(turns: Sequence[Turn]) -> int | None:
+    """Return the ordinal before which the page before this one ends; None if this is the first page."""
+    if not turns or turns[0].first == 1 or not turns[0].number:
+        return None
+    return turns[0].first
+
+
 def _answer_of(turn: Turn) -> str:
     """Return the id of the last AI message of a turn, "" without one; a reminder after it is of no turn."""
     for message in reversed(turn.messages):
@@ -155,16 +178,10 @@ def _answer_of(turn: Turn) -> str:
 
 def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: bool) -> ShownTurn:
     """Return a turn as a page shows it; with its state if it is the last one, and is shown as it stands."""
-    for message in (
-        []
-        if system
-        else [message for message in turn.messages if isinstance(message, SystemMessage)]
-    ):
-        turn.messages.remove(message)
-        reader.drop(message, "system message", "it is not meant for users; system=True returns it")
-    shown = reader.turn(
-        turn.turn_id, turn.messages, state.waiting_calls if state else (), is_over=turn.is_finished
-    )
+    if not system:
+        _drop_system(turn, reader)
+    waiting = state.waiting_calls if state else ()
+    shown = reader.turn(turn.turn_id, turn.messages, waiting, is_over=turn.is_finished)
     said = _answer_of(turn)
     about = dict(reader.metadata.get(said or turn.turn_id, {}))
     if said:
@@ -174,11 +191,19 @@ def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: b
         reply.add(state.draft)
         shown = reader.streaming(shown, reply)
         about["draft"] = True
-        reader.metadata[shown.steps[-1].id] = {
-            **reader.metadata.get(turn.turn_id, {}),
-            "draft": True,
-        }
+        own = reader.metadata.get(turn.turn_id, {})
+        reader.metadata[shown.steps[-1].id] = {**own, "draft": True}
     if state and state.status == "stopped":
         about["stopped"] = True
     reader.metadata[ANSWER + turn.turn_id] = about
     return shown
+
+
+def _drop_system(turn: Turn, reader: TurnReader) -> None:
+    """Remove system messages from a turn and report them."""
+    for message in [*turn.messages]:
+        if isinstance(message, SystemMessage):
+            turn.messages.remove(message)
+            reader.drop(
+                message, "system message", "it is not meant for users; system=True returns it"
+            )

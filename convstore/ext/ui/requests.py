@@ -20,7 +20,7 @@ from convstore.ext.ui.messages import newest
 from convstore.ext.ui.turns import ANSWER, Format
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
-from convstore.types import Decision, TurnSession, TurnState
+from convstore.types import Decision, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS, check_choice, check_id, check_names
 
 _Value = TypeVar("_Value")
@@ -99,29 +99,46 @@ class UIRequest:
         self, chat: Conversation, state: TurnState | None, by: str
     ) -> tuple[str, str]:
         """Record decisions and results; return the turn and the variant in which the calls wait."""
-        calls, turn_id = (state.waiting_calls, state.turn_id) if state else ((), self.turn_id)
-        waiting = {id_: call for call in reversed(calls) for id_ in (call.id, call.result_id)}
-        taken = {
-            id_: Decision(verdict="respond", message=self.results[id_])
-            for id_ in self.results
-            if id_ in waiting
-        }
-        for call in (
-            waiting[id_] for id_ in taken
-        ):  # other results are in the log: pages send all that they show
-            if call.name not in self.client_tools:
-                problem = f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from a client"
-                raise InvalidInputError(
-                    f"{problem}; name the tools that run on the client in client_tools"
-                )
-        for id_, decision in [*taken.items(), *self.decisions.items()]:
-            where, known = (
-                (turn_id, waiting[id_].result_id) if id_ in waiting else (self.turn_id, id_)
-            )
+        waiting = dict[str, TurnCall]()
+        if state:
+            for call in reversed(state.waiting_calls):
+                waiting[call.id] = call
+                waiting[call.result_id] = call
+        decisions = self._decisions_with_results(waiting)
+        for id_, decision in decisions:
+            turn_id = self.turn_id
+            result_id = id_
+            if state and id_ in waiting:
+                turn_id = state.turn_id
+                result_id = waiting[id_].result_id
             await chat.decide(
-                where, known, decision.verdict, args=decision.args, message=decision.message, by=by
+                turn_id,
+                result_id,
+                decision.verdict,
+                args=decision.args,
+                message=decision.message,
+                by=by,
             )
-        return (turn_id, state.variant_id) if state and calls else (self.turn_id, "")
+        if state and waiting:
+            return state.turn_id, state.variant_id
+        return self.turn_id, ""
+
+    def _decisions_with_results(
+        self, waiting: Mapping[str, TurnCall]
+    ) -> list[tuple[str, Decision]]:
+        """Return the results of waiting calls as decisions, then the decisions, each with its id."""
+        responses = list[tuple[str, Decision]]()
+        for id_, result in self.results.items():
+            if id_ not in waiting:
+                continue  # it is in the log: pages send all results that they show
+            call = waiting[id_]
+            if call.name not in self.client_tools:
+                raise InvalidInputError(
+                    f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from a client; "
+                    "name the tools that run on the client in client_tools"
+                )
+            responses.append((id_, Decision(verdict="respond", message=result)))
+        return [*responses, *self.decisions.items()]
 
 
 def read_request(
@@ -193,25 +210,40 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
 
 def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     messages = _items(body, "messages")
-    asked = max(
-        (at for at, message in enumerate(messages) if message.get("role") == "user"), default=0
-    )
-    last = messages[asked]
+    asked = 0
+    for index, message in enumerate(messages):
+        if message.get("role") == "user":
+            asked = index
+    question = messages[asked]
     shown = messages[asked + 1 :]
     props = body.get("forwardedProps")
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
-        decisions = _decisions(map(_answered, _items(body, "resume") if body.get("resume") else []))
-        sent = [message for message in shown if message.get("role") == "tool"]
-        results = {_id(message, "toolCallId"): _result(message.get("content")) for message in sent}
+        answers = _items(body, "resume") if body.get("resume") else []
+        decisions = _decisions([_answered(answer) for answer in answers])
+        results = _client_results(shown)
         if decisions or results:
-            common = {**common, "results": results, "shown": shown}
-            return UIRequest(kind="decide", turn_id=_id(last, "id"), decisions=decisions, **common)
-    content = last.get("content")
-    parts = (
-        [{"type": "text", "text": content}] if isinstance(content, str) else _items(last, "content")
-    )
-    return _asked(last, parts, wish, key, common)
+            return UIRequest(
+                kind="decide",
+                turn_id=_id(question, "id"),
+                decisions=decisions,
+                results=results,
+                shown=shown,
+                **common,
+            )
+    content = question.get("content")
+    if isinstance(content, str):
+        return _asked(question, [{"type": "text", "text": content}], wish, key, common)
+    return _asked(question, _items(question, "content"), wish, key, common)
+
+
+def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
+    """Return the results among AG-UI's messages by call id."""
+    results = dict[str, str]()
+    for message in messages:
+        if message.get("role") == "tool":
+            results[_id(message, "toolCallId")] = _result(message.get("content"))
+    return results
 
 
 def _asked(
@@ -246,22 +278,36 @@ def _block(part: _Fields) -> dict[str, Any]:
     kind = part["type"]
     if kind == "text":
         return {"type": "text", "text": _get(part, "text", str)}
-    held: Any = part if kind == "file" else _get(part, "source", dict)
-    mime_key, url_key = ("mediaType", "url") if kind == "file" else ("mimeType", "value")
-    mime = _get(held, mime_key, str) if held.get(mime_key) else ""
-    url = _get(held, url_key, str)
-    url = f"data:;base64,{url}" if kind != "file" and held.get("type") == "data" else url
-    about = part.get(
-        "metadata"
-    )  # where AG-UI's messages have the name, as `ui_messages` writes them
-    name = part.get("filename") or (about.get("filename") if isinstance(about, Mapping) else None)
+    if kind == "file":
+        return _media_block(_optional(part, "mediaType"), "", _get(part, "url", str), _name(part))
+    source: Any = _get(part, "source", dict)
+    mime = _optional(source, "mimeType")
+    url = _get(source, "value", str)
+    if source.get("type") == "data":
+        url = f"data:;base64,{url}"
+    return _media_block(mime, kind, url, _name(part))
+
+
+def _optional(fields: _Fields, key: str) -> str:
+    return _get(fields, key, str) if fields.get(key) else ""
+
+
+def _name(part: _Fields) -> str:
+    """Return the name of a file, which AG-UI's messages have in the metadata, as `ui_messages` writes it."""
+    name = part.get("filename")
+    metadata = part.get("metadata")
+    if not name and isinstance(metadata, Mapping):
+        name = metadata.get("filename")
+    return name if isinstance(name, str) else ""
+
+
+def _media_block(mime: str, kind: str, url: str, name: str) -> dict[str, Any]:
     head, _, data = url.partition(",")
-    is_data = head.startswith("data:") and head.endswith(";base64")
-    if not is_data and not url.startswith(("https://", "http://")):
-        raise InvalidInputError("the url of a file must be of the web, or a data URL in Base64")
-    place = {"base64": data} if is_data else {"url": url}
-    named = name if isinstance(name, str) else ""
-    return media_block(mime, kind="" if kind == "file" else kind, name=named, **place)
+    if head.startswith("data:") and head.endswith(";base64"):
+        return media_block(mime, kind=kind, name=name, base64=data)
+    if url.startswith(("https://", "http://")):
+        return media_block(mime, kind=kind, name=name, url=url)
+    raise InvalidInputError("the url of a file must be of the web, or a data URL in Base64")
 
 
 def _answered(entry: _Fields) -> _Fields:

@@ -75,7 +75,7 @@ async def ui_stream(
     ag_ui = AGUIEncoder(request.thread_id, request.run_id, request.shown)
     encoder = ai_sdk if request.format == "ai-sdk" else ag_ui
     screen = _Screen(observed(turn)[0], turn.turn_id, encoder, request.client_tools)
-    task = asyncio.create_task(_answer(turn, chunks, screen, events, on_error))
+    task = asyncio.create_task(_Answer(turn, screen, events).run(chunks, on_error))
     _ANSWERING.add(task)
     task.add_done_callback(_ANSWERING.discard)
     while event := await events.get():
@@ -191,69 +191,75 @@ def _outcome(turn: TurnSession) -> Outcome:
     return "waiting" if turn.is_waiting else "unfinished"
 
 
-async def _answer(
-    turn: TurnSession,
-    chunks: AsyncGenerator[Any, None],
-    screen: _Screen,
-    events: asyncio.Queue[bytes | None],
-    on_error: Callable[[Exception], str] | None,
-) -> None:
-    """Run a loop in its turn, and send what it does."""
-    reply = StreamedReply()
-    seen = 0
-    changed = observed(turn)[1]
-    alone = asyncio.Lock()
+class _Answer:
+    """Runs a loop in its turn, and sends what it does."""
 
-    def send(found: Iterable[Event]) -> None:
-        for event in _sent(found):
-            events.put_nowait(event)
+    def __init__(
+        self, turn: TurnSession, screen: _Screen, events: asyncio.Queue[bytes | None]
+    ) -> None:
+        self._turn = turn
+        self._screen = screen
+        self._events = events
+        self._reply = StreamedReply()
+        self._seen = 0
+        self._lock = asyncio.Lock()
 
-    async def take(chunk: Any = None) -> None:
-        """Send what is new in the log, and a chunk of the reply that is to follow."""
-        nonlocal reply, seen
-        async with alone:
-            messages = list(turn.messages)
-            if chunk is None or len(messages) != seen:
-                await screen.read(messages, turn.waiting_calls)
-                reply = (
-                    StreamedReply()
-                    if any(message.type == "ai" for message in messages[seen:])
-                    else reply
-                )
-                seen = len(messages)
-            if _is_new(chunk, messages):
-                with suppress(InvalidInputError):  # not of a reply
-                    reply.add(chunk)
-            send(screen.show(reply))
+    async def run(
+        self, chunks: AsyncGenerator[Any, None], on_error: Callable[[Exception], str] | None
+    ) -> None:
+        """Send the stream from its first event to its last one, which tells how it ended."""
+        turn = self._turn
+        encoder = self._screen.encoder
+        self._send(encoder.start())
+        try:
+            async with turn, aclosing(chunks):
+                await self._take_all(chunks)
+            self._send(await self._screen.end(turn.messages, turn.waiting_calls, _outcome(turn)))
+        except asyncio.CancelledError:  # by what the loop awaits, or at a shutdown
+            self._send(encoder.fail(_INTERRUPTED))
+            raise
+        except Exception as error:  # noqa: BLE001 - the client is told
+            self._send(encoder.fail(on_error(error) if on_error else _INTERRUPTED))
+            if on_error is None:
+                await _log(error, self._screen.chat)  # last, because the server may be down
+        finally:
+            self._events.put_nowait(None)
 
-    async def look() -> None:
+    async def _take_all(self, chunks: AsyncGenerator[Any, None]) -> None:
+        """Send the chunks of the loop, and what is appended to the turn meanwhile."""
+        await self._take()
+        looking = asyncio.create_task(self._look())
+        try:
+            async for chunk in chunks:
+                await self._take(chunk)
+        finally:
+            looking.cancel()
+            # The messages that it could not read are read again at the end.
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        changed = observed(self._turn)[1]
         while await changed.wait():
             changed.clear()
-            await take()
+            await self._take()
 
-    send(screen.encoder.start())
-    try:
-        async with turn, aclosing(chunks):
-            await take()
-            looking = asyncio.create_task(look())
-            try:
-                async for chunk in chunks:
-                    await take(chunk)
-            finally:
-                looking.cancel()
-                await asyncio.gather(
-                    looking, return_exceptions=True
-                )  # what it could not read is read again below
-        send(await screen.end(turn.messages, turn.waiting_calls, _outcome(turn)))
-    except asyncio.CancelledError:  # by what the loop awaits, or at a shutdown
-        send(screen.encoder.fail(_INTERRUPTED))
-        raise
-    except Exception as error:  # noqa: BLE001 - the client is told
-        send(screen.encoder.fail(on_error(error) if on_error else _INTERRUPTED))
-        if on_error is None:
-            await _log(error, screen.chat)  # last, because the server may be down
-    finally:
-        events.put_nowait(None)
+    async def _take(self, chunk: Any = None) -> None:
+        """Send what is new in the log, and a chunk of the reply that is to follow."""
+        async with self._lock:
+            messages = list(self._turn.messages)
+            if chunk is None or len(messages) != self._seen:
+                await self._screen.read(messages, self._turn.waiting_calls)
+                if any(message.type == "ai" for message in messages[self._seen :]):
+                    self._reply = StreamedReply()
+                self._seen = len(messages)
+            if _is_new(chunk, messages):
+                with suppress(InvalidInputError):  # not of a reply
+                    self._reply.add(chunk)
+            self._send(self._screen.show(self._reply))
+
+    def _send(self, found: Iterable[Event]) -> None:
+        for event in _sent(found):
+            self._events.put_nowait(event)
 
 
 async def _log(error: Exception, chat: Conversation) -> None:
@@ -279,21 +285,32 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
     """Yield the events of a turn that another worker answers, as the log and its drafts show it."""
     for event in _sent([*screen.encoder.start(), *first]):
         yield event
-    found = await screen.chat.get_turn(screen.turn_id)
+    async with aclosing(_watched(screen)) as changes:
+        async for messages, state in changes:
+            for event in _sent(await _follow(screen, messages, state)):
+                yield event
+            if not _is_running(screen.turn_id, state):
+                return
+
+
+async def _watched(
+    screen: _Screen,
+) -> AsyncGenerator[tuple[list[BaseMessage], TurnState | None], None]:
+    """Yield the messages from a turn on, and the state of the last turn, each time that they change."""
+    turn = await screen.chat.get_turn(screen.turn_id)
+    after = turn.first - 1 if turn else None
     page = list[StoredMessage]()
-    after = found.first - 1 if found else None
     async with aclosing(screen.chat.watch(after=after, limit=1, full=True)) as updates:
         async for update in updates:
-            page = [
-                stored for stored in page if stored.ordinal < update.replaces_from
-            ] + update.messages
-            state = update.turn
-            if update.messages and not state:
-                continue  # earlier messages are still to come
-            for event in _sent(await _follow(screen, [stored.message for stored in page], state)):
-                yield event
-            if not state or state.turn_id != screen.turn_id or state.status != "running":
-                return
+            kept = [stored for stored in page if stored.ordinal < update.replaces_from]
+            page = kept + update.messages
+            is_complete = update.turn is not None or not update.messages
+            if is_complete:
+                yield [stored.message for stored in page], update.turn
+
+
+def _is_running(turn_id: str, state: TurnState | None) -> bool:
+    return state is not None and state.turn_id == turn_id and state.status == "running"
 
 
 async def _follow(

@@ -24,7 +24,7 @@ from convstore.integration import (
     parsed_value,
     valid_text,
 )
-from convstore.sources.citations import citations_in, distinct
+from convstore.sources.citations import Mention, citations_in, distinct
 from convstore.types import Source, TurnCall
 
 Format = Literal["ai-sdk", "ag-ui"]
@@ -96,47 +96,12 @@ class TurnReader(ContentReader):
         is_over: bool = False,
     ) -> ShownTurn:
         """Return a turn of full messages; calls that are `waiting` are those that a person has to decide about."""
-        calls = dict[str, list[Part]]()
-        results = dict[int, tuple[str, list[Part]]]()
-        seen = {""}
-        asked = {call.result_id for call in waiting if call.name not in self._client_tools}
-        written = {
-            (message.id, wrong["id"]): valid_text(wrong["args"] or "")
-            for message in messages
-            if isinstance(message, AIMessage)
-            for wrong in message.invalid_tool_calls
-        }
-        for call, result in pairs_of(messages):
-            id_ = call.result_id if call.id in seen else valid_text(call.id)
-            seen.add(call.id)
-            name = valid_text(call.name)
-            given = written.get((call.message_id, call.id)) if call.error else None
-            named = (
-                {"type": f"tool-{name}"} if name else {"type": "dynamic-tool", "toolName": "tool"}
-            )
-            part = {**named, "toolCallId": id_, "input": given or json_value(call.args)}
-            if result:
-                results[id(result)] = call.message_id, self._result(result, part)
-            elif call.error or is_over:
-                error = valid_text(call.error) or "The call has no result."
-                part |= {"state": "output-error", "errorText": error}
-            elif call.result_id in asked:
-                part |= {"state": "approval-requested", "approval": {"id": call.result_id}}
-            else:
-                part["state"] = "input-available"
-            calls.setdefault(call.message_id, []).append(part)
+        calls, results = self._calls(messages, waiting, is_over=is_over)
         groups = dict[str, list[Step]]()
         for message in messages:
             id_ = str(message.id)
             if isinstance(message, AIMessage | HumanMessage | SystemMessage):
-                is_question = message is messages[0] and isinstance(message, HumanMessage)
-                role = (
-                    "system"
-                    if isinstance(message, SystemMessage)
-                    else "user"
-                    if is_question
-                    else "assistant"
-                )
+                role = _role_of(message, is_first=message is messages[0])
                 parts = [*self._content(message), *calls.get(id_, ())]
                 if role == "assistant":
                     parts.sort(key=lambda part: part["type"].startswith(_LATE))
@@ -150,35 +115,41 @@ class TurnReader(ContentReader):
                     message.type,
                     "it answers no call, and front ends have no other such messages",
                 )
-        return ShownTurn(
-            turn_id, [step for group in groups.values() for step in group], self.metadata
-        )
+        steps = [step for group in groups.values() for step in group]
+        return ShownTurn(turn_id, steps, self.metadata)
+
+    def _calls(
+        self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], *, is_over: bool
+    ) -> tuple[dict[str, list[Part]], dict[int, tuple[str, list[Part]]]]:
+        """Return the parts of calls by message id, and for each result the message with its call, and its parts."""
+        asked = {call.result_id for call in waiting if call.name not in self._client_tools}
+        written = _invalid_arguments(messages)
+        calls = dict[str, list[Part]]()
+        results = dict[int, tuple[str, list[Part]]]()
+        seen = {""}
+        for call, result in pairs_of(messages):
+            id_ = call.result_id if call.id in seen else valid_text(call.id)
+            seen.add(call.id)
+            given = written.get((call.message_id, call.id)) if call.error else None
+            part = _call_part(call, id_, given or json_value(call.args))
+            if result:
+                results[id(result)] = (call.message_id, self._result(result, part))
+            else:
+                part |= _open_state(call, asked, is_over=is_over)
+            calls.setdefault(call.message_id, []).append(part)
+        return calls, results
 
     def streaming(self, turn: ShownTurn, reply: StreamedReply) -> ShownTurn:
         """Return a turn with the reply that is being streamed: its last text and its calls are not complete."""
         known = [step for step in turn.steps if step.role == "assistant"]
-        used = {part["toolCallId"] for step in known for part in step.parts if "toolCallId" in part}
-        try:
-            said = normalize_messages(reply.message() or ())
-        except InvalidInputError:  # nothing yet, or nothing that is a message without the rest
-            return turn
-        own = {"id": f"{DRAFT}{turn.turn_id}:{len(known)}"}
-        drafts = [
-            message.model_copy(update=own) for message in said if isinstance(message, AIMessage)
-        ]
+        drafts = _drafts(reply, f"{DRAFT}{turn.turn_id}:{len(known)}")
+        used = {part.get("toolCallId") for step in known for part in step.parts} - {None}
         steps = list(turn.steps)
         for step in self.turn(turn.turn_id, drafts).steps:
             parts = [part for part in step.parts if part.get("toolCallId") not in used]
-            for part in parts:
-                if "toolCallId" in part:
-                    part |= {
-                        "state": "input-streaming",
-                        "input": reply.arguments.get(part["toolCallId"], ""),
-                    }
-            if parts and "text" in parts[-1]:
-                text = parts[-1]["text"].removesuffix("\ufffd")  # half a character
-                parts[-1] |= {"state": "streaming", "text": text}
-            steps += [step._replace(parts=parts)] if parts else []
+            if parts:
+                _mark_as_streamed(parts, reply)
+                steps.append(step._replace(parts=parts))
         return turn._replace(steps=steps)
 
     def other(self, message: BaseMessage, block: Block) -> Iterator[Part]:
@@ -203,26 +174,13 @@ class TurnReader(ContentReader):
         for content in self.contents(message):
             if isinstance(content, str):
                 yield {"type": "text", "text": content, "state": "done"}
+            elif isinstance(content, Media):
+                yield self._file(message, content)
             else:
-                yield self._file(message, content) if isinstance(content, Media) else content
-        blocks = (
-            message.content
-            if isinstance(message, AIMessage) and isinstance(message.content, list)
-            else []
-        )
-        mentions = [
-            mention
-            for block in blocks
-            if isinstance(block, dict)
-            for mention in citations_in(block)
-        ]
-        for number, source in enumerate(distinct(mentions)):
-            yield _source(
-                f"{message.id}:{number}",
-                str(source.title or ""),
-                str(source.url or ""),
-                str(message.id),
-            )
+                yield content
+        id_ = str(message.id)
+        for number, source in enumerate(distinct(_citations_of(message))):
+            yield _source(f"{id_}:{number}", str(source.title or ""), str(source.url or ""), id_)
 
     def _result(self, result: ToolMessage, call: Part) -> list[Part]:
         """Return the part of a call, with its result now, then the files and the sources in it."""
@@ -268,6 +226,73 @@ class TurnReader(ContentReader):
             "type": "data-omitted",
             "data": {"messageId": str(message.id), "description": media.description},
         }
+
+
+def _role_of(message: BaseMessage, *, is_first: bool) -> str:
+    if isinstance(message, SystemMessage):
+        return "system"
+    if isinstance(message, HumanMessage) and is_first:
+        return "user"
+    return "assistant"
+
+
+def _invalid_arguments(messages: Sequence[BaseMessage]) -> dict[tuple[str | None, str | None], str]:
+    """Return the text of call arguments that are not valid, by the ids of message and call."""
+    texts = dict[tuple[str | None, str | None], str]()
+    for message in messages:
+        if isinstance(message, AIMessage):
+            for call in message.invalid_tool_calls:
+                texts[message.id, call["id"]] = valid_text(call["args"] or "")
+    return texts
+
+
+def _call_part(call: TurnCall, id_: str, arguments: Any) -> Part:
+    name = valid_text(call.name)
+    if name:
+        return {"type": f"tool-{name}", "toolCallId": id_, "input": arguments}
+    return {"type": "dynamic-tool", "toolName": "tool", "toolCallId": id_, "input": arguments}
+
+
+def _open_state(call: TurnCall, asked: Collection[str], *, is_over: bool) -> Part:
+    """Return the state of a call without a result; those in `asked` wait for a person."""
+    if call.error or is_over:
+        error = valid_text(call.error) or "The call has no result."
+        return {"state": "output-error", "errorText": error}
+    if call.result_id in asked:
+        return {"state": "approval-requested", "approval": {"id": call.result_id}}
+    return {"state": "input-available"}
+
+
+def _drafts(reply: StreamedReply, id_: str) -> list[BaseMessage]:
+    """Return what a reply says so far as a message with this id; [] if that is not a message yet."""
+    try:
+        said = normalize_messages(reply.message() or ())
+    except InvalidInputError:
+        return []
+    return [
+        message.model_copy(update={"id": id_}) for message in said if isinstance(message, AIMessage)
+    ]
+
+
+def _mark_as_streamed(parts: Sequence[Part], reply: StreamedReply) -> None:
+    """Mark calls and the last text of a reply as incomplete."""
+    for part in parts:
+        if "toolCallId" in part:
+            part["state"] = "input-streaming"
+            part["input"] = reply.arguments.get(part["toolCallId"], "")
+    last = parts[-1]
+    if "text" in last:
+        last["state"] = "streaming"
+        last["text"] = last["text"].removesuffix("\ufffd")  # half a character
+
+
+def _citations_of(message: BaseMessage) -> Iterator[Mention]:
+    """Yield the sources that the text blocks of a reply cite."""
+    if not isinstance(message, AIMessage) or not isinstance(message.content, list):
+        return
+    for block in message.content:
+        if isinstance(block, dict):
+            yield from citations_in(block)
 
 
 def _source(id_: str, title: str, url: str, message_id: str) -> Part:
