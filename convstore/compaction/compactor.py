@@ -251,18 +251,20 @@ class Compactor:
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
         """Make the summary; return None if the summarizer has nothing to fold. SummaryError if it is not usable."""
         strategy = self._strategy
-        earlier = plan.earlier
         assert strategy is not None  # noqa: S101 - `rule` was read before
+        earlier = plan.earlier
         read = plan.rows if strategy.reads_all else plan.folded
-        async with self._reader.reading(
-            plan.log.cached
-        ):  # in full: no later summary would include what is left out
+        # In full: no later summary would include what is left out.
+        async with self._reader.reading(plan.log.cached):
             messages = await self._whole(plan.log.cached, [row.message for row in read])
+        summary_messages: Sequence[BaseMessage] = ()
+        if earlier:
+            without_results = replace(earlier, results=())
+            summary_messages = self._reader.summary_messages(without_results, hint=False)
 
         async def size(result: CompactionResult) -> int:
-            return self._shown(
-                await self._build_record(replace(plan, cut=result.cut), owner, result)
-            )
+            made = await self._build_record(replace(plan, cut=result.cut), owner, result)
+            return self._shown(made)
 
         request = CompactionRequest(
             messages=messages,
@@ -270,32 +272,34 @@ class Compactor:
             size=size,
             cuts=replacement_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
-            summary_messages=self._reader.summary_messages(replace(earlier, results=()), hint=False)
-            if earlier
-            else (),
+            summary_messages=summary_messages,
         )
         result = await self._while_leased(plan, owner, strategy.fold(request))
         if result is None:
             return None
         record = await self._build_record(replace(plan, cut=result.cut), owner, result)
-        shown = self._shown(record)
-        replaced = sum(weigh(plan.rows)[: result.cut])
-        written = sum(
-            count(self._counter, message) for message in result.messages if is_summary(message)
-        )
+        self._check_size(plan, result, record)
+        return record
+
+    def _check_size(self, plan: _Plan, result: CompactionResult, record: SummaryRecord) -> None:
+        """Raise a SummaryError if a summary is too large, or not smaller than the messages that it replaces."""
+        summaries = [message for message in result.messages if is_summary(message)]
+        written = sum(count(self._counter, message) for message in summaries)
         if written > self.rule.trigger:
             raise SummaryError(f"the summaries would take {written} tokens; {_TOO_LARGE}")
         if sum(map(len, record.messages)) > _MAX_BODY_CHARACTERS:
             raise SummaryError(
                 f"the messages that replace old ones have more than {_MAX_BODY_CHARACTERS:,} characters; {_TOO_LARGE}"
             )
-        replaced += self._shown(earlier) if earlier else 0
+        replaced = sum(weigh(plan.rows)[: result.cut])
+        if plan.earlier:
+            replaced += self._shown(plan.earlier)
+        shown = self._shown(record)
         if shown >= replaced:
             raise SummaryError(
                 f"the summary was rejected: it takes {shown} tokens, the messages it replaces only {replaced}; "
                 "bind max_tokens to the model, or raise max_tokens_before_summary"
             )
-        return record
 
     def _shown(self, record: SummaryRecord) -> int:
         return sum(
@@ -325,48 +329,38 @@ class Compactor:
     async def _build_record(
         self, plan: _Plan, owner: str, result: CompactionResult
     ) -> SummaryRecord:
-        earlier = plan.earlier
         last = plan.folded[-1]
         text = await self._text(plan, result)
         bodies = self._bodies(plan, result)
-        name = self._counter.name
-        results = [
-            (row.message.id, row.message.sources)
-            for row in plan.folded
-            if row.message.type == "tool"
-        ]
-        named = [row.message.name for row in plan.folded if row.message.is_named]
-        tokens_in = sum(row.message.view_tokens for row in plan.folded) + (
-            earlier.tokens_out if earlier else 0
-        )
-        return SummaryRecord(
+        folded = [row.message for row in plan.folded]
+        results = [(message.id, message.sources) for message in folded if message.type == "tool"]
+        named = [message.name for message in folded if message.is_named]
+        shown = result.messages or [HumanMessage(text)]
+        record = SummaryRecord(
             token=owner,
             version=plan.state.versions + 1,
-            parent=earlier.token if earlier else "",
+            parent="",
             previous=plan.state.newest,
-            first=earlier.first if earlier else plan.folded[0].message.ordinal,
+            first=folded[0].ordinal,
             last=last.message.ordinal,
             entry=last.entry.number,
             seen=plan.log.tail.entries,
-            active=last.place + (earlier.active if earlier else 0),
-            turns=last.turn + (earlier.turns if earlier else 0),
-            view_tokens=last.before
-            + last.message.view_tokens
-            + (earlier.view_tokens if earlier else 0),
-            counter=name if earlier is None or earlier.counter == name else "",
+            active=last.place,
+            turns=last.turn,
+            view_tokens=last.before + last.message.view_tokens,
+            counter=self._counter.name,
             gaps=plan.log.active.gaps(last.message.ordinal),
             text=text,
             model=self._strategy.name if self._strategy else "",
-            tokens_in=tokens_in,
-            tokens_out=sum(
-                count(self._counter, message) for message in result.messages or [HumanMessage(text)]
-            ),
+            tokens_in=sum(message.view_tokens for message in folded),
+            tokens_out=sum(count(self._counter, message) for message in shown),
             at=self._clock.now(),
             reason=plan.reason,
-            results=(*reversed(named), *(earlier.results if earlier else ()))[:NAMED_RESULTS],
+            results=tuple(reversed(named))[:NAMED_RESULTS],
             folded=tuple(results),
             messages=bodies,
         )
+        return _joined(plan.earlier, record)
 
     async def _text(self, plan: _Plan, result: CompactionResult) -> str:
         """Return the text of the summary, plus the question if its turn continues and no message shows it."""
@@ -460,3 +454,20 @@ def _error_text(error: BaseException) -> str:
     with suppress(Exception):
         return f"{type(error).__name__}: {error}"[:_MAX_PROBLEM]
     return type(error).__name__
+
+
+def _joined(earlier: SummaryRecord | None, record: SummaryRecord) -> SummaryRecord:
+    """Return a record of the messages that one folded, which stands for those of an earlier summary, too."""
+    if earlier is None:
+        return record
+    return replace(
+        record,
+        parent=earlier.token,
+        first=earlier.first,
+        active=record.active + earlier.active,
+        turns=record.turns + earlier.turns,
+        view_tokens=record.view_tokens + earlier.view_tokens,
+        counter=record.counter if earlier.counter == record.counter else "",
+        tokens_in=record.tokens_in + earlier.tokens_out,
+        results=(*record.results, *earlier.results)[:NAMED_RESULTS],
+    )

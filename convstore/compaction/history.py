@@ -7,11 +7,12 @@ valid is the current one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
+from convstore.log.state import State
 from convstore.log.summary import SummaryRecord, chain_of
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.runtime.log_end import LogEndReader
@@ -93,41 +94,36 @@ class SummaryHistory:
         rewind and after a restore; a second call does nothing.
         """
         cached = log.cached
-
-        def fits(
-            record: SummaryRecord,
-        ) -> bool:  # it may end after the log, where more was appended
-            return record.gaps == log.active.gaps(record.last)
-
         while True:
-            known = await self._reader.find(
-                cached.scope
-            )  # another object if the log was restored from a backup
+            # Another object if the log was restored from a backup.
+            known = await self._reader.find(cached.scope)
             if known is None or known.conversation != cached.conversation:
                 return
             end = await self._ends.read(known)
-            state = end.state
+            change = await self._selection(log, end.state)
+            if change is None:
+                return
+            best, aside = change
             last = end.entries[-1].number if end.entries else 0
-            current = state.summary.token if state.summary else ""
-            if not state.aside and (state.summary is None or fits(state.summary)):
+            if await self._states.commit(end.state, best, entry=last, aside=aside):
                 return
-            found = await self._summaries.all(cached.conversation)
-            aside = chain_of(found, state.aside, "parent")
-            fitting = [
-                record for record in (*aside, *chain_of(found, current, "parent")) if fits(record)
-            ]
-            best = max(fitting, key=lambda record: (record.last, record.version), default=None)
-            token = best.token if best else ""
-            if token == current:
-                return
-            is_aside = state.aside and current in {"", *(record.token for record in aside)}
-            kept = (
-                state.aside if is_aside else current
-            )  # that of another variant, if not one that it extends
-            if await self._states.commit(
-                state, best, entry=last, aside="" if kept == token else kept
-            ):
-                return
+
+    async def _selection(
+        self, log: Snapshot, state: State
+    ) -> tuple[SummaryRecord | None, str] | None:
+        """Return the summary to make current and the token of the one to set aside; None if nothing changes."""
+        if not state.aside and (state.summary is None or _is_of_active(state.summary, log)):
+            return None
+        current = state.summary.token if state.summary else ""
+        found = await self._summaries.all(log.cached.conversation)
+        aside = chain_of(found, state.aside, "parent")
+        candidates = [*aside, *chain_of(found, current, "parent")]
+        best = _longest(candidates, log)
+        token = best.token if best else ""
+        if token == current:
+            return None
+        kept = _set_aside(state, aside)
+        return best, kept if kept != token else ""
 
     def public(
         self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool
@@ -165,3 +161,22 @@ def _whole_chain(
             summary_id(conversation, missing), "the summary is missing", collection=SUMMARIES
         )
     return chain
+
+
+def _is_of_active(record: SummaryRecord, log: Snapshot) -> bool:
+    """Return True if the summary's messages are active; it may end after the log, where more was appended."""
+    return record.gaps == log.active.gaps(record.last)
+
+
+def _longest(candidates: Sequence[SummaryRecord], log: Snapshot) -> SummaryRecord | None:
+    """Return the newest of the longest summaries whose messages are active."""
+    fitting = [record for record in candidates if _is_of_active(record, log)]
+    return max(fitting, key=lambda record: (record.last, record.version), default=None)
+
+
+def _set_aside(state: State, aside: Sequence[SummaryRecord]) -> str:
+    """Return the token of the summary to set aside: the current one, or the one set aside that extends it."""
+    current = state.summary.token if state.summary else ""
+    if state.aside and (not current or any(record.token == current for record in aside)):
+        return state.aside
+    return current

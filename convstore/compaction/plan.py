@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from convstore.log.rows import Row, is_finished, turn_begins, unread_results, weigh
@@ -29,23 +30,38 @@ def plan_compaction(
     shows them. With `force`, as much as the rule allows is folded, even if that saves little.
     """
     sizes = [0, *accumulate(weigh(rows))]
-    total = sizes[-1]
-    room = rule.trigger // 2
     cuts = _summary_cuts(rows)
     left = bisect_left(rows, view_start, key=lambda row: row.message.ordinal)
     unseen = max((cut for cut, _ in cuts if cut <= left), default=0)
-    if not force and total <= rule.trigger:
+    if not force and sizes[-1] <= rule.trigger:
         return unseen
-    kept = rule.keep_last_turns + (not is_finished(rows))
-    preferred = [cut for cut, turns in cuts if turns >= kept] or [0]
-    cut = max(preferred)
-    if total - sizes[cut] > room:
-        cut = next(
-            (other for other, _ in cuts if other > cut and total - sizes[other] <= room),
-            cuts[-1][0] if cuts else 0,
-        )
+    cut = _preferred_cut(cuts, sizes, rule, is_open=not is_finished(rows))
     saved = sizes[cut] - rule.max_summary_tokens
-    return max(cut, unseen) if force or saved >= rule.trigger // _MIN_SAVING else unseen
+    if force or saved >= rule.trigger // _MIN_SAVING:
+        return max(cut, unseen)
+    return unseen
+
+
+def _preferred_cut(
+    cuts: Sequence[tuple[int, int]], sizes: Sequence[int], rule: CompactionRule, *, is_open: bool
+) -> int:
+    """Return the last cut that keeps as many turns as the rule says, or a later one that leaves less than its room.
+
+    Args:
+        cuts: Indexes in the rows, each with the number of turns after it.
+        sizes: Tokens before each row, and those of all rows.
+        rule: The rule.
+        is_open: True if the last turn is in progress, which is kept, too.
+    """
+    room = rule.trigger // 2
+    kept = rule.keep_last_turns + is_open
+    cut = max((cut for cut, turns in cuts if turns >= kept), default=0)
+    if sizes[-1] - sizes[cut] <= room:
+        return cut
+    for other, _ in cuts:
+        if other > cut and sizes[-1] - sizes[other] <= room:
+            return other
+    return cuts[-1][0] if cuts else 0
 
 
 def replacement_cuts(rows: Sequence[Row]) -> list[int]:
@@ -68,30 +84,47 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     calls of its turn have results, and after a finished log. A call that is still open after several more AI messages
     is treated as abandoned.
     """
-    cuts = list[tuple[int, bool]]()
-    calls = 0
-    answered = set[str]()
-    rounds = 0
+    cuts = dict[int, bool]()
+    pending = _PendingCalls()
     begins = set(turn_begins(rows))
     end = _first_unread(rows)
-    for index, message in enumerate(row.message for row in rows[:end]):
+    for index, row in enumerate(rows[:end]):
+        message = row.message
         if index in begins:
-            cuts += [(index, True)] if index else []
-            calls = 0
-            answered = set()
-            rounds = 0
+            cuts[index] = True
+            pending = _PendingCalls()
         elif message.type == "tool":
-            answered.add(message.call)  # a set, because a call may have several results
+            pending.answered.add(message.call)
         elif message.type == "ai":
-            rounds += 1
-            if len(answered) >= calls or rounds > _MAX_OPEN_ROUNDS:
-                calls = 0
-                answered = set()
-                rounds = 0
-                cuts += [(index, False)] if index else []
-            calls += len(message.calls)
-    is_whole = bool(rows) and end == len(rows) and is_finished(rows)
-    return [*cuts, (len(rows), True)] if is_whole else cuts
+            pending.rounds += 1
+            if pending.is_settled:
+                cuts[index] = False
+                pending = _PendingCalls()
+            pending.calls += len(message.calls)
+    if rows and end == len(rows) and is_finished(rows):
+        cuts[end] = True
+    cuts.pop(0, None)  # nothing to fold is before it
+    return list(cuts.items())
+
+
+@dataclass(slots=True)
+class _PendingCalls:
+    """Calls of a turn whose results may be missing.
+
+    Attributes:
+        calls: Number of calls.
+        answered: Ids of calls with results, of which a call may have several.
+        rounds: Number of AI messages since the first of the calls.
+    """
+
+    calls: int = 0
+    answered: set[str] = field(default_factory=set)
+    rounds: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Return True if all calls have results, or those without are abandoned."""
+        return len(self.answered) >= self.calls or self.rounds > _MAX_OPEN_ROUNDS
 
 
 def _first_unread(rows: Sequence[Row]) -> int:

@@ -183,50 +183,61 @@ class _ChainInput:
 
     def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
         """Return the system and the human messages of older sections, which summaries of answers do not replace."""
-        is_human = [isinstance(message, HumanMessage) for message in self.chain]
-        begins = [
-            at for at, is_one in enumerate(is_human) if is_one and not (at and is_human[at - 1])
-        ]
-        older = self._messages[: self._indexes[begins[-keep]]] if len(begins) >= keep else []
+        begins = list[int]()
+        was_human = False
+        for index, message in enumerate(self.chain):
+            is_human = isinstance(message, HumanMessage)
+            if is_human and not was_human:
+                begins.append(index)
+            was_human = is_human
+        if len(begins) < keep:
+            return [], []
+        older = self._messages[: self._indexes[begins[-keep]]]
         system = [message for message in older if isinstance(message, SystemMessage)]
         return system, [message for message in older if isinstance(message, HumanMessage)]
 
     def folded(self, done: ChainSummary) -> CompactionResult | None:
         """Return the replacement up to the first possible cut after all new summaries, or the last one before."""
-        given = set(map(id, self.chain))
-        results = zip(done.messages, done.origins, strict=True)
-        new = [
-            (id(result), origins)
-            for result, origins in results
-            if is_summary(result) and id(result) not in given
-        ]
-        last = max((self._indexes[origin] for _, origins in new for origin in origins), default=-1)
-        last -= self._summary_messages
-        after = [cut for cut in self._cuts if cut > last]
-        before = [cut for cut in self._cuts[::-1] if cut <= last]
-        for cut in [*after, *before] if new else ():
+        given = {id(message) for message in self.chain}
+        new = set[int]()
+        last = -1
+        for message, origins in zip(done.messages, done.origins, strict=True):
+            if is_summary(message) and id(message) not in given:
+                new.add(id(message))
+                last = max([last, *(self._indexes[origin] for origin in origins)])
+        if not new:
+            return None
+        for cut in self._cuts_from(last - self._summary_messages):
             messages = self.in_place_of(done, self._summary_messages + cut)
-            if not {id(message) for message in messages}.isdisjoint(made for made, _ in new):
-                texts = [
-                    text_of(message.content)
-                    for message in messages
-                    if is_summary(message) and message.content
-                ]
-                return CompactionResult(cut, "\n\n".join(texts), messages)
+            if any(id(message) in new for message in messages):
+                return CompactionResult(cut, _text_of_summaries(messages), messages)
         return None
+
+    def _cuts_from(self, last: int) -> list[int]:
+        """Return the cuts after an index, then those before it, nearest first."""
+        after = [cut for cut in self._cuts if cut > last]
+        before = [cut for cut in self._cuts if cut <= last]
+        return [*after, *reversed(before)]
 
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
         """Return messages that replace exactly those before index `end`; empty if there is no such list."""
-        after = [
-            any(self._indexes[origin] >= end for origin in origins) for origins in done.origins
-        ]
-        count = after.index(True) if True in after else len(after)
-        covered = {self._indexes[origin] for origins in done.origins[:count] for origin in origins}
+        count = 0
+        covered = set[int]()
+        for origins in done.origins:
+            indexes = [self._indexes[origin] for origin in origins]
+            if max(indexes, default=-1) >= end:
+                break
+            covered.update(indexes)
+            count += 1
         if covered != {index for index in self._indexes if index < end}:
             return []
-        system = [message for message in self._messages[:end] if isinstance(message, SystemMessage)]
-        shown = (self._originals.get(id(message), message) for message in done.messages[:count])
-        return [*system, *map(self._with_joined_id, shown, done.origins)]
+        replaced: list[BaseMessage] = [
+            message for message in self._messages[:end] if isinstance(message, SystemMessage)
+        ]
+        for message, origins in zip(done.messages[:count], done.origins[:count], strict=True):
+            shown = self._originals.get(id(message), message)
+            replaced.append(self._with_joined_id(shown, origins))
+        return replaced
 
     def _with_joined_id(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
         """Return the message; joined questions get an id and a mark that no message of the log has."""
@@ -249,6 +260,13 @@ def as_strategy(
     if isinstance(given, ChainSummarizer):
         return _ChainStrategy(given, budget)
     return _RunningStrategy(as_summarizer(given), budget)
+
+
+def _text_of_summaries(messages: Sequence[BaseMessage]) -> str:
+    texts = [
+        text_of(message.content) for message in messages if is_summary(message) and message.content
+    ]
+    return "\n\n".join(texts)
 
 
 def _as_answer(message: BaseMessage) -> BaseMessage:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -136,31 +136,31 @@ class IndexBuilder:
             postings: Those of its language.
             begin: Number of the first window of its message.
         """
-        label = text.label
-        until = len(self.windows)
         if text.is_rest and shown.isspace():
             return
-        is_escaped = shown.lstrip()[:1] in ("{", "[") and "\\" in shown
-        for start, end in windows_of(text.text) or ([(0, 0)] if label else []):
-            piece = shown[start:end]
-            if text.is_rest and piece.isspace():
-                continue
-            piece = unescaped(piece) if is_escaped else piece
+        label = text.label
+        earlier = range(begin, len(self.windows)) if text.is_rest else range(0)
+        for start, end, piece in _pieces(text, shown):
             # No token contains white space, and most pieces occurred before.
             found = list(chain.from_iterable(map(postings.__getitem__, f"{label} {piece}".split())))
-            if text.is_rest:  # without terms that earlier texts of the message have
-                found = [posting for posting in found if not begin <= _last(posting) < until]
+            if earlier:
+                found = [windows for windows in found if _last(windows) not in earlier]
             if found:
-                number = len(self.windows).to_bytes(4, "little")
-                for windows in found:
-                    windows += number  # noqa: PLW2901 - in place
-                if label:
-                    self.labels[len(self.windows)] = label
-                place = len(self.messages) - 1, index, text.source_id, text.start
-                self.windows.append(Window(*place, start, end, len(found)))
-                self.characters += end - start + len(label)
+                place = (len(self.messages) - 1, index, text.source_id, text.start)
+                self._add_window(Window(*place, start, end, len(found)), found, label)
             label = ""
             yield
+
+    def _add_window(self, window: Window, postings: Sequence[bytearray], label: str) -> None:
+        """Add a window and its number to the postings of its terms."""
+        number = len(self.windows)
+        in_bytes = number.to_bytes(4, "little")
+        for windows in postings:
+            windows.extend(in_bytes)
+        if label:
+            self.labels[number] = label
+        self.windows.append(window)
+        self.characters += window.end - window.start + len(label)
 
     def keep(self, groups: Iterable[tuple[str, ...]]) -> None:
         """Drop all terms but those of a query, and all texts without them."""
@@ -226,6 +226,16 @@ def terms_of(part: _HasTerms, groups: Iterable[tuple[str, ...]]) -> set[str]:
             chain.from_iterable(map(part.containing, group)) if is_single(group) else group
         )
     }
+
+
+def _pieces(text: Text, shown: str) -> Iterator[tuple[int, int, str]]:
+    """Yield start and end of the windows of a text, and what is searched in each; a text may have a label only."""
+    is_escaped = shown.lstrip()[:1] in ("{", "[") and "\\" in shown
+    for start, end in windows_of(text.text) or [(0, 0)]:
+        piece = shown[start:end]
+        if text.is_rest and piece.isspace():
+            continue
+        yield start, end, unescaped(piece) if is_escaped else piece
 
 
 def _last(windows: bytearray) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import NamedTuple
 
 from convstore.index.part import IndexedMessage, Posting, terms_of
@@ -71,17 +71,8 @@ def ranked(
     log = _Log(parts)
     scores, nearby, covered = _scores(log, groups)
     values = _values(log, scores, nearby, by_source=by_source)
-    keys_at = dict[int, list[int]]()
-    for key in values:
-        keys_at.setdefault(key % log.size, []).append(key)
-    for position, share in covered.items():
-        if share >= _SAME_QUESTION and position in values and is_allowed(*log.message(position)):
-            answered = log.answered_at(position)
-            question = values[position]
-            for key in chain.from_iterable(keys_at.get(term, ()) for term in answered):
-                values[key] = max(
-                    values[key], values[key] + _ANSWER_WEIGHT * (question - values[key])
-                )
+    repeated = [position for position, share in covered.items() if share >= _SAME_QUESTION]
+    _raise_answers(log, values, repeated, is_allowed)
     for key in values:
         if key % log.size in log.humans:
             values[key] *= _HUMAN_WEIGHT
@@ -95,6 +86,26 @@ def ranked(
             windows = log.windows(position, source if by_source else None, scores[part])
             found.append(Found(part, message, -value, windows))
     return found
+
+
+def _raise_answers(
+    log: _Log,
+    values: dict[int, float],
+    questions: Iterable[int],
+    is_allowed: Callable[[int, IndexedMessage], bool],
+) -> None:
+    """Bring the messages that may answer a question shortly after it, if it ranks higher than they do."""
+    keys_at = dict[int, list[int]]()
+    for key in values:
+        keys_at.setdefault(key % log.size, []).append(key)
+    for position in questions:
+        if position not in values or not is_allowed(*log.message(position)):
+            continue
+        question = values[position]
+        for answer in log.answered_at(position):
+            for key in keys_at.get(answer, ()):
+                missing = question - values[key]
+                values[key] += max(0.0, _ANSWER_WEIGHT * missing)
 
 
 class _Log:
@@ -178,35 +189,56 @@ def _scores(
     """
     count = sum(len(part.windows) for part in log.parts)
     average = sum(sum(part.windows.lengths) for part in log.parts) / count if count else 1.0
-    base = _SATURATION * (1 - _LENGTH_WEIGHT)
-    slope = _SATURATION * _LENGTH_WEIGHT / average
     scores: list[dict[int, float]] = [{} for _ in log.parts]
     nearby: dict[int, float] = {}
     covered: dict[int, float] = {}
     total_weight = 0.0
     for frequency, group, terms in _rarest(log.parts, groups):
         weight = math.log(1 + (max(count - frequency, 0) + 0.5) / (frequency + 0.5))
-        weight *= _COMMON_WEIGHT if is_common(group) else 1
-        factor = weight * (_SATURATION + 1)
-        best = dict[int, float]()
-        for index, of_word in terms.items():
-            part = log.parts[index]
-            first = log.firsts[index]
-            of_part = scores[index]
-            lengths = part.windows.lengths
-            message_of = part.windows.message_of
-            for window, times in _counts(part, of_word):
-                gain = factor * times / (times + base + slope * lengths[window])
-                of_part[window] = of_part.get(window, 0.0) + gain
-                message = first + message_of[window]
-                if gain > best.get(message, 0.0):
-                    best[message] = gain
+        if is_common(group):
+            weight *= _COMMON_WEIGHT
+        best = _add_word(log, scores, terms, weight, average)
         if frequency <= _MAX_NEIGHBOURED:
             _add_neighbours(nearby, best)
         total_weight += weight
         for message in best.keys() & log.humans:
             covered[message] = covered.get(message, 0.0) + weight
     return scores, nearby, {message: weight / total_weight for message, weight in covered.items()}
+
+
+def _add_word(
+    log: _Log,
+    scores: Sequence[dict[int, float]],
+    terms: Mapping[int, Sequence[str]],
+    weight: float,
+    average: float,
+) -> dict[int, float]:
+    """Add a word to the scores of its windows, by BM25; return its best score in each message.
+
+    Args:
+        log: The parts.
+        scores: Those of the windows, by part.
+        terms: The forms of the word in each part.
+        weight: Its weight, which is higher for a rarer word.
+        average: Average length of a window.
+    """
+    factor = weight * (_SATURATION + 1)
+    base = _SATURATION * (1 - _LENGTH_WEIGHT)
+    slope = _SATURATION * _LENGTH_WEIGHT / average
+    best = dict[int, float]()
+    for index, of_word in terms.items():
+        part = log.parts[index]
+        first = log.firsts[index]
+        of_part = scores[index]
+        lengths = part.windows.lengths
+        message_of = part.windows.message_of
+        for window, times in _counts(part, of_word):
+            gain = factor * times / (times + base + slope * lengths[window])
+            of_part[window] = of_part.get(window, 0.0) + gain
+            message = first + message_of[window]
+            if gain > best.get(message, 0.0):
+                best[message] = gain
+    return best
 
 
 def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None:
@@ -234,21 +266,30 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
     counted: list[_Word] = []
     indexed = [(index, part) for index, part in enumerate(parts) if len(part.windows)]
     for group in groups:
-        frequency = 0
-        terms = dict[int, list[str]]()
-        for index, part in indexed:
-            for term in sorted(terms_of(part, [group])):
-                if times := part.frequency(term):
-                    frequency += times
-                    terms.setdefault(index, []).append(term)
-        if frequency:
-            counted.append((frequency, group, terms))
+        word = _counted(indexed, group)
+        if word[0]:
+            counted.append(word)
     counted.sort(key=lambda word: word[:2])
-    before = accumulate((frequency for frequency, *_ in counted), initial=0)
-    kept = [
-        word for word, windows in zip(counted, before, strict=False) if windows < _ENOUGH_WINDOWS
-    ]
-    return kept[:_MAX_GROUPS]
+    kept = list[_Word]()
+    windows = 0
+    for word in counted[:_MAX_GROUPS]:
+        if windows >= _ENOUGH_WINDOWS:
+            break
+        kept.append(word)
+        windows += word[0]
+    return kept
+
+
+def _counted(indexed: Sequence[tuple[int, Part]], group: tuple[str, ...]) -> _Word:
+    """Return a word, in any of its forms, with the number of its windows and its terms in each part."""
+    frequency = 0
+    terms = dict[int, list[str]]()
+    for index, part in indexed:
+        for term in sorted(terms_of(part, [group])):
+            if times := part.frequency(term):
+                frequency += times
+                terms.setdefault(index, []).append(term)
+    return frequency, group, terms
 
 
 def _counts(part: Part, terms: Sequence[str]) -> Iterable[Posting]:

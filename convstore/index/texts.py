@@ -160,18 +160,27 @@ def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> I
     """Yield the text of a source and, if its tool showed the item, of that the words that the text lacks."""
     place = source.place
     whole = source.piece or payload or ""
-    label = " ".join(filter(None, (source.title, f"({source.url})" if source.url else "")))
+    item = whole[place.middle : place.end]
     text = whole[place.start : place.middle]
     start = place.start
-    item = whole[place.middle : place.end]
     if place.is_inside:
         text, start = _inside(item, place, codec)
-    is_escaped = bool(text) and start < 0 and not source.piece
-    yield Text(
-        text, -1 if source.piece else start, source.id, label, place=place if is_escaped else None
-    )
+    is_escaped = bool(text) and start < 0
+    item_start = place.middle
+    if source.piece:  # its text is not in the payload
+        is_escaped = False
+        start = -1
+        item_start = -1
+    yield Text(text, start, source.id, _label(source), place=place if is_escaped else None)
     if place.part == "content":
-        yield Text(item, -1 if source.piece else place.middle, source.id, is_rest=True)
+        yield Text(item, item_start, source.id, is_rest=True)
+
+
+def _label(source: EntrySource) -> str:
+    """Return title and address of a source."""
+    if source.title and source.url:
+        return f"{source.title} ({source.url})"
+    return f"({source.url})" if source.url else source.title
 
 
 def _inside(item: str, place: SourcePlace, codec: Codec) -> tuple[str, int]:
@@ -191,8 +200,9 @@ def _of_value(
     strings: list[str] = []
     ranges: list[PayloadRange] = []
     _collect(value, skip, strings, ranges)
-    if strings:
-        yield Text("\n".join(strings), is_rest=is_rest)
+    text = "\n".join(filter(None, strings))
+    if text:
+        yield Text(text, is_rest=is_rest)
     for part in ranges:
         yield Text((payload or "")[part.start : part.end], part.start, is_rest=is_rest)
 
@@ -205,19 +215,23 @@ def _collect(
     while pending:
         item = pending.pop()
         if isinstance(item, PayloadRange):
-            ranges += [] if item.is_media else [item]
+            if not item.is_media:
+                ranges.append(item)
         elif isinstance(item, Mapping):
-            kept = (
-                {}
-                if is_media(item)
-                else {key: part for key, part in item.items() if key not in skip}
-            )
-            pending += reversed(kept.values())
+            pending += reversed(_searched_values(item, skip))
         elif isinstance(item, list | tuple | set | frozenset):
             pending += reversed(list(item))
+        elif isinstance(item, str):
+            strings.append(item)
         elif item is not None and not isinstance(item, bool | bytes):
-            text = item if isinstance(item, str) else text_of(item)
-            strings += [text] if text else []
+            strings.append(text_of(item))
+
+
+def _searched_values(fields: Mapping[Any, Any], skip: Collection[str]) -> list[Any]:
+    """Return the values of a mapping whose texts are searched; none of media."""
+    if is_media(fields):
+        return []
+    return [value for key, value in fields.items() if key not in skip]
 
 
 class Snippets:

@@ -229,19 +229,34 @@ def _split(token: str, language: str) -> tuple[str, ...]:
     >>> _split("src/app/main.py", "english")
     ('src/app/main.py', 'src', 'app', 'main.py', 'main', 'py')
     """
-    if token.isascii() and token.isalpha() and (token.islower() or token.istitle()):
+    if _is_plain_word(token):
         return (_stemmed(token.lower(), language),)
     token = unicodedata.normalize("NFC", token)
-    pieces = [piece for piece in _JOINT.split(token) if piece]
-    parts = [part for piece in pieces for part in _CAMEL.split(piece)]
-    if parts == [token]:
+    pieces = list(filter(None, _JOINT.split(token)))
+    words = [word for piece in pieces for word in _CAMEL.split(piece)]
+    if words == [token]:
         return (_stemmed(_folded(token), language),)
+    parts = _parts_of_names(token, language) or words
+    if not _is_hyphenated(token) or len(parts) != len(pieces):
+        parts = [token, *parts]
+    return tuple(_stemmed(_folded(part)[:_TERM_CHARACTERS], language) for part in parts)
+
+
+def _is_plain_word(token: str) -> bool:
+    return token.isascii() and token.isalpha() and (token.islower() or token.istitle())
+
+
+def _parts_of_names(token: str, language: str) -> list[str]:
+    """Return the parts of each name in a path or the like; [] for a token without separators."""
     names = [name for name in _SEPARATOR.split(token) if name]
-    if len(names) > 1:
-        parts = [part for name in names for part in _split(name, language)]
-    is_prose = "-" in token and len(parts) == len(pieces) and token.replace("-", "").isalpha()
-    wholes = [] if is_prose else [token]
-    return tuple(_stemmed(_folded(word)[:_TERM_CHARACTERS], language) for word in (*wholes, *parts))
+    if len(names) < 2:
+        return []
+    return [part for name in names for part in _split(name, language)]
+
+
+def _is_hyphenated(token: str) -> bool:
+    """Return True for words of prose with hyphens, whose whole is not a term of its own."""
+    return "-" in token and token.replace("-", "").isalpha()
 
 
 def _folded(text: str) -> str:

@@ -117,41 +117,38 @@ class AcrossSearcher:
     async def _read(self, search: _Search) -> list[SearchedLog]:
         """Return the log of each conversation; it is not known yet which messages are active."""
         known = await self._known(search)
-        unsealed = list[int]()
-        room = _MAX_CHARACTERS
-        for index, (_, totals) in enumerate(search.conversations):
-            if totals.entries and not known[index].ends_with(totals):
-                size = max(0, totals.tokens - known[index].last.tokens) * CHARACTERS_PER_TOKEN
-                search.incomplete |= {index} if size > room else set()
-                room -= size if size <= room else 0
-                unsealed.append(index)
         until = self._clock.monotonic() + _MAX_SECONDS
 
         async def read(index: int) -> SearchedLog:
-            cached = search.conversations[index][0]
-            chain = known[index]
-            if index in search.incomplete or self._clock.monotonic() > until:
-                search.incomplete.add(index)
-                last = (
-                    await self._reader.log.entry(cached.conversation, chain.last.until)
-                    if chain
-                    else None
-                )
-                return SearchedLog(chain.parts if last and chain.ends_with(last.totals) else ())
+            return await self._read_unsealed(search, index, known[index], until)
+
+        logs = [SearchedLog(chain.parts) for chain in known]
+        unsealed = _unsealed(search, known)
+        found = await search.each(unsealed, read, SearchedLog())
+        for index, log in zip(unsealed, found, strict=True):
+            logs[index] = log
+        for index in search.incomplete:
+            self._sealer.schedule(*search.conversations[index][0].key)
+        return logs
+
+    async def _read_unsealed(
+        self, search: _Search, index: int, chain: Chain, until: float
+    ) -> SearchedLog:
+        """Return a log that has entries after its segments; once the time is over, without these."""
+        cached = search.conversations[index][0]
+        if index not in search.incomplete and self._clock.monotonic() <= until:
             log = await self._logs.read(cached, search.request, chain)
             if log.unsealed:
                 log.unsealed[1].keep(search.request.groups)
             self._sealer.searched(cached, chain, log)
             return log
-
-        logs = [SearchedLog(chain.parts) for chain in known]
-        for index, log in zip(
-            unsealed, await search.each(unsealed, read, SearchedLog()), strict=True
-        ):
-            logs[index] = log
-        for index in search.incomplete:
-            self._sealer.schedule(*search.conversations[index][0].key)
-        return logs
+        search.incomplete.add(index)
+        if not chain:
+            return SearchedLog()
+        last = await self._reader.log.entry(cached.conversation, chain.last.until)
+        if last and chain.ends_with(last.totals):
+            return SearchedLog(chain.parts)
+        return SearchedLog()
 
     async def _known(self, search: _Search) -> list[Chain]:
         """Return the segments of each conversation, with the words of the query alone. One command."""
@@ -209,3 +206,19 @@ async def _ranked(
     return [
         (place_of[place.part][0], place._replace(part=place_of[place.part][1])) for place in found
     ]
+
+
+def _unsealed(search: _Search, known: Sequence[Chain]) -> list[int]:
+    """Return the conversations with entries after their segments; those that are too long to read are incomplete."""
+    unsealed = list[int]()
+    room = _MAX_CHARACTERS
+    for index, (_, totals) in enumerate(search.conversations):
+        if not totals.entries or known[index].ends_with(totals):
+            continue
+        unsealed.append(index)
+        size = max(0, totals.tokens - known[index].last.tokens) * CHARACTERS_PER_TOKEN
+        if size > room:
+            search.incomplete.add(index)
+        else:
+            room -= size
+    return unsealed

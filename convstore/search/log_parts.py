@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -95,22 +95,31 @@ class SearchedLog:
 
     def turn_of(self, found: Found) -> IndexedMessage:
         """Return the first message of the turn that an active message is listed with."""
-        part = self.parts[found.part]
-        before = None
-        until = bisect_right(part.questions, part.windows.message_of[found.windows[0]])
-        earlier = ((piece, piece.questions) for piece in reversed(self.parts[: found.part]))
-        for segment, questions in ((part, part.questions[:until]), *earlier):
-            for index in reversed(questions):
-                question = segment.message(index)
-                if not self.is_active(question):
-                    continue
-                before = before or question
-                if question.ordinal <= found.message.turn:
-                    return question if question.ordinal == found.message.turn else before
-                if not found.message.turn:
-                    return before
+        turn = found.message.turn
+        nearest: IndexedMessage | None = None
+        for question in self._questions_before(found):
+            if not self.is_active(question):
+                continue
+            if question.ordinal == turn:
+                return question
+            nearest = nearest or question
+            if question.ordinal < turn or not turn:
+                break
+        return nearest or self._first_active()
+
+    def _first_active(self) -> IndexedMessage:
         messages = (part.message(index) for part in self.parts for index in range(part.size))
-        return before or next(message for message in messages if self.is_active(message))
+        return next(message for message in messages if self.is_active(message))
+
+    def _questions_before(self, found: Found) -> Iterator[IndexedMessage]:
+        """Yield the questions up to a message, newest first."""
+        part = self.parts[found.part]
+        until = bisect_right(part.questions, part.windows.message_of[found.windows[0]])
+        for index in reversed(part.questions[:until]):
+            yield part.message(index)
+        for earlier in reversed(self.parts[: found.part]):
+            for index in reversed(earlier.questions):
+                yield earlier.message(index)
 
 
 class LogParts:

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate, islice, takewhile
 from typing import NamedTuple, TypeVar
 
@@ -239,26 +239,39 @@ class Sealer:
         await pace.spent(2 * COMMAND)
         chain = chain_of(documents, contents=contents)
         now = self._clock.now()
-        if (
-            due.rests
-            and tail.updated_at
-            and now - tail.updated_at < timedelta(seconds=REST_SECONDS)
-        ):
+        if due.rests and _is_recent(tail, now):
             return False  # the store that appended meanwhile seals it
         if not due.rests and chain.is_read_mark_due(now):
             await self._segments.mark_read(cached.conversation, now)
-        if due.split and not chain.is_followed_by(due.split[0]):
-            return True
-        new, builder = due.split or (None, IndexBuilder(room=MAX_CHARACTERS))
-        while new is None:
-            if chain.ends_with(tail):
-                return False
+        if due.split:
+            new, builder = due.split
+            if not chain.is_followed_by(new):
+                return True
+            await self._put(cached, builder, new, pace, chain=chain, documents=documents)
+            return False
+        builder = IndexBuilder(room=MAX_CHARACTERS)
+        found = await self._read_next(cached, builder, pace, chain, tail)
+        if found is None:
+            return False
+        is_stored = await self._put(cached, builder, found, pace, chain=chain, documents=documents)
+        return is_stored and found.until < tail.entries
+
+    async def _read_next(
+        self,
+        cached: CachedConversation,
+        builder: IndexBuilder,
+        pace: Pace,
+        chain: Chain,
+        tail: Totals,
+    ) -> StoredSegment | None:
+        """Read what follows the segments, without those that the log contradicts; None if they cover all of it."""
+        while not chain.ends_with(tail):
             if chain.last.until <= tail.entries:
                 new = await self._read(cached, builder, pace, before=chain.last, until=tail.entries)
-            if new is None:
-                chain.pop()
-        is_stored = await self._put(cached, builder, new, pace, chain=chain, documents=documents)
-        return is_stored and due.split is None and new.until < tail.entries
+                if new is not None:
+                    return new
+            chain.pop()
+        return None
 
     async def _read(
         self,
@@ -338,3 +351,10 @@ def _absorbed(chain: Sequence[StoredSegment], new: StoredSegment) -> list[Stored
         if size <= MAX_CHARACTERS
     ]
     return fitting[::-1] if len(run) >= _MERGED_AT_ONCE - 1 else []
+
+
+def _is_recent(tail: Totals, now: datetime) -> bool:
+    """Return True if a process appended in the last minute."""
+    if tail.updated_at is None:
+        return False
+    return now - tail.updated_at < timedelta(seconds=REST_SECONDS)
