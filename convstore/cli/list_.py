@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from convstore.cli.output import Answer, compact, is_terminal, new_table, plain,
 from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
-    from convstore.types import ConversationInfo
+    from convstore.types import ConversationInfo, ConversationPage
 
 _NUMBERS = ("messages", "tokens", "last")
 _SHOWN = 500
@@ -60,29 +61,45 @@ async def list_command(
             [member async for member in with_children(store, info)] for info in page.conversations
         ]
         keys = [key for key in store.scope_keys if key not in target.chosen]
+    listing = _Listing(page, families, keys, has_numbers=not cursor)
+    return Answer(listing.document, listing.show, is_long=True)
 
-    def document() -> dict[str, Any]:
-        children = [child.model_dump() for family in families for child in family[1:]]
-        return page.model_dump() | ({"children": children} if children else {})
 
-    def show(console: Console) -> None:
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A page of conversations, each with those of its sub-agents."""
+
+    page: ConversationPage
+    families: Sequence[Sequence[ConversationInfo]]
+    keys: Sequence[str]
+    has_numbers: bool
+
+    def document(self) -> dict[str, Any]:
+        """Return the page for `--json`."""
+        document = self.page.model_dump()
+        children = [child.model_dump() for family in self.families for child in family[1:]]
+        if children:
+            document["children"] = children
+        return document
+
+    def show(self, console: Console) -> None:
+        """Print a table to a terminal, or else rows with tabs."""
         rows = {
             (row, below): info
-            for row, family in enumerate(families, 1)
+            for row, family in enumerate(self.families, 1)
             for below, info in enumerate(family)
         }
+        aside = console
         if not is_terminal():
+            aside = screen(stderr=True)
             for info in rows.values():
                 print("\t".join(_values(info)))  # noqa: T201 - a console would replace the tabs
         elif rows:
-            console.print(_table(rows, keys, console.width, has_numbers=not cursor))
-        aside = console if is_terminal() else screen(stderr=True)
-        if not families:
+            console.print(_table(rows, self.keys, console.width, has_numbers=self.has_numbers))
+        if not self.families:
             aside.print("There are no conversations with this scope.", style="yellow")
-        if page.next_cursor:
-            aside.print(f"More: --cursor {page.next_cursor}", style="dim", soft_wrap=True)
-
-    return Answer(document, show, is_long=True)
+        if self.page.next_cursor:
+            aside.print(f"More: --cursor {self.page.next_cursor}", style="dim", soft_wrap=True)
 
 
 def _table(
@@ -95,29 +112,41 @@ def _table(
     """Return a table that fits the width: each conversation by its row and its place below it, or else by its id."""
     table = new_table("#", *keys, *_NUMBERS, "", numbers=("#", *_NUMBERS), expand=True)
     room = (width - (35 if has_numbers else 55)) // (len(keys) + 1)
-    for column in (*table.columns[1 : len(keys) + 1], title := table.columns[-1]):
+    title = table.columns[-1]
+    for column in (*table.columns[1 : len(keys) + 1], title):
         column.no_wrap = True
         column.overflow = "ellipsis"
         column.max_width = max(room, 4)
     title.ratio = 1
     title.max_width = None
     for (row, below), info in rows.items():
-        name = (
-            ("" if below else info.conversation_id)
-            if not has_numbers
-            else f"{row}.{below}"
-            if below
-            else str(row)
-        )
+        name = _number(row, below) if has_numbers else _id(info, below)
         at = f"{info.updated_at:%Y-%m-%d}" if info.updated_at else "-"
-        scope = ("" if PATH in info.scope else plain(info.scope.get(key, "")) for key in keys)
-        depth = f"{info.scope[PATH]}/".count("/") if PATH in info.scope else 0
-        text = Text(
-            "  " * (depth - 1) + "↳ " * bool(depth) + _title(info),
-            style="yellow" if info.problem else "",
-        )
+        scope = [_scope_value(info, key) for key in keys]
+        text = Text(_indented_title(info), style="yellow" if info.problem else "")
         table.add_row(name, *scope, f"{info.message_count:,}", compact(info.tokens), at, text)
     return table
+
+
+def _number(row: int, below: int) -> str:
+    return f"{row}.{below}" if below else str(row)
+
+
+def _id(info: ConversationInfo, below: int) -> str:
+    return "" if below else info.conversation_id
+
+
+def _scope_value(info: ConversationInfo, key: str) -> str:
+    """Return a scope value, which a sub-agent's conversation has from its caller's."""
+    return "" if PATH in info.scope else plain(info.scope.get(key, ""))
+
+
+def _indented_title(info: ConversationInfo) -> str:
+    """Return the title, indented below the conversation of the caller."""
+    if PATH not in info.scope:
+        return _title(info)
+    depth = f"{info.scope[PATH]}/".count("/")
+    return f"{'  ' * (depth - 1)}↳ {_title(info)}"
 
 
 def _values(info: ConversationInfo) -> list[str]:

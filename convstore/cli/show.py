@@ -145,7 +145,8 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
 async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
     """Open the store, and yield the conversation that a row's number, an id, or a whole scope names; else raise."""
     pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
-    if (pairs and target.scope) or (not pairs and len(words) > 1):
+    is_ambiguous = bool(target.scope) if pairs else len(words) > 1
+    if is_ambiguous:
         raise typer.BadParameter(
             "CONVERSATION is the number of a row, or an id, or KEY=VALUE for each scope key"
         )
@@ -153,14 +154,21 @@ async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator
     async with replace(target, scope=scope or target.scope).open() as store:
         if pairs:
             yield await _with_scope(store, pairs)
-        elif row := re.fullmatch(r"([1-9]\d{0,2}|1000)(?:\.(\d{1,4}))?", words[0]):
-            yield await _in_row(store, int(row[1]), int(row[2] or 0), target.chosen)
-        elif found := await store.find_conversation(words[0], **target.chosen):
-            yield found
         else:
-            raise InvalidInputError(
-                f"no conversation has the id {words[0]!r}; `convstore list --json` prints them"
-            )
+            yield await _named(store, words[0], target.chosen)
+
+
+async def _named(store: ConversationStore, name: str, chosen: dict[str, str]) -> Conversation:
+    """Return the conversation in a row of the list, or with an id."""
+    row = re.fullmatch(r"([1-9]\d{0,2}|1000)(?:\.(\d{1,4}))?", name)
+    if row:
+        return await _in_row(store, int(row[1]), int(row[2] or 0), chosen)
+    found = await store.find_conversation(name, **chosen)
+    if found is None:
+        raise InvalidInputError(
+            f"no conversation has the id {name!r}; `convstore list --json` prints them"
+        )
+    return found
 
 
 async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conversation:
@@ -203,30 +211,34 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
         InvalidInputError: The text begins like a stamp but is invalid, or the log ends before the message.
         UnknownMessageError: There is no such message.
     """
-    from convstore.types import ViewStamp  # noqa: PLC0415 - loads pydantic
-
     if text.startswith("{"):
-        try:
-            return ViewStamp.model_validate_json(text)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"--at is no stamp, such as the field `stamp` of `show --json`: {error}"
-            ) from error
+        return _read_stamp(text)
     ordinal = int(text) if text.isdecimal() else 0
     if not ordinal:
-        ordinal = next((record.ordinal for record in await chat.get_tool_messages([text])), 0)
-    found = (
-        await chat.list_messages(after=ordinal - 1, limit=1, rewound=True)
-        if 0 < ordinal < 2**53
-        else []
-    )
-    if ordinal and not found:
+        records = await chat.get_tool_messages([text])
+        if not records:
+            return text
+        ordinal = records[0].ordinal
+    found: list[StoredMessage] = []
+    if ordinal < 2**53:
+        found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True)
+    if not found:
         raise InvalidInputError(f"the log ends before message {ordinal}")
-    return (
-        next((item.stamp for item in found if item.stamp and item.ordinal == ordinal), None)
-        or ordinal
-        or text
-    )
+    [message] = found
+    if message.stamp and message.ordinal == ordinal:
+        return message.stamp
+    return ordinal
+
+
+def _read_stamp(text: str) -> ViewStamp:
+    from convstore.types import ViewStamp  # noqa: PLC0415 - loads pydantic
+
+    try:
+        return ViewStamp.model_validate_json(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"--at is no stamp, such as the field `stamp` of `show --json`: {error}"
+        ) from error
 
 
 def _print_source(console: Console, source: Source, *, full: bool) -> None:
@@ -326,33 +338,33 @@ def _print_message(
     annotations: Mapping[str, Any] = _NONE,
 ) -> None:
     """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations."""
-    from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
-    from convstore.sources.detection import has_failed  # noqa: PLC0415 - likewise
+    from convstore.sources.detection import has_failed  # noqa: PLC0415 - loaded with the message
 
-    words = (
-        position,
-        message.type,
-        message.name or "",
-        message.id or "",
-        "failed" if has_failed(message) else "",
-    )
-    console.print(
-        Text(plain("  ".join(filter(None, words))), style=_STYLES.get(message.type, "bold")),
-        soft_wrap=True,
-    )
-    blocks = message.content if isinstance(message.content, list) else [{}]
-    is_text = all(isinstance(block, str) or block.get("type") == "text" for block in blocks)
-    for text in (str(message.text) if is_text else text_of(message.content), *_calls(message)):
-        if text:
-            shown = (
-                text
-                if full or len(text) <= _SHOWN
-                else f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"
-            )
-            console.print(plain(shown, lines=True), soft_wrap=full)
+    words = [position, message.type, message.name, message.id]
+    if has_failed(message):
+        words.append("failed")
+    heading = plain("  ".join(filter(None, words)))
+    console.print(Text(heading, style=_STYLES.get(message.type, "bold")), soft_wrap=True)
+    for text in (_text(message), *_calls(message)):
+        if not text:
+            continue
+        shown = text
+        if len(text) > _SHOWN and not full:
+            shown = f"{text[:_SHOWN]}… ({len(text):,} characters; --full)"
+        console.print(plain(shown, lines=True), soft_wrap=full)
     for name, value in annotations.items():
         console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
     console.print()
+
+
+def _text(message: BaseMessage) -> str:
+    """Return the text of a message, or its whole content as a text if that has other blocks."""
+    from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
+
+    blocks = message.content if isinstance(message.content, list) else []
+    if all(isinstance(block, str) or block.get("type") == "text" for block in blocks):
+        return str(message.text)
+    return text_of(message.content)
 
 
 def _calls(message: BaseMessage) -> Iterator[str]:

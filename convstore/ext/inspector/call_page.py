@@ -30,7 +30,7 @@ from convstore.transfer.openai_lines import openai_message
 from convstore.types import ConversationInfo, StoredMessage
 from convstore.values.explanations import MATCHES
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import changed_options
+from convstore.values.stamps import ViewStamp, changed_options
 
 
 async def load_call(
@@ -54,26 +54,30 @@ async def load_view(
     If the end of the log is `near`, its stamps save a search for the newest policy, which reads whole turns.
     """
     stamp = stored.stamp if stored else None
-    policy = request.state.policy
-    origin = "chosen for these pages"
-    if stamp is not None:
-        policy = None
-        origin = "that of the call"
-    elif policy is None:
-        policy = _newest_policy(near) or await chat.last_policy()
-        origin = "as in the last call" if policy else "of the store, as no call has a stamp"
+    policy, origin = await _policy_for(request, chat, stamp, near)
     if asked := what_if_in(request):
         usual = stamp.history_policy if stamp else policy or chat.store.policy
         policy = _changed(usual, asked)
         origin = "asked for here"
     at = stamp or (stored.ordinal if stored else None)
     history = await chat.view_at(at, policy=policy, reasons_before=before)
-    return View(
-        history,
-        chat.store.token_counter,
-        origin=origin,
-        answer=stored.ordinal if stored and stamp else 0,
-    )
+    answer = stored.ordinal if stored and stamp else 0
+    return View(history, chat.store.token_counter, origin=origin, answer=answer)
+
+
+async def _policy_for(
+    request: Request,
+    chat: Conversation,
+    stamp: ViewStamp | None,
+    near: Sequence[StoredMessage],
+) -> tuple[HistoryPolicy | None, str]:
+    """Return the policy of a view, None for that of its stamp or of the store, and where it comes from."""
+    if stamp is not None:
+        return None, "that of the call"
+    if request.state.policy is not None:
+        return request.state.policy, "chosen for these pages"
+    policy = _newest_policy(near) or await chat.last_policy()
+    return policy, "as in the last call" if policy else "of the store, as no call has a stamp"
 
 
 def _newest_policy(near: Sequence[StoredMessage]) -> HistoryPolicy | None:
@@ -119,34 +123,30 @@ async def render_call(
     """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
     info = await titled_info(chat)
     history = view.history
-    is_own = bool(calls.moment and calls.moment.stamp)
-    policy = None if is_own and not what_if_in(request) else view.policy
-    at = f"--at {calls.moment.ordinal}" if calls.moment else "--view"
+    moment = calls.moment
+    is_what_if = bool(what_if_in(request))
+    policy = None if _has_own_policy(moment, is_what_if=is_what_if) else view.policy
     full = history.report.tokens_before or info.tokens
-    upcoming = (
-        await load_view(request, chat, before=1, near=calls.near)
-        if calls.has_end and calls.moment
-        else None
-    )
-    cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
+    upcoming = await _upcoming(request, chat, calls, view)
+    cut = "" if is_what_if else calls.cut_by(moment)
     if cut and not before:
-        before = await load_view(request, chat, calls.before(calls.moment), before=1)
+        before = await load_view(request, chat, calls.before(moment), before=1)
     return render(
         f"{tab}.html",
         request,
         tab=tab,
-        as_python=_as_python(info.conversation_id, calls.moment, policy),
-        as_command=f"convstore show {info.conversation_id} {at}{f' --policy {policy}' if policy else ''}",
-        what_if=bool(what_if_in(request)),
+        as_python=_as_python(info.conversation_id, moment, policy),
+        as_command=_as_command(info.conversation_id, moment, policy),
+        what_if=is_what_if,
         tab_path="" if tab == "conversation" else f"/{tab}",
         info=info,
         metadata=as_json(info.metadata),
         children=[member async for member in with_children(chat.store, info)][1:],
         calls=calls,
-        strip=strip_of(calls, view, upcoming if calls.moment else view),
+        strip=strip_of(calls, view, upcoming),
         cut=cut,
         is_expected=cut not in UNEXPECTED,
-        held=sum(view.sizes[: same_beginning(before, view)]) if cut and before else 0,
+        held=_held_tokens(before, view, cut),
         before=before,
         view=view,
         match=MATCHES.get(history.difference or history.match, ""),
@@ -155,6 +155,38 @@ async def render_call(
         saved=max(0, full - history.tokens) * 100 // max(1, full),
         **more,
     )
+
+
+def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:
+    """Return True if a view is the one that the model got, so that its stamp names its policy."""
+    return moment is not None and moment.stamp is not None and not is_what_if
+
+
+async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: View) -> View | None:
+    """Return the view that the next call would get; None if the strip ends before it."""
+    if calls.moment is None:
+        return view
+    if not calls.has_end:
+        return None
+    return await load_view(request, chat, before=1, near=calls.near)
+
+
+def _held_tokens(before: View | None, view: View, cut: str) -> int:
+    """Return the tokens with which a view and the one before begin alike; 0 if no prompt cache is cut."""
+    if before is None or not cut:
+        return 0
+    return sum(view.sizes[: same_beginning(before, view)])
+
+
+def _as_command(
+    conversation_id: str, moment: StoredMessage | None, policy: HistoryPolicy | None
+) -> str:
+    """Return the command that prints the view."""
+    command = f"convstore show {conversation_id} "
+    command += f"--at {moment.ordinal}" if moment else "--view"
+    if policy:
+        command += f" --policy {policy}"
+    return command
 
 
 def _as_python(

@@ -5,7 +5,7 @@ A call is an AI message, which answers it. Its stamp says what the model got.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage
@@ -73,22 +73,29 @@ class Calls:
             (call for call in self.all if self.moment and call.ordinal > self.moment.ordinal), None
         )
 
+    @property
+    def end(self) -> int:
+        """The ordinal after the messages near the moment."""
+        return self.near[-1].ordinal + 1 if self.near else 0
+
     def before(self, call: StoredMessage | None) -> StoredMessage | None:
         """Return the call before one, of which a prompt cache may have the beginning; None stands for the next.
 
         Of the last call and the last one that is not rewound, it is the one with which the prompt begins whole. Calls
         without a stamp count only if there is none with one.
         """
-        end = call.ordinal if call else self.near[-1].ordinal + 1 if self.near else 0
-        before = [message for message in reversed(self.all) if message.ordinal < end]
-        stamped = [message for message in before if message.stamp and (call is None or call.stamp)]
-        active = [message for message in stamped or before if not message.is_rewound]
-        whole = [
-            message
-            for message in stamped[:1]
-            if call and not break_between(message.stamp, call.stamp)
-        ]
-        return next(iter(whole or active), None)
+        before = self._all_before(call)
+        stamped = list[StoredMessage]()
+        if call is None or call.stamp:
+            stamped = [message for message in before if message.stamp]
+        if call and stamped and not break_between(stamped[0].stamp, call.stamp):
+            return stamped[0]
+        return _first_active(stamped or before)
+
+    def _all_before(self, call: StoredMessage | None) -> list[StoredMessage]:
+        """Return the calls before one, newest first."""
+        end = self.end if call is None else call.ordinal
+        return [message for message in reversed(self.all) if message.ordinal < end]
 
     def cut_by(self, call: StoredMessage | None) -> str:
         """Return what broke the prompt cache of a call, in a word or two; "" if nothing did."""
@@ -154,3 +161,8 @@ async def calls_of(request: Request, chat: Conversation) -> Calls:
     if at is not None and moment is None:
         raise HTTPException(404)
     return Calls(near, moment)
+
+
+def _first_active(messages: Iterable[StoredMessage]) -> StoredMessage | None:
+    """Return the first message that is not rewound."""
+    return next((message for message in messages if not message.is_rewound), None)

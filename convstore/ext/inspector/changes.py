@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from convstore.ext.inspector.comparison import View, reason_at
 from convstore.ext.inspector.text import sent_text
 from convstore.messages.provenance import kind_of
-from convstore.types import PastView
+from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, limit_of
 
 _MAX_LINES = 60
@@ -101,29 +101,33 @@ def _key(message: BaseMessage) -> tuple[str, str | None, str]:
 
 def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
     """Yield the lines of the diff; what is the same and what was removed in a row share one."""
-    old = before.history.messages
-    new = after.history.messages
+    old = [_key(message) for message in before.history.messages[same:]]
+    new = [_key(message) for message in after.history.messages[same:]]
     if same:
         yield _line("same", after, range(same))
-    matcher = SequenceMatcher(
-        None,
-        [_key(message) for message in old[same:]],
-        [_key(message) for message in new[same:]],
-        autojunk=False,
-    )
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
     for kind, first, last, start, stop in matcher.get_opcodes():
         removed = range(same + first, same + last)
         added = range(same + start, same + stop)
         if kind == "equal":
             yield _line("again", after, added)
-            continue
-        forms = {old[index].id: index for index in removed} if kind == "replace" else {}
-        kept = {new[index].id for index in added}
-        gone = [index for index in removed if old[index].id not in kept]
-        if gone:
-            yield _line("was", before, gone)
-        for index in added:
-            yield from _changed(before, after, forms.get(new[index].id), index)
+        else:
+            yield from _replacement(before, after, removed, added)
+
+
+def _replacement(
+    before: View, after: View, removed: Sequence[int], added: Sequence[int]
+) -> Iterator[DiffLine]:
+    """Yield the lines of messages in place of others; a message that changed its form is compared with the earlier."""
+    old = before.history.messages
+    new = after.history.messages
+    forms = {old[index].id: index for index in removed}
+    kept = {new[index].id for index in added}
+    gone = [index for index in removed if old[index].id not in kept]
+    if gone:
+        yield _line("was", before, gone)
+    for index in added:
+        yield from _changed(before, after, forms.get(new[index].id), index)
 
 
 def _changed(before: View, after: View, earlier: int | None, index: int) -> Iterator[DiffLine]:
@@ -170,23 +174,45 @@ def _causes(before: PastView, after: PastView, has_ended: Callable[[int], bool])
     end = max((reason.last for reason in before.report.reasons), default=0)
     edges = sorted({reason.first for reason in reasons} | {reason.last + 1 for reason in reasons})
     for first, following in pairwise(edges):
-        old, new = (reason_at(view.report.reasons, first) for view in (before, after))
-        if old and new and (old.state, old.summary) != (new.state, new.summary):
-            change = _CAUSES.get(new.state, STATES[new.state][0]).format(new.summary)
-            if limit := limit_of(new, after.policy):
-                change += f" {limit}"
-            if new.summary and new.summary == after.version and after.summary_reason:
-                change += f", made because {after.summary_reason}"
-            if new.state == "stub":
-                change += ", as its turn ended" if has_ended(first) else ", as its turn is long"
-            last = new.last if new.state in ("summarised", "left_out") else following - 1
-            late = (
-                f" ({_range(end + 1, last)} came after the call before)"
-                if last > end >= first
-                else ""
-            )
-            many = last > first
-            yield f"message{'s' * many} {_range(first, last)}{late} {'are' if many else 'is'} now {change}"
+        old = reason_at(before.report.reasons, first)
+        new = reason_at(after.report.reasons, first)
+        if old is None or new is None or not _differs(old, new):
+            continue
+        change = _change(new, after)
+        if new.state == "stub":
+            change += _cause_of_stub(has_ended(first))
+        last = following - 1
+        if new.state in ("summarised", "left_out"):
+            last = new.last
+        yield f"{_subject(first, last, end)} now {change}"
+
+
+def _cause_of_stub(has_ended: bool) -> str:
+    return ", as its turn ended" if has_ended else ", as its turn is long"
+
+
+def _differs(old: ViewReason, new: ViewReason) -> bool:
+    return (old.state, old.summary) != (new.state, new.summary)
+
+
+def _subject(first: int, last: int, end: int) -> str:
+    """Name messages, and those of them that came after the call before, which ended with `end`."""
+    late = ""
+    if last > end >= first:
+        late = f" ({_range(end + 1, last)} came after the call before)"
+    if last > first:
+        return f"messages {_range(first, last)}{late} are"
+    return f"message {_range(first, last)}{late} is"
+
+
+def _change(new: ViewReason, after: PastView) -> str:
+    """Say what became of some messages in a view."""
+    change = _CAUSES.get(new.state, STATES[new.state][0]).format(new.summary)
+    if limit := limit_of(new, after.policy):
+        change += f" {limit}"
+    if new.summary and new.summary == after.version and after.summary_reason:
+        change += f", made because {after.summary_reason}"
+    return change
 
 
 def _range(first: int, last: int) -> str:

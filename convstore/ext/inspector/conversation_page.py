@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from urllib.parse import urlencode
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -158,11 +159,7 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
     )
     rows = view.rows(page.stored)
     if choice:
-        rows = [row for row in rows if _matches(row, choice)]
-        page = _LogPage(
-            page.stored, rows[-_PAGE].stored[0].ordinal if rows[_PAGE:] else page.older, page.newer
-        )
-        rows = rows[-_PAGE:]
+        page, rows = _filtered(page, rows, choice)
     lines = await _lines(chat, rows, calls)
     return await render_call(
         request,
@@ -181,12 +178,28 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         choice=choice,
         roles=ROLES,
         tools=_tools_of(calls),
-        legend={
-            line.given.label: LEGEND[line.given.state][1]
-            for line in lines
-            if line.given.state in LEGEND
-        },
+        legend=_legend(lines),
     )
+
+
+def _filtered(
+    page: _LogPage, rows: Sequence[Row], choice: tuple[str, str]
+) -> tuple[_LogPage, list[Row]]:
+    """Return the last rows that a filter keeps, and the page that they make."""
+    rows = [row for row in rows if _matches(row, choice)]
+    if len(rows) > _PAGE:
+        rows = rows[-_PAGE:]
+        page = _LogPage(page.stored, rows[0].stored[0].ordinal, page.newer)
+    return page, rows
+
+
+def _legend(lines: Sequence[_Line]) -> dict[str, str]:
+    """Return the meaning of each label on the page."""
+    return {
+        line.given.label: LEGEND[line.given.state][1]
+        for line in lines
+        if line.given.state in LEGEND
+    }
 
 
 async def _items(chat: Conversation, page: _LogPage) -> dict[int, list[StoredItem]]:
@@ -225,18 +238,28 @@ async def _read(request: Request, chat: Conversation, calls: Calls, limit: int) 
     before = number_in(request, "before")
     after = number_in(request, "after")
     if before is None and after is not None:
-        stored = await chat.list_messages(after=after, limit=limit + 1, rewound=True)
-        shown = _until_turn(stored[:limit]) if len(stored) > limit else stored
-        newer = shown[-1].ordinal if len(stored) > len(shown) else None
-        return _LogPage(shown, shown[0].ordinal if shown and shown[0].ordinal > 1 else None, newer)
-    end = before or (calls.moment.ordinal + _LATER if calls.moment else None)
+        return await _read_after(chat, after, limit)
+    end = before
+    if not end and calls.moment:
+        end = calls.moment.ordinal + _LATER
     stored = await chat.list_messages(before=end, limit=limit + 1, rewound=True)
     shown = _from_turn(stored[-limit:]) if len(stored) > limit else stored
-    last = shown[-1].ordinal if shown else 0
-    has_newer = bool(shown) and (before is not None or last < calls.near[-1].ordinal)
-    return _LogPage(
-        shown, shown[0].ordinal if len(stored) > len(shown) else None, last if has_newer else None
-    )
+    if not shown:
+        return _LogPage(shown, None, None)
+    last = shown[-1].ordinal
+    has_newer = before is not None or last < calls.near[-1].ordinal
+    older = shown[0].ordinal if len(stored) > len(shown) else None
+    return _LogPage(shown, older, last if has_newer else None)
+
+
+async def _read_after(chat: Conversation, after: int, limit: int) -> _LogPage:
+    """Return the page of the log after an ordinal."""
+    stored = await chat.list_messages(after=after, limit=limit + 1, rewound=True)
+    shown = _until_turn(stored[:limit]) if len(stored) > limit else stored
+    if not shown:
+        return _LogPage(shown, None, None)
+    older = shown[0].ordinal if shown[0].ordinal > 1 else None
+    return _LogPage(shown, older, shown[-1].ordinal if len(stored) > len(shown) else None)
 
 
 def _from_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
@@ -264,17 +287,19 @@ def _matches(row: Row, choice: tuple[str, str]) -> bool:
     kind, name = choice
     messages = [message.message for message in row.stored]
     if kind == "tool":
-        return any(
-            message.name == name
-            if message.type == "tool"
-            else name in {call["name"] for call in getattr(message, "tool_calls", ())}
-            for message in messages
-        )
+        return any(_is_of_tool(message, name) for message in messages)
     if name == "differs":
         return bool(row.stored) and row.given.state not in _SAME
     if name == "failed":
-        return any(map(has_failed, messages))
+        return any(has_failed(message) for message in messages)
     return any(message.type == ROLES.get(name) for message in messages)
+
+
+def _is_of_tool(message: BaseMessage, name: str) -> bool:
+    """Return True for a result of a tool, or a message that calls it."""
+    if message.type == "tool":
+        return message.name == name
+    return any(call["name"] == name for call in getattr(message, "tool_calls", ()))
 
 
 async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
@@ -422,7 +447,7 @@ def _sections(
     ]
 
     def turn_at(ordinal: int) -> int:
-        return (last or 0) - sum(1 for question in questions if question > ordinal)
+        return (last or 0) - len(questions) + bisect_right(questions, ordinal)
 
     sections = list[_Section]()
     for line in lines:

@@ -20,7 +20,7 @@ from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
 from convstore.integration import with_source
 from convstore.sources.citations import cites
-from convstore.types import StoredMessage
+from convstore.types import StoredMessage, Summary
 
 _SLICE = 6_000
 """Characters of one part on a page."""
@@ -108,10 +108,7 @@ async def source_page(request: Request, chat: Conversation) -> Response:
     info, messages = await asyncio.gather(
         titled_info(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
     )
-    answers = [stored for stored in messages if stored.message.type == "ai"]
-    cited = await asyncio.to_thread(
-        lambda: [said for said in answers if cites(said.message.text, number)]
-    )  # slow
+    is_link = re.fullmatch(r"https?://\S+", source.url, re.IGNORECASE)
     return render(
         "source.html",
         request,
@@ -120,12 +117,18 @@ async def source_page(request: Request, chat: Conversation) -> Response:
         record=record,
         part=_slice(request, "content", source.content),
         metadata={name: as_json(value) for name, value in source.metadata.items()},
-        link=source.url if re.fullmatch(r"https?://\S+", source.url, re.IGNORECASE) else "",
-        cited=cited,
+        link=source.url if is_link else "",
+        cited=await asyncio.to_thread(_citing, messages, number),  # slow
         shown_again=await _shown_again(chat, number, messages),
         looked_until=messages[-1].ordinal if messages else after,
         looks_on=len(messages) == _LOOKED_AT,
     )
+
+
+def _citing(messages: Sequence[StoredMessage], number: int) -> list[StoredMessage]:
+    """Return the answers that cite a source."""
+    answers = [stored for stored in messages if stored.message.type == "ai"]
+    return [stored for stored in answers if cites(stored.message.text, number)]
 
 
 async def _shown_again(
@@ -144,19 +147,21 @@ async def _shown_again(
     ]
 
 
+def _next_after(covered: Sequence[StoredMessage], summary: Summary) -> int | None:
+    """Return the ordinal after which the next page of a summary's messages begins; None on the last page."""
+    if covered and covered[-1].ordinal < summary.last:
+        return covered[-1].ordinal
+    return None
+
+
 async def summary_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a summary, with a page of the messages that it covers."""
     info, summaries = await asyncio.gather(titled_info(chat), chat.summaries())
-    summary = next(
-        (
-            candidate
-            for candidate in summaries
-            if candidate.version == number_in(request, "version")
-        ),
-        None,
-    )
-    if summary is None:
+    version = number_in(request, "version")
+    found = [summary for summary in summaries if summary.version == version]
+    if not found:
         raise HTTPException(404)
+    summary = found[0]
     after = max(number_in(request, "after", 0) or 0, summary.first - 1)
     stored = await chat.list_messages(after=after, limit=_COVERED, rewound=True)
     covered = [message for message in stored if message.ordinal <= summary.last]
@@ -173,5 +178,5 @@ async def summary_page(request: Request, chat: Conversation) -> Response:
             (message, body_of(message.message, _COVERED_BYTES, is_stored=True))
             for message in covered
         ],
-        next_after=covered[-1].ordinal if covered and covered[-1].ordinal < summary.last else None,
+        next_after=_next_after(covered, summary),
     )

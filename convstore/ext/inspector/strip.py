@@ -6,7 +6,7 @@ run, messages that were appended since the load of its view are added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from convstore.ext.inspector.calls import Calls
@@ -93,17 +93,22 @@ class Strip:
             size = 0
             for part, tokens in bar.parts.items():
                 size += tokens
-                paths[part] += (
-                    f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z" if tokens else ""
-                )
-            middle = index * _STEP + _STEP // 2
-            aside = 6 if bar.cut_by and bar.has_failed else 0
-            paths["summary"] += f"M{middle} 0l5 5-5 5-5-5z" if bar.has_summary else ""
-            paths["ink"] += f"M{middle - aside} 71l4 7h-8z" if bar.cut_by else ""
-            paths["bad"] += (
-                f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z" if bar.has_failed else ""
-            )
+                if tokens:
+                    paths[part] += f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z"
+            for mark, path in _marks(bar, index * _STEP + _STEP // 2):
+                paths[mark] += path
         return {part: path for part, path in paths.items() if path}
+
+
+def _marks(bar: Bar, middle: int) -> Iterator[tuple[str, str]]:
+    """Yield the marks above and below a bar as paths: a new summary, a cut of the prompt cache, a failed tool."""
+    aside = 6 if bar.cut_by and bar.has_failed else 0
+    if bar.has_summary:
+        yield "summary", f"M{middle} 0l5 5-5 5-5-5z"
+    if bar.cut_by:
+        yield "ink", f"M{middle - aside} 71l4 7h-8z"
+    if bar.has_failed:
+        yield "bad", f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z"
 
 
 def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
@@ -111,28 +116,44 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
 
     The strip begins later than its first call only if they do not fit.
     """
-    moment = calls.moment
-    before = [
-        message for message in calls.all if moment is None or message.ordinal < moment.ordinal
-    ]
-    start = max(0, min(len(before) - _BEFORE, len(calls.all) - _CALLS))
+    before = _number_before(calls)
+    start = max(0, min(before - _BEFORE, len(calls.all) - _CALLS))
     shown = calls.all[start : start + _CALLS]
     failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
     bars = [_bar(message, calls, view, failed) for message in shown]
-    is_last = not shown or shown[-1] is calls.all[-1]
-    if is_last and upcoming:
-        bars.append(Bar(0, upcoming.parts(), is_current=moment is None))
-    highest = max([bar.tokens for bar in bars], default=0) or 1
+    has_later = bool(shown) and shown[-1] is not calls.all[-1]
+    if upcoming and not has_later:
+        bars.append(Bar(0, upcoming.parts(), is_current=calls.moment is None))
     budget = view.policy.max_tokens
-    is_near = budget is not None and budget <= _FARTHEST * highest
-    has_earlier = bool(shown) and (start > 0 or calls.near[0].ordinal > 1)
     return Strip(
         bars,
-        max(highest, budget or 0) if is_near else highest,
+        _highest(bars, budget),
         budget,
-        shown[0].ordinal if has_earlier else 0,
-        shown[-1].ordinal if shown and not is_last else 0,
+        _earlier_than(calls, start),
+        shown[-1].ordinal if has_later else 0,
     )
+
+
+def _earlier_than(calls: Calls, start: int) -> int:
+    """Return the ordinal before which the strip can go on; 0 if it begins with the log."""
+    if not calls.all or (start == 0 and calls.near[0].ordinal <= 1):
+        return 0
+    return calls.all[start].ordinal
+
+
+def _number_before(calls: Calls) -> int:
+    """Return the number of calls before the moment."""
+    if calls.moment is None:
+        return len(calls.all)
+    return sum(message.ordinal < calls.moment.ordinal for message in calls.all)
+
+
+def _highest(bars: Sequence[Bar], budget: int | None) -> int:
+    """Return the tokens of the highest bar, or the budget, if its line is not far above."""
+    highest = max([bar.tokens for bar in bars], default=0) or 1
+    if budget is not None and budget <= _FARTHEST * highest:
+        return max(highest, budget)
+    return highest
 
 
 def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> Bar:
@@ -156,12 +177,19 @@ def _parts(ordinal: int, stamp: ViewStamp | None, near: Sequence[StoredMessage])
     if stamp is None:
         return {}
     parts = stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}
-    active = [stored for stored in near if stored.ordinal < ordinal and not stored.is_rewound]
-    question = max(
-        (at for at, stored in enumerate(active) if stored.message.type == "human"),
-        default=len(active),
-    )
-    turn = active[question:]
+    turn = _turn_before(ordinal, near)
     if turn and stamp.marks.stubs_through < turn[0].ordinal:
         parts["now"] = max(parts.get("now", 0), sum(message.tokens for message in turn))
     return parts
+
+
+def _turn_before(ordinal: int, near: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+    """Return the active messages from the last question on that is before an ordinal."""
+    turn = list[StoredMessage]()
+    for stored in reversed(near):
+        if stored.ordinal >= ordinal or stored.is_rewound:
+            continue
+        turn.append(stored)
+        if stored.message.type == "human":
+            return turn[::-1]
+    return []

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage
 from markdown_it import MarkdownIt
@@ -54,6 +54,7 @@ _FIELDS = {
 _CALLS = frozenset({"tool_use", "tool_call", "function_call"})
 """Blocks that repeat the calls of their message."""
 
+_TextPart: TypeAlias = tuple[str, str, bool, int]
 _FEW = 60
 """Characters for which a text is not cut: a link to the rest would take as much room."""
 
@@ -198,27 +199,38 @@ def body_of(
 
     With `is_stored` it is a message of the log, whose images can be shown.
     """
-    pieces = []
+    pieces = list[Piece]()
     left = 0
-    for heading, whole, is_markdown, image in (
-        *_texts(message),
-        *(_call_texts(message) if with_calls else ()),
-    ):
-        is_code = is_plain or not is_markdown
+    for heading, whole, is_markdown, image in _all_texts(message, with_calls=with_calls):
         number = image if is_stored else 0
-        text = (
-            whole[1:].partition("; left out")[0].rstrip("]") if number else whole
-        )  # below the image itself
-        beginning = clip(text, max(limit, 0))
-        if beginning and len(text) - len(beginning) <= _FEW:
-            beginning = text
+        text = _without_image(whole, number)
+        beginning = _beginning(text, limit)
         left += len(text) - len(beginning)
         limit -= len(beginning)
-        if beginning or not text:
-            beginning += "…" if len(beginning) < len(text) else ""
-            shown = beginning if is_code else rendered(beginning)
+        if text and not beginning:
+            continue
+        if len(beginning) < len(text):
+            beginning += "…"
+        is_code = is_plain or not is_markdown
+        shown = beginning if is_code else rendered(beginning)
+        if shown or heading:
             pieces.append(Piece(heading, shown, is_code, number))
-    return Body(str(message.id), [piece for piece in pieces if piece.text or piece.heading], left)
+    return Body(str(message.id), pieces, left)
+
+
+def _without_image(text: str, number: int) -> str:
+    """Return a text; of the placeholder of a numbered image, the part that stands below the image itself."""
+    if not number:
+        return text
+    return text[1:].partition("; left out")[0].rstrip("]")
+
+
+def _beginning(text: str, limit: int) -> str:
+    """Return about `limit` bytes of a text; all of it if only a few characters more are left."""
+    beginning = clip(text, max(limit, 0))
+    if beginning and len(text) - len(beginning) <= _FEW:
+        return text
+    return beginning
 
 
 def sent_text(message: BaseMessage) -> str:
@@ -294,40 +306,50 @@ def as_json(value: Any) -> str:
         return text_of(value)
 
 
-def _texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
+def _texts(message: BaseMessage) -> Iterator[_TextPart]:
     """Yield heading and text of each part of a message, True for a text that may be Markdown, and an image's number."""
     content = message.content
-    is_markdown = message.type in _MARKDOWN_TYPES
     for number, block in enumerate([content] if isinstance(content, str) else content, 1):
-        text = block if isinstance(block, str) else _text_in(block)
-        if isinstance(block, dict) and is_media(block):
-            yield "", f"[{media_description(block)}]", False, number if is_image(block) else 0
-        elif text is None:
-            if not (
-                block_type(block) in _CALLS
-                and isinstance(message, AIMessage)
-                and message.tool_calls
-            ):
-                said = (
-                    reasoning_part(block)["text"]
-                    if isinstance(block, dict) and is_reasoning(block)
-                    else ""
-                )
-                yield block_type(block) or "content", said or as_json(block), False, 0
-        elif stands_for_image(text):
-            yield "", text, False, number
-        else:
-            yield "", text if is_markdown else pretty(text), is_markdown, 0
-    for invalid in message.invalid_tool_calls if isinstance(message, AIMessage) else []:
-        yield (
-            f"calls {invalid.get('name')} with invalid arguments",
-            str(invalid.get("args") or ""),
-            False,
-            0,
-        )
+        part = _part_of(message, block, number)
+        if part:
+            yield part
+    if isinstance(message, AIMessage):
+        for invalid in message.invalid_tool_calls:
+            heading = f"calls {invalid.get('name')} with invalid arguments"
+            yield heading, str(invalid.get("args") or ""), False, 0
 
 
-def _call_texts(message: BaseMessage) -> Iterator[tuple[str, str, bool, int]]:
+def _all_texts(message: BaseMessage, *, with_calls: bool) -> Iterator[_TextPart]:
+    yield from _texts(message)
+    if with_calls:
+        yield from _call_texts(message)
+
+
+def _part_of(message: BaseMessage, block: Any, number: int) -> _TextPart | None:
+    """Return the part for a block, in the form of `_texts`; None for a call that has a part of its own."""
+    if isinstance(block, dict) and is_media(block):
+        return "", f"[{media_description(block)}]", False, number if is_image(block) else 0
+    text = block if isinstance(block, str) else _text_in(block)
+    if text is None:
+        return _other_part(message, block)
+    if stands_for_image(text):
+        return "", text, False, number
+    if message.type in _MARKDOWN_TYPES:
+        return "", text, True, 0
+    return "", pretty(text), False, 0
+
+
+def _other_part(message: BaseMessage, block: Any) -> _TextPart | None:
+    kind = block_type(block)
+    if kind in _CALLS and isinstance(message, AIMessage) and message.tool_calls:
+        return None
+    said = ""
+    if isinstance(block, dict) and is_reasoning(block):
+        said = reasoning_part(block)["text"]
+    return kind or "content", said or as_json(block), False, 0
+
+
+def _call_texts(message: BaseMessage) -> Iterator[_TextPart]:
     """Yield name and arguments of each call, in the form of `_texts`."""
     if isinstance(message, AIMessage):
         for call in message.tool_calls:
