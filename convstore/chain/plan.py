@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -115,19 +114,21 @@ def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
     """
     sections = chain.sections
     maximum = len(sections) - config.keep_sections
-    if maximum < 1 or (
-        len(sections) <= config.max_qa_sections and chain.size <= config.max_qa_bytes
-    ):
+    is_within = len(sections) <= config.max_qa_sections and chain.size <= config.max_qa_bytes
+    if maximum < 1 or is_within:
         return 0
     # The original algorithm does not count the folded section, and tries a single number.
     kept = config.max_qa_sections - (0 if config.strict_seed else 1)
-    counts = range(min(max(len(sections) - kept, 1), maximum), maximum + 1)
-    limit = config.max_qa_bytes
-    fitting = (
-        count for count in counts if count == maximum or _size_after(chain, count, config) <= limit
-    )
-    tried = islice(fitting, 1) if config.strict_seed else fitting
-    return next((count for count in tried if _is_worth_folding(sections[:count], config)), 0)
+    minimum = min(max(len(sections) - kept, 1), maximum)
+    for count in range(minimum, maximum + 1):
+        fits = count == maximum or _size_after(chain, count, config) <= config.max_qa_bytes
+        if not fits:
+            continue
+        if _is_worth_folding(sections[:count], config):
+            return count
+        if config.strict_seed:
+            return 0
+    return 0
 
 
 def fold_reserve(config: ChainSummarizerConfig) -> int:

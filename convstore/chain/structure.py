@@ -252,17 +252,26 @@ def _kind_of(ai: AIMessage) -> PairKind:
 
 def _answered(pair: Pair, response: ToolMessage) -> Pair:
     """Return a pair with the result of one of its calls added or replaced."""
-    wanted = [call.position for call in calls_of(pair.ai) if call.id == response.tool_call_id]
     slots = results_by_call(pair.ai, pair.results)
-    free = [at for at in wanted if (slot := slots[at]) is None or kind_of(slot) == "missing_result"]
-    chosen = free[0] if free else wanted[-1]
+    chosen = 0
+    for call in calls_of(pair.ai):
+        if call.id != response.tool_call_id:
+            continue
+        chosen = call.position
+        if _is_free(slots[chosen]):
+            break
     old = slots[chosen]
-    if old is not None:  # the results keep their order
-        return replace(
-            pair, results=tuple(response if result is old else result for result in pair.results)
-        )
-    slots[chosen] = response
-    return replace(pair, results=tuple(result for result in slots if result is not None))
+    if old is None:
+        slots[chosen] = response
+        return replace(pair, results=tuple(result for result in slots if result is not None))
+    # The results keep their order.
+    results = (response if result is old else result for result in pair.results)
+    return replace(pair, results=tuple(results))
+
+
+def _is_free(result: ToolMessage | None) -> bool:
+    """Return True if a call has no result, or one that was made up."""
+    return result is None or kind_of(result) == "missing_result"
 
 
 def results_by_call(ai: AIMessage, results: Sequence[ToolMessage]) -> list[ToolMessage | None]:

@@ -113,28 +113,21 @@ class Work:
         while count := sections_to_fold(self._chain, config=self._config):
             older = self._chain.sections[:count]
             headers = [section.header for section in older]
-            pairs = [pair for section in older for pair in section.body]
             spare = self._human_room(headers)
-            fold = self._job(
-                "qa",
-                headers,
-                pairs,
-                cost=fold_cost(older) - spare,
-                limit=fold_reserve(self._config),
-            )
-            jobs = [fold, *([self._job("qa_humans", headers)] if spare else [])]
-            text, *of_humans = yield from ask_all(list(map(self._summary, jobs)))
-            header = Header(
-                headers[0].system, self._joined_human(headers, *of_humans), before=headers[0].before
-            )
+            fold = self._fold_job(older, spare)
+            jobs = [fold]
+            if spare:
+                jobs.append(self._job("qa_humans", headers))
+            text, *of_humans = yield from ask_all([self._summary(job) for job in jobs])
+            human = self._joined_human(headers, *of_humans)
+            header = Header(headers[0].system, human, before=headers[0].before)
             pair = replace(self._summary_pair(fold, text), after=messages_to_keep(older))
-            chain = replace(
-                self._chain, sections=(Section(header, (pair,)), *self._chain.sections[count:])
-            )
-            if not text or (chain.size >= self._chain.size and not self._config.strict_seed):
-                fold.requests[-1].error = fold.requests[-1].error or _not_shorter(
-                    chain.size, self._chain.size
-                )
+            later = self._chain.sections[count:]
+            chain = replace(self._chain, sections=(Section(header, (pair,)), *later))
+            may_replace = chain.size < self._chain.size or self._config.strict_seed
+            if not text or not may_replace:
+                error = _not_shorter(chain.size, self._chain.size)
+                fold.requests[-1].error = fold.requests[-1].error or error
                 return
             self._chain = chain
 
@@ -186,6 +179,15 @@ class Work:
             if isinstance(answer, str) and answer:
                 body[position] = self._summary_pair(job, answer)
         self._put({index: body})
+
+    def _fold_job(self, older: Sequence[Section], spare: int) -> _Job:
+        return self._job(
+            "qa",
+            [section.header for section in older],
+            [pair for section in older for pair in section.body],
+            cost=fold_cost(older) - spare,
+            limit=fold_reserve(self._config),
+        )
 
     def _human_room(self, headers: Sequence[Header]) -> int:
         """Return the bytes of human messages if they are to be summarised, which makes them smaller; else 0."""

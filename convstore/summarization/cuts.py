@@ -50,27 +50,36 @@ class Cuts:
     def __init__(self, messages: Sequence[BaseMessage]) -> None:
         self.messages = messages
         self._exchanges = _exchanges(messages)
-        humans = [index for index, message in enumerate(messages) if _is_human(message)]
-        results = {
-            index for index, message in enumerate(messages) if isinstance(message, ToolMessage)
-        }
-        self.orphans = results - self._exchanges.keys()
-        in_flight = (other.start for other in self._exchanges.values() if not other.answered)
-        end = next((start for start in in_flight if start > max(humans, default=-1)), len(messages))
+        self.orphans = _results(messages) - self._exchanges.keys()
         self.keeps_pairs = [True]
         self.permitted = [False]
         self.good = [False]
+        end = self._start_of_work()
         last_result = -1
         waiting = ""
         for index, message in enumerate(messages):
-            if exchange := self._exchanges.get(index):
+            exchange = self._exchanges.get(index)
+            if exchange:
                 last_result = max(last_result, exchange.end)
                 waiting = "" if exchange.answered else "call"
-            elif not isinstance(message, ToolMessage) and kind_of(message) != "late_result":
+            elif _may_reply(message):
                 waiting = "human" if _is_human(message) else ""
-            self.keeps_pairs.append(last_result <= index)
-            self.permitted.append(last_result <= index < end and waiting != "human")
-            self.good.append(self.permitted[-1] and not waiting)
+            keeps_pairs = last_result <= index
+            is_permitted = keeps_pairs and index < end and waiting != "human"
+            self.keeps_pairs.append(keeps_pairs)
+            self.permitted.append(is_permitted)
+            self.good.append(is_permitted and not waiting)
+
+    def _start_of_work(self) -> int:
+        """Return the index of the first call after the last question that lacks results; or the end of the list."""
+        question = -1
+        for index, message in enumerate(self.messages):
+            if _is_human(message):
+                question = index
+        for exchange in self._exchanges.values():
+            if not exchange.answered and exchange.start > question:
+                return exchange.start
+        return len(self.messages)
 
     def waits_at(self, index: int) -> bool:
         """Return True if a message is a human one, or an AI message that has a call without a result."""
@@ -151,6 +160,15 @@ def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> 
         if end < len(messages) and isinstance(messages[end], HumanMessage):
             before_human = end
     return end
+
+
+def _results(messages: Sequence[BaseMessage]) -> set[int]:
+    return {index for index, message in enumerate(messages) if isinstance(message, ToolMessage)}
+
+
+def _may_reply(message: BaseMessage) -> bool:
+    """Return True unless a message is a result, which is no reply to the message before it."""
+    return not isinstance(message, ToolMessage) and kind_of(message) != "late_result"
 
 
 def _exchanges(messages: Sequence[BaseMessage]) -> dict[int, _Exchange]:

@@ -109,6 +109,22 @@ def drive(steps: Steps[_T], call: Callable[[list[BaseMessage]], object]) -> _T:
     return cast("_T", step.value())
 
 
+async def _text_for(request: Request, call: Call, answers: KeptAnswers | None) -> str:
+    """Return the kept answer to a request, or else call the model and keep its answer."""
+    if answers is None:
+        return request.text_of(await call(request.messages))
+    kept = answers.texts.get(request.key)
+    return kept or answers.keep(request, request.text_of(await call(request.messages)))
+
+
+def _without_cancellation(answers: Sequence[Any]) -> list[Answer]:
+    """Return texts and errors of calls; raise what is no error of a call, such as a cancellation."""
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, Exception):
+            raise answer
+    return list(answers)
+
+
 async def drive_async(
     steps: Steps[_T],
     call: Call,
@@ -126,19 +142,14 @@ async def drive_async(
     free = asyncio.Semaphore(concurrency)
 
     async def advance(steps: Steps[Any], answers: list[Answer] | None) -> Sequence[Any] | _Done:
-        return (
-            await asyncio.to_thread(_advance, steps, answers)
-            if in_threads
-            else _advance(steps, answers)
-        )
+        if in_threads:
+            return await asyncio.to_thread(_advance, steps, answers)
+        return _advance(steps, answers)
 
     async def finish(steps: Steps[Any], step: Sequence[Any] | _Done) -> Any:
         while not isinstance(step, _Done):
             answers = await asyncio.gather(*map(answer, step), return_exceptions=True)
-            for text in answers:
-                if isinstance(text, BaseException) and not isinstance(text, Exception):
-                    raise text
-            step = await advance(steps, answers)
+            step = await advance(steps, _without_cancellation(answers))
         return step.value()
 
     async def answer(item: Request | Steps[Any]) -> Any:
@@ -146,11 +157,7 @@ async def drive_async(
             return await finish(item, _advance(item, None))
         async with free:
             try:
-                if answers is None:
-                    return item.text_of(await call(item.messages))
-                return answers.texts.get(item.key) or answers.keep(
-                    item, item.text_of(await call(item.messages))
-                )
+                return await _text_for(item, call, answers)
             except Exception as error:
                 item.error = error
                 raise

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -260,12 +260,14 @@ class _Input:
         if messages and self._is_summary(messages[0]):
             messages = messages[1:]
         last = running.last_summarized_message_id
-        ids = [message.id for message in messages]
-        start = ids.index(last) + 1 if last is not None and last in ids else 0
-        known = running.summarized_message_ids if last is None else ()
+        known: Collection[str | None] = ()
+        if last is None:
+            known = running.summarized_message_ids
+        else:
+            messages = _after(messages, last)
         return [
             message
-            for message in messages[start:]
+            for message in messages
             if message.id not in known and not _was_added(message, running)
         ]
 
@@ -358,3 +360,11 @@ def _summary_id(running: RunningSummary, number: int | str) -> str:
 def _marked(message: BaseMessage, message_id: str) -> BaseMessage:
     kwargs = {**message.additional_kwargs, **mark("summary")}
     return message.model_copy(update={"id": message_id, "additional_kwargs": kwargs})
+
+
+def _after(messages: Sequence[BaseMessage], id_: str) -> Sequence[BaseMessage]:
+    """Return the messages after the one with an id; all of them if there is none."""
+    for index, message in enumerate(messages):
+        if message.id == id_:
+            return messages[index + 1 :]
+    return messages

@@ -55,15 +55,20 @@ class ActiveTotals:
         if entry.messages:
             self._counters.add(entry.totals.counter)
         if self.messages is not before:
-            rewound = [range_[:2] for range_ in self.messages.ranges]
-            counts = self.counts(entry.last, rewound)
-            # Sizes made by different token counters cannot be added.
-            names = COUNTS if len(self._counters) <= 1 else COUNTS[:3]
-            wrong = [name for name in names if getattr(entry.totals, name) != counts[name]]
-            if entry.totals.turn != self.newest_question(rewound):
-                wrong.append("turn")
+            wrong = self._wrong_totals(entry)
             if wrong:
                 self.problems = [f"the totals of active messages are wrong: {', '.join(wrong)}"]
+
+    def _wrong_totals(self, entry: Entry) -> list[str]:
+        """Return the names of a rewind entry's totals that differ from the counts of what is active after it."""
+        rewound = [range_[:2] for range_ in self.messages.ranges]
+        counts = self.counts(entry.last, rewound)
+        # Sizes made by different token counters cannot be added.
+        names = COUNTS if len(self._counters) <= 1 else COUNTS[:3]
+        wrong = [name for name in names if getattr(entry.totals, name) != counts[name]]
+        if entry.totals.turn != self.newest_question(rewound):
+            wrong.append("turn")
+        return wrong
 
     def count(self, entry: Entry) -> None:
         """Count the messages of an entry, in place of those that were counted with their ordinals."""

@@ -194,7 +194,6 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
 
     A repair removes those beyond the end of a log that is whole: the next message to get the ordinal would get them.
     """
-    is_whole = check.sound_through is None and not check.is_damaged
     last = check.tail.messages
     async with aclosing(
         subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation)
@@ -215,15 +214,19 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
                 continue
             # A young one may belong to a message that was appended after the log was checked.
             if ordinal < 1 or (ordinal > last and subject.is_old(at)):
-                removed = bool(
-                    is_whole
-                    and subject.repair
-                    and await subject.inspection.remove(ANNOTATIONS, [key])
-                )
-                problem = "there is no message with its ordinal"
-                subject.report(
-                    "annotation", ANNOTATIONS, key, problem, repairable=is_whole, repaired=removed
-                )
+                await _report_annotation(subject, check, key)
+
+
+async def _report_annotation(subject: Subject, check: LogCheck, key: str) -> None:
+    """Report an annotation without a message, and remove it if asked to and the log is whole."""
+    is_whole = check.sound_through is None and not check.is_damaged
+    removed = 0
+    if is_whole and subject.repair:
+        removed = await subject.inspection.remove(ANNOTATIONS, [key])
+    problem = "there is no message with its ordinal"
+    subject.report(
+        "annotation", ANNOTATIONS, key, problem, repairable=is_whole, repaired=bool(removed)
+    )
 
 
 async def _check_draft(subject: Subject) -> None:

@@ -41,32 +41,36 @@ async def check_head(subject: Subject, document: Document, check: LogCheck) -> N
     except StoreError as error:
         subject.report("damaged", HEADS, str(document["_id"]), problem_of(error))
     await _check_parent(subject, document, head)
+    difference = _difference(subject, head, check)
+    if difference and await subject.inspection.head(str(document["_id"])) == document:
+        await _repair(subject, document, *difference)
+
+
+def _difference(
+    subject: Subject, head: Head, check: LogCheck
+) -> tuple[str, str, dict[str, Any]] | None:
+    """Return the kind of the first difference from the log, the problem in words, and the changes that repair it."""
     tail = check.tail
-    lost = _lost(subject, head, check)
-    is_late = _is_late(subject, head, check)
-    entry = check.kept.get(head.entry.number)
-    is_early = entry is not None and head.written_at < entry.at - _CLOCKS_DIFFER
-    ahead = _ahead(subject, head, check)
-    if (
-        not (lost or is_late or is_early or ahead)
-        or await subject.inspection.head(str(document["_id"])) != document
-    ):
-        return
-    if lost:
+    if lost := _lost(subject, head, check):
         written = max(head.written_at, tail.updated_at or head.written_at)
-        changes = {"entry": [tail.entries, tail.link], "written_at": written}
-        await _repair(subject, document, "head_entry", lost, changes)
-    elif entry and is_early:
-        early = "it says that it was written before the entry that it names, so pruning may delete it too soon"
-        await _repair(
-            subject, document, "head_date", early, {"written_at": max(subject.now, entry.at)}
+        return "head_entry", lost, {"entry": [tail.entries, tail.link], "written_at": written}
+    entry = check.kept.get(head.entry.number)
+    if entry and head.written_at < entry.at - _CLOCKS_DIFFER:
+        problem = (
+            "it says that it was written before the entry that it names, "
+            "so pruning may delete it too soon"
         )
-    elif ahead:
-        text = "it has a date in the future, so listings show it too far up, or pruning keeps it too long"
-        await _repair(subject, document, "head_date", text, ahead)
-    else:
-        late = "its date is older than the last entry, so listings show it too far down"
-        await _repair(subject, document, "head_behind", late, {"updated_at": tail.updated_at})
+        return "head_date", problem, {"written_at": max(subject.now, entry.at)}
+    if ahead := _ahead(subject, head, check):
+        problem = (
+            "it has a date in the future, so listings show it too far up, "
+            "or pruning keeps it too long"
+        )
+        return "head_date", problem, ahead
+    if _is_late(subject, head, check):
+        problem = "its date is older than the last entry, so listings show it too far down"
+        return "head_behind", problem, {"updated_at": tail.updated_at}
+    return None
 
 
 async def _check_parent(subject: Subject, document: Document, head: Head) -> None:

@@ -100,10 +100,9 @@ class LogCheck:
             self._report("damaged", key, "it has no `lookup`, so an index misses it")
         self._check_order(entry, key)
         payloads = await self._payloads(entry)
-        if (
-            sum(len(message.body) for message in entry.messages) + sum(map(len, payloads.values()))
-            > _HEAVY
-        ):
+        size = sum(len(message.body) for message in entry.messages)
+        size += sum(map(len, payloads.values()))
+        if size > _HEAVY:
             await asyncio.to_thread(self._check_content, entry, payloads)
         else:
             self._check_content(entry, payloads)

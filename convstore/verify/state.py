@@ -57,34 +57,48 @@ class StateCheck:
 
         Nothing is checked if a newer convstore wrote the state or a summary.
         """
-        found = dict[str, SummaryRecord]()
-        is_whole = True
         if self.document and is_newer(self.document, "state"):
             return
+        found = await self._summaries()
+        if found is None:
+            return
+        records, is_whole = found
+        state = await self._state(check)
+        named = self._compare(state, records) if state else None
+        self._check_places(records)
+        if state is None:
+            return
+        # Without all summaries it is not known which ones the state does not use.
+        used = records if named is None or not is_whole else named
+        for record in records.values():
+            if record.token in used:
+                await self._check_range(record)
+            else:
+                await self._unused(record)
+        await self._check_hints(state, check)
+
+    def _check_places(self, records: Mapping[str, SummaryRecord]) -> None:
+        for record in records.values():
+            if problem := _misplaced(record, records):
+                self._report_summary(record.token, problem)
+
+    async def _summaries(self) -> tuple[dict[str, SummaryRecord], bool] | None:
+        """Return the summaries by token, and True if all can be read; None if a newer convstore wrote one."""
+        found = dict[str, SummaryRecord]()
+        is_whole = True
         async with aclosing(self._stored_summaries()) as documents:
             async for document in documents:
                 self.subject.checked["summaries"] += 1
                 if is_newer(document, "summary"):
-                    return
+                    return None
                 record = self._summary(document)
-                is_whole = is_whole and record is not None
-                if record is not None:
-                    self._digests[record.token] = record.digest
-                    # Texts are dropped, because those of all summaries together may be large.
-                    found[record.token] = replace(
-                        record, text="", messages=(), folded=(), results=()
-                    )
-        state = await self._state(check)
-        named = self._compare(state, found) if state else None
-        for record in found.values():
-            if problem := _misplaced(record, found):
-                self._report_summary(record.token, problem)
-            if state and is_whole and named is not None and record.token not in named:
-                await self._unused(record)
-            elif state:
-                await self._check_range(record)
-        if state:
-            await self._check_hints(state, check)
+                if record is None:
+                    is_whole = False
+                    continue
+                self._digests[record.token] = record.digest
+                # Texts are dropped, because those of all summaries together may be large.
+                found[record.token] = replace(record, text="", messages=(), folded=(), results=())
+        return found, is_whole
 
     def _stored_summaries(self) -> AsyncGenerator[Document, None]:
         return self.subject.documents(
@@ -233,20 +247,21 @@ class StateCheck:
         """Return the leading system messages of the log; None if one of its first entries is damaged."""
         active = check.active.messages
         conversation = self.subject.conversation
-        start, last = (
-            entry_id(conversation, active.start_from(1) + more) for more in (-1, _FIRST_ENTRIES)
+        first = active.start_from(1)
+        documents = await self.subject.inspection.entries(
+            conversation,
+            after=entry_id(conversation, first - 1),
+            through=entry_id(conversation, first + _FIRST_ENTRIES),
         )
-        documents = await self.subject.inspection.entries(conversation, after=start, through=last)
-        if {item.document_id for item in check.subject.findings}.intersection(
-            str(item["_id"]) for item in documents
-        ):
+        damaged = {item.document_id for item in check.subject.findings}
+        if any(str(document["_id"]) in damaged for document in documents):
             return None
-        entries = list(map(entry_from, documents))
+        entries = [entry_from(document) for document in documents]
         found = system_of(rows_of(active.of(entries)), "", active.gaps)
-        counters = {
-            entry.totals.counter for entry in entries if found and entry.first <= found.through
-        }
-        return replace(found, counter=counters.pop()) if found and len(counters) == 1 else found
+        if found is None:
+            return None
+        counters = {entry.totals.counter for entry in entries if entry.first <= found.through}
+        return replace(found, counter=counters.pop()) if len(counters) == 1 else found
 
     async def _mend(self, name: str, value: Any, problem: str) -> None:
         subject = self.subject

@@ -110,15 +110,22 @@ class Verifier:
         """Return the keys of documents that are too old to belong to work in flight."""
         now = self.clock.now()
         if collection == LOG:
-            keys = await self.inspection.chunk_keys(conversation)
-            ages = ((key, age_of(token_of(key), now)) for key in keys)
-            old = [key for key, age in ages if age is not None and age > ORPHAN_AGE]
-            has_state = len(old) == len(keys) and await self.inspection.state(conversation)
-            return [*old, state_id(conversation)] if has_state else old
-        documents = await self.inspection.documents_of(collection, conversation)
-        dated = [(str(document["_id"]), document.get("at")) for document in documents]
-        return [
-            key
-            for key, at in dated
-            if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE
-        ]
+            return await self._leftovers_in_log(conversation, now)
+        old = list[str]()
+        for document in await self.inspection.documents_of(collection, conversation):
+            at = document.get("at")
+            if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE:
+                old.append(str(document["_id"]))
+        return old
+
+    async def _leftovers_in_log(self, conversation: str, now: datetime) -> list[str]:
+        """Return the keys of old chunks; with that of the state, which has no date, if there are only old ones."""
+        keys = await self.inspection.chunk_keys(conversation)
+        old = list[str]()
+        for key in keys:
+            age = age_of(token_of(key), now)
+            if age is not None and age > ORPHAN_AGE:
+                old.append(key)
+        if len(old) == len(keys) and await self.inspection.state(conversation):
+            old.append(state_id(conversation))
+        return old
