@@ -322,7 +322,7 @@ class DecisionConflictError(ConflictError):
     """Something else was decided about a call before; nothing was written.
 
     Attributes:
-        call_id: The call.
+        call_id: The tool call id.
         verdict: What was decided.
         by: Who decided it.
     """

@@ -184,7 +184,7 @@ async def decide(
     chat: Chat,
     request: Request,
     turn_id: str,
-    call_id: str,
+    result_id: str,
     verdict: Literal["approve", "reject"],
     *,
     variant_id: str | None = None,
@@ -193,7 +193,7 @@ async def decide(
 
     A page passes `turn_id` and `variant_id` of the state that `follow` sent.
     """
-    await chat.decide(turn_id, call_id, verdict, by=_user(request) or "")
+    await chat.decide(turn_id, result_id, verdict, by=_user(request) or "")
     return answer(request, await chat.turn(turn_id, regenerate=variant_id or None))
 
 
@@ -274,7 +274,7 @@ async def main() -> None:
         waiting = json.loads((await http.get("/chat/t1")).text.removeprefix("data: "))["turn"][
             "waiting_calls"
         ]
-        decided = {"call_id": waiting[0]["id"], "verdict": "approve"}
+        decided = {"result_id": waiting[0]["result_id"], "verdict": "approve"}
         print("approved:", (await http.post("/chat/t1/r4/decide", params=decided)).text)
         print("the page got the prompt:", "Be kind" in (await http.get("/chat/t1")).text)
         print("an overload:", (await say("r5", "Now overload it")).text.strip())

@@ -94,7 +94,7 @@ async def work(
                     if chunk.choices:  # the last chunk has only the usage
                         print(end=getattr(chunk.choices[0].delta, "content", None) or "")
     print("" if turn.answer else "  The worker leaves the turn.")
-    return [call.id for call in turn.waiting_calls]
+    return [call.result_id for call in turn.waiting_calls]
 
 
 async def main(uri: str) -> None:
@@ -112,9 +112,9 @@ async def main(uri: str) -> None:
 
         print("Human: Book it for 20 persons")
         waiting = await work(chat, model, "request-2", "Book it for 20 persons")
-        for call_id in waiting:  # days later, in any worker
+        for result_id in waiting:  # days later, in any worker
             await chat.decide(
-                "request-2", call_id, "edit", args={"place": "Skjervoy", "persons": 2}, by="bob"
+                "request-2", result_id, "edit", args={"place": "Skjervoy", "persons": 2}, by="bob"
             )
             print("  Bob changes it to 2 persons.")
         await work(chat, model, "request-2")

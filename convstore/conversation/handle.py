@@ -51,7 +51,7 @@ from convstore.values.scope import (
     child_scope,
 )
 from convstore.values.stamps import TurnOutline, ViewStamp
-from convstore.values.turns import Variant, Verdict, check_decision
+from convstore.values.turns import TurnCall, Variant, Verdict, call_named, check_decision
 from convstore.view.past import check_moment
 from convstore.wire.history import History, PastView
 
@@ -311,7 +311,7 @@ class Conversation:
     async def decide(
         self,
         turn_id: str,
-        call_id: str,
+        call: TurnCall | str,
         verdict: Verdict,
         *,
         args: dict[str, Any] | None = None,
@@ -324,7 +324,8 @@ class Conversation:
 
         Args:
             turn_id: The turn.
-            call_id: The tool call id; the `TurnCall.result_id` if several calls that wait have the same id.
+            call: One of the calls that wait, or its `TurnCall.result_id`. `TurnSession.waiting_calls` has them, and so
+                do the `TurnState` of `watch` and of ``get_turn(...).pending``.
             verdict: "approve" runs the call, "edit" runs it with `args`, "reject" gives it an error as its result, and
                 "respond" gives it `message` as its result.
             args: For "edit", the new arguments, values that JSON has.
@@ -338,8 +339,9 @@ class Conversation:
             UnknownMessageError: The turn is not in the log.
         """
         check_id(turn_id, name="turn_id")
+        result_id = call_named(call)
         decision = check_decision(verdict, args=args, message=message, by=by)
-        await (await self._services()).decisions.decide(self._scope, turn_id, call_id, decision)
+        await (await self._services()).decisions.decide(self._scope, turn_id, result_id, decision)
 
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.

@@ -220,9 +220,13 @@ class TurnRecord:
                 return call
         return None
 
-    def waits(self, call_id: str) -> bool:
-        """Return True if a call with an id, or whose result has it, waits for a person's decision."""
-        return any(call_id in (call.id, call.result_id) for call in self.undecided)
+    def call_of_result(self, result_id: str) -> TurnCall | None:
+        """Return the call with a `result_id`; None if no call has it."""
+        return self._calls.get(result_id)
+
+    def waits(self, result_id: str) -> bool:
+        """Return True if the call with a `result_id` waits for a person's decision."""
+        return any(result_id == call.result_id for call in self.undecided)
 
     def _decided(self, call: TurnCall) -> TurnCall:
         decision = self.decisions.get(call.result_id)
@@ -307,28 +311,26 @@ def paused(record: TurnRecord, pauses: Mapping[str, Pause]) -> list[TurnEvent]:
     return [TurnEvent("wait", record.turn_id, id_, json.dumps(pauses[id_])) for id_ in new]
 
 
-def decidable(record: TurnRecord, call_id: str, decision: Decision) -> TurnCall | None:
+def decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCall | None:
     """Return the call that a decision is about; None if the same was decided before."""
-    call = record.find_call(call_id)
-    if sum(other.id == call_id for other in record.undecided) > 1:
-        raise InvalidInputError(
-            f"several calls that wait have the id {call_id!r}; pass the result_id of one of them"
-        )
+    call = record.call_of_result(result_id)
     if call is None:
-        raise InvalidInputError(f"turn {record.turn_id!r} has no call {call_id!r}")
+        raise InvalidInputError(
+            f"turn {record.turn_id!r} has no call with the result_id {result_id!r}; pass one of its waiting_calls"
+        )
     earlier = record.decisions.get(call.result_id)
     if earlier == decision:
         return None
     if earlier is not None:
-        raise DecisionConflictError(call_id, verdict=earlier.verdict, by=earlier.by)
+        raise DecisionConflictError(call.id, verdict=earlier.verdict, by=earlier.by)
     if record.is_finished:
         raise TurnClosedError(record.turn_id)
     if call.result_id not in record.waiting:
-        raise InvalidInputError(f"call {call_id!r} does not wait for a decision; see `wait_for`")
+        raise InvalidInputError(f"call {call.id!r} does not wait for a decision; see `wait_for`")
     allowed = record.waiting[call.result_id].allowed
     if allowed and decision.verdict not in allowed:
         raise InvalidInputError(
-            f"the agent takes {' or '.join(allowed)} for call {call_id!r}, not {decision.verdict}"
+            f"the agent takes {' or '.join(allowed)} for call {call.id!r}, not {decision.verdict}"
         )
     return call
 

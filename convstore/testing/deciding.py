@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage
 from convstore.append.writer import Writer
 from convstore.conversation import Conversation
 from convstore.exceptions import TurnClosedError
-from convstore.testing.fixtures import kinds_of
+from convstore.testing.fixtures import kinds_of, result_id_of
 from convstore.testing.turn_sessions import calls
 
 __all__ = ["DecisionContract"]
@@ -50,7 +50,8 @@ class DecisionContract:
         """The question is read with the result of the decision, and no error names an id that the store derived."""
         await self._wait(chat)
         await elsewhere.load_history()
-        _before_the_next_append(monkeypatch, partial(chat.decide, "r1", "call_pay", "reject"))
+        call = await result_id_of(chat, "call_pay")
+        _before_the_next_append(monkeypatch, partial(chat.decide, "r1", call, "reject"))
         await self._ask(elsewhere)
         assert await kinds_of(chat) == ["human", "ai", "tool", "human", "ai"]
         assert "rejected" in (await chat.list_messages())[2].message.text
@@ -62,4 +63,4 @@ class DecisionContract:
         await self._wait(chat)
         _before_the_next_append(monkeypatch, partial(self._ask, elsewhere))
         with pytest.raises(TurnClosedError):
-            await chat.decide("r1", "call_pay", "reject")
+            await chat.decide("r1", await result_id_of(chat, "call_pay"), "reject")

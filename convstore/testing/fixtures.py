@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from convstore.conversation import Conversation
+from convstore.messages.tool_calls import calls_of, result_id
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 
-__all__ = ["ContractFixtures", "ahead", "kinds_of"]
+__all__ = ["ContractFixtures", "ahead", "kinds_of", "result_id_of"]
 
 
 def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
@@ -23,6 +24,15 @@ def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
         now=lambda: datetime.now(UTC) + timedelta(seconds=seconds),
         sleep=lambda wait: asyncio.sleep(wait / hurry),
     )
+
+
+async def result_id_of(chat: Conversation, call_id: str) -> str:
+    """Return the `TurnCall.result_id` of the newest call with an id, in any variant; the id itself without a call."""
+    found = call_id
+    async for message in chat.messages(rewound=True):
+        if any(call.id == call_id for call in calls_of(message)):
+            found = result_id(str(message.id), call_id)
+    return found
 
 
 async def kinds_of(chat: Conversation) -> list[str]:

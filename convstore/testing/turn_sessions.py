@@ -28,7 +28,7 @@ from convstore.exceptions import (
 from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead, kinds_of
+from convstore.testing.fixtures import ahead, kinds_of, result_id_of
 from convstore.testing.samples import rag_turn
 
 __all__ = ["TurnSessionContract", "calls"]
@@ -189,7 +189,9 @@ class TurnSessionContract:
             for _ in range(2):  # a repetition changes nothing
                 await turn.wait_for(call)
             assert (turn.is_waiting, turn.is_running, turn.open_calls) == (True, False, [])
-        await elsewhere.decide("r1", "call_pay", "edit", args={"n": 2}, by="bob")
+        await elsewhere.decide(
+            "r1", await result_id_of(elsewhere, "call_pay"), "edit", args={"n": 2}, by="bob"
+        )
         async with await elsewhere.turn("r1") as again:
             [call] = again.open_calls
             assert (call.args, call.decision and call.decision.by) == ({"n": 2}, "bob")
@@ -202,7 +204,7 @@ class TurnSessionContract:
     ) -> None:
         """A rejected call has an error as its result, one that a person answered the person's text."""
         await _waiting(chat)
-        await chat.decide("r1", "call_pay", verdict, message="too much")
+        await chat.decide("r1", await result_id_of(chat, "call_pay"), verdict, message="too much")
         async with await chat.turn("r1") as turn:
             result: Any = turn.messages[-1]
             assert (turn.is_running, turn.open_calls, result.status) == (True, [], status)
@@ -213,16 +215,17 @@ class TurnSessionContract:
     ) -> None:
         """The same again does nothing; another one is refused, also of two at once."""
         await _waiting(chat)
+        call = await result_id_of(chat, "call_pay")
         both = (
-            conversation.decide("r1", "call_pay", "approve", by=by)
+            conversation.decide("r1", call, "approve", by=by)
             for conversation, by in ((chat, "ada"), (elsewhere, "bob"))
         )
         found = await asyncio.gather(*both, return_exceptions=True)
         assert [type(outcome) for outcome in found].count(DecisionConflictError) == 1
         by = "bob" if isinstance(found[0], Exception) else "ada"
-        await chat.decide("r1", "call_pay", "approve", by=by)
+        await chat.decide("r1", call, "approve", by=by)
         with pytest.raises(DecisionConflictError, match=by):
-            await elsewhere.decide("r1", "call_pay", "reject")
+            await elsewhere.decide("r1", call, "reject")
 
     async def test_a_new_question_closes_a_waiting_turn(
         self, chat: Conversation, elsewhere: Conversation
@@ -234,7 +237,7 @@ class TurnSessionContract:
         assert [message.type for message in shown] == ["human", "ai", "tool", "human"]
         assert "Not decided" in shown[2].text
         with pytest.raises(TurnClosedError):
-            await chat.decide("r1", "call_pay", "approve")
+            await chat.decide("r1", await result_id_of(chat, "call_pay"), "approve")
 
     @pytest.mark.parametrize(
         ("call", "verdict", "args"),
@@ -251,7 +254,7 @@ class TurnSessionContract:
         """An unknown call, an unknown verdict, missing or wrong arguments are refused."""
         await _waiting(chat)
         with pytest.raises(InvalidInputError):
-            await chat.decide("r1", call, verdict, args=args)
+            await chat.decide("r1", await result_id_of(chat, call), verdict, args=args)
         async with await chat.turn("r1") as turn:
             assert turn.is_waiting
 
@@ -439,7 +442,7 @@ class TurnSessionContract:
         assert await kinds_of(chat) == ["human"]
 
     async def test_calls_with_one_id_are_decided_apart(self, chat: Conversation) -> None:
-        """Models repeat ids of calls, so a decision may name the id of the call's result."""
+        """Models repeat ids of calls, so a decision takes a call, or the id of its result."""
         async with await chat.turn("r1", human="Pay both") as turn:
             await turn.append(
                 AIMessage(
@@ -451,7 +454,9 @@ class TurnSessionContract:
             waiting = turn.waiting_calls
         with pytest.raises(InvalidInputError, match="result_id"):
             await chat.decide("r1", "call", "approve")
-        await chat.decide("r1", waiting[0].result_id, "approve")
+        with pytest.raises(InvalidInputError, match="call must be a TurnCall or its result_id"):
+            await chat.decide("r1", 1, "approve")  # type: ignore[arg-type]
+        await chat.decide("r1", waiting[0], "approve")
         await chat.decide("r1", waiting[1].result_id, "reject")
         async with await chat.turn("r1") as turn:
             assert [call.name for call in turn.open_calls] == ["a"]

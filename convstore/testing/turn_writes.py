@@ -20,7 +20,7 @@ from convstore.exceptions import (
 from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead, kinds_of
+from convstore.testing.fixtures import ahead, kinds_of, result_id_of
 from convstore.testing.turn_sessions import calls
 
 __all__ = ["TurnWriteContract"]
@@ -270,7 +270,7 @@ class TurnWriteContract:
         async with await chat.turn("r1", human="Pay the bill") as turn:
             await turn.append(calls("pay"))
             await turn.wait_for(turn.open_calls[0])
-        await chat.decide("r1", "call_pay", "reject", message="Too much.")
+        await chat.decide("r1", await result_id_of(chat, "call_pay"), "reject", message="Too much.")
         [*_, result] = await chat.list_messages()
         await chat.rewind(before_id=str(result.message.id))
         async with await elsewhere.turn("r1") as turn:
@@ -292,7 +292,7 @@ class TurnWriteContract:
             result = (await chat.list_messages())[-2].message
             await chat.rewind(before_id=str(result.id))
             if end == "decide":
-                await elsewhere.decide(ids[0], "call_pay", "reject")
+                await elsewhere.decide(ids[0], await result_id_of(elsewhere, "call_pay"), "reject")
             async with await chat.turn(ids[2], human="And now?") as turn:
                 await turn.finish()
             closed = await elsewhere.get_turn(ids[0])

@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import DecisionConflictError, TurnClosedError
+from convstore.testing.fixtures import result_id_of
 from convstore.testing.turn_variants import CALL, ask, shown
 
 __all__ = ["WaitingVariantContract"]
@@ -37,14 +38,16 @@ class WaitingVariantContract:
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(CALL.model_copy())
             await turn.wait_for(turn.open_calls[0])
-        await elsewhere.decide("q1", "call", "respond", message="ask Ada")
+        await elsewhere.decide(
+            "q1", await result_id_of(elsewhere, "call"), "respond", message="ask Ada"
+        )
         async with await elsewhere.turn("q1", regenerate="click") as turn:
             assert (turn.messages[-1].text, turn.open_calls) == ("ask Ada", [])
-            await chat.decide("q1", "call", "respond", message="ask Ada")
+            await chat.decide("q1", await result_id_of(chat, "call"), "respond", message="ask Ada")
             await turn.append(AIMessage("B1"))
-        await chat.decide("q1", "call", "respond", message="ask Ada")
+        await chat.decide("q1", await result_id_of(chat, "call"), "respond", message="ask Ada")
         with pytest.raises(DecisionConflictError):
-            await chat.decide("q1", "call", "approve")
+            await chat.decide("q1", await result_id_of(chat, "call"), "approve")
         assert (await shown(chat))[-1] == "B1"
 
     @pytest.mark.parametrize(
@@ -60,7 +63,7 @@ class WaitingVariantContract:
         assert found
         assert found.pending
         assert (found.pending.turn_id, found.pending.status) == (turn_id, "waiting")
-        await elsewhere.decide(turn_id, found.pending.waiting_calls[0].id, "approve")
+        await elsewhere.decide(turn_id, found.pending.waiting_calls[0], "approve")
         async with await elsewhere.turn(
             turn_id, regenerate=found.pending.variant_id or None
         ) as turn:
@@ -86,7 +89,7 @@ class WaitingVariantContract:
         assert found
         assert found.pending is None
         with pytest.raises(TurnClosedError):
-            await chat.decide(turn_id, "call", "approve")
+            await chat.decide(turn_id, await result_id_of(chat, "call"), "approve")
         async with await chat.turn(turn_id, **asked) as turn:
             assert (turn.is_running, turn.is_stopped) == (False, True)
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
@@ -100,7 +103,7 @@ class WaitingVariantContract:
         await _wait(chat, {"regenerate": "click"})
         await ask(elsewhere, 3)
         with pytest.raises(TurnClosedError):
-            await chat.decide("q2", "call", "approve")
+            await chat.decide("q2", await result_id_of(chat, "call"), "approve")
         found = await chat.get_turn("q2")
         assert found
         assert found.pending is None

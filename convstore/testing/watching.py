@@ -14,7 +14,7 @@ from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, StoreClosedError
 from convstore.runtime.changes import Changes
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead
+from convstore.testing.fixtures import ahead, result_id_of
 from convstore.types import StoredMessage, TurnSession, TurnState
 
 _PATIENCE = 60.0
@@ -180,7 +180,7 @@ class WatchContract:
             await page.until(lambda page: page.status == "waiting")
             assert page.turn
             assert [call.id for call in page.turn.waiting_calls] == ["c1"]
-            await chat.decide("r1", "c1", "reject")
+            await chat.decide("r1", await result_id_of(chat, "c1"), "reject")
             await page.until(lambda page: page.status == "interrupted")
             assert await chat.stop("r1")
             await page.until(lambda page: page.status == "stopped")
@@ -233,7 +233,7 @@ class WatchContract:
                 "click",
                 ["c1"],
             )
-            await chat.decide("r1", "c1", "reject")
+            await chat.decide("r1", await result_id_of(chat, "c1"), "reject")
             await page.until(lambda page: page.status == "interrupted")
             assert page.texts == ["Do seals sleep?", "They do."]
             await chat.append_turn("r2", human="Thanks", messages=AIMessage("You are welcome."))

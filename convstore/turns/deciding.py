@@ -68,13 +68,13 @@ class Decisions:
         """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
         return (await self._records.read(scope, turn_id))[0].paused
 
-    async def decide(self, scope: Scope, turn_id: str, call_id: str, decision: Decision) -> None:
+    async def decide(self, scope: Scope, turn_id: str, result_id: str, decision: Decision) -> None:
         """Record what a person decided about a call; see `Conversation.decide`."""
 
         async def write() -> None:
-            place, paused_last = await self._decided(scope, turn_id, call_id)
+            place, paused_last = await self._decided(scope, turn_id, result_id)
             record, _, branch = place
-            call = decidable(record, call_id, decision)
+            call = decidable(record, result_id, decision)
             if call is not None:
                 check_resumable(record, call, branch, paused_last)
                 await self._record(scope, place, call, decision)
@@ -104,16 +104,18 @@ class Decisions:
             record, results_of(call, decision), write, key=key, first=tail.messages + 1
         )
 
-    async def _decided(self, scope: Scope, turn_id: str, call_id: str) -> tuple[TurnOrVariant, str]:
+    async def _decided(
+        self, scope: Scope, turn_id: str, result_id: str
+    ) -> tuple[TurnOrVariant, str]:
         """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""
-        found, paused_last = await self._variants.asking(scope, turn_id, call_id)
-        if not any(record.waits(call_id) for record, *_ in found):
+        found, paused_last = await self._variants.asking(scope, turn_id, result_id)
+        if not any(record.waits(result_id) for record, *_ in found):
             try:
                 record, tail = await self._records.read(scope, turn_id)
             except UnknownMessageError:  # its question is in a variant only
                 if not found:
                     raise
             else:
-                if not found or (record.waits(call_id) and not found[0][0].paused):
+                if not found or (record.waits(result_id) and not found[0][0].paused):
                     return (record, tail, None), paused_last
-        return max(found, key=lambda place: place[0].waits(call_id)), paused_last
+        return max(found, key=lambda place: place[0].waits(result_id)), paused_last

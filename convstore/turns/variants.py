@@ -410,7 +410,7 @@ class Variants:
         return list(by_variant.values())[::-1]
 
     async def asking(
-        self, scope: Scope, turn_id: str, call_id: str
+        self, scope: Scope, turn_id: str, result_id: str
     ) -> tuple[list[TurnOrVariant], str]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first.
 
@@ -418,7 +418,7 @@ class Variants:
         """
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id)
-            variants = {*place.standing.unfinished, *await self._with_result(place, call_id)}
+            variants = {*place.standing.unfinished, *await self._with_result(place, result_id)}
             found = list[TurnOrVariant]()
             paused_last = ""
             for own in await self._begun(place, variants):
@@ -432,21 +432,17 @@ class Variants:
                     paused_last = paused_last or branch.event.variant
                 if not (is_open or was_shown):
                     record.fold.is_superseded = True
-                call = record.find_call(call_id)
+                call = record.call_of_result(result_id)
                 if record.turn_id == turn_id and call and call.result_id in record.waiting:
                     found.append((record, tail, None if was_shown else branch))
             return found, paused_last
         return [], ""
 
-    async def _with_result(self, place: Place, call_id: str) -> set[str]:
-        """Return the variants at a place that have the result of a call, named by its id or by that of its result."""
-        log = self._reader.log
+    async def _with_result(self, place: Place, result_id: str) -> set[str]:
+        """Return the variants at a place that have the result of a call."""
         conversation = place.log.cached.conversation
-        by_id, by_call = await asyncio.gather(
-            log.messages_by_id(conversation, [call_id]),
-            log.messages_by_call(conversation, [call_id]),
-        )
-        events = [EVENT.of(row.entry) for row in (*by_id.values(), *by_call)]
+        rows = await self._reader.log.messages_by_id(conversation, [result_id])
+        events = [EVENT.of(row.entry) for row in rows.values()]
         return {
             event.variant for event in events if event and event.first_turn == place.standing.place
         }

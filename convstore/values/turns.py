@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import BaseModel, ConfigDict
 
 from convstore.exceptions import InvalidInputError
-from convstore.values.scope import check_choice
+from convstore.values.scope import check_choice, check_id
 from convstore.values.value import Value
 
 Verdict = Literal["approve", "edit", "reject", "respond"]
@@ -92,6 +92,21 @@ class TurnCall(Value):
     message_id: str
     result_id: str
     decision: Decision | None = None
+
+
+def call_named(call: Any) -> str:
+    """Return the `result_id` of a call, which is given as itself or by this id.
+
+    Raises:
+        InvalidInputError: It is neither.
+    """
+    if isinstance(call, TurnCall):
+        return call.result_id
+    if type(call) is not str:
+        raise InvalidInputError(
+            f"call must be a TurnCall or its result_id, not {type(call).__name__}"
+        )
+    return check_id(call, name="call")
 
 
 class Variant(BaseModel):

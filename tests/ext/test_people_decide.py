@@ -17,6 +17,7 @@ from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, TurnClosedError
 from convstore.ext.langchain import ConversationMiddleware, resume_command
+from convstore.testing.fixtures import result_id_of
 
 VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
     "approve": ({}, "900 euros"),
@@ -101,7 +102,9 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     other = elsewhere(store, database)
     told, seen = VERDICTS[verdict]
     for _ in range(2):
-        await other.conversation(**scope).decide("r1", "call_0", verdict, **told, by="bob")
+        deciding = other.conversation(**scope)
+        call = await result_id_of(deciding, "call_0")
+        await deciding.decide("r1", call, verdict, **told, by="bob")
     command = await resume_command(other.conversation(**scope), "r1")
     result = await agent_of(other, saver, AIMessage("Done."), **kind).ainvoke(command, config)
     log = await log_of(chat)
@@ -135,13 +138,13 @@ async def test_a_turn_waits_while_its_agent_does(
         await agent_of(store, saver, asking, mode=mode).ainvoke(ASKED, config)
         assert turn.is_waiting
     other = elsewhere(store, database).conversation(**scope)
-    await other.decide("r1", "call_7", "reject")
+    await other.decide("r1", await result_id_of(other, "call_7"), "reject")
     assert await resume_command(other, "r1") is None
     async with await other.turn("r1"):  # the client sends its request again
         assert "__interrupt__" in await agent_of(other.store, saver, mode=mode).ainvoke(
             ASKED, config
         )
-    await other.decide("r1", "call_900", "approve")
+    await other.decide("r1", await result_id_of(other, "call_900"), "approve")
     async with await other.turn("r1") as turn:
         command = await resume_command(other, "r1")
         await agent_of(other.store, saver, AIMessage("Done."), mode=mode).ainvoke(command, config)
@@ -166,7 +169,7 @@ async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str
     async with await chat.turn("r1", regenerate="click") as turn:
         await agent_of(store, saver, calls("refund", euros=900)).ainvoke(ASKED, config)
         assert turn.is_waiting
-    await chat.decide("r1", "call_0", "approve")
+    await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
     assert [message.message.text for message in await chat.list_messages()] == ["Refund me.", "No."]
     async with await chat.turn("r1", regenerate="click") as turn:
         command = await resume_command(chat, "r1")
@@ -191,10 +194,10 @@ async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
                 ASKED, config
             )
     for _ in range(2):  # the other answer waits, then it is decided and not yet resumed
-        await chat.decide("r1", later, "approve")
+        await chat.decide("r1", await result_id_of(chat, later), "approve")
         if later != "c1":
             with pytest.raises(InvalidInputError, match="variant 'click'"):
-                await chat.decide("r1", "c1", "approve")
+                await chat.decide("r1", await result_id_of(chat, "c1"), "approve")
     async with await chat.turn("r1", regenerate="click") as turn:
         command = await resume_command(chat, "r1")
         await agent_of(store, saver, AIMessage("Done.")).ainvoke(command, config)
@@ -225,7 +228,7 @@ async def test_an_agent_in_a_tool_pauses_its_caller(
     await outer.ainvoke(ASKED, config)
     [info] = await chat.children()
     child = store.conversation(**info.scope)
-    await child.decide("i1", "call_0", "approve")
+    await child.decide("i1", await result_id_of(child, "call_0"), "approve")
     await outer.ainvoke(await resume_command(child, "i1"), config)
     assert [message.text for message in await log_of(chat)][2:] == ["Paid.", "Done."]
     assert [message.text for message in await log_of(child)][2:] == ["5 euros", "Paid."]
@@ -243,7 +246,7 @@ async def test_an_agent_that_is_started_again_asks_once_more(
     assert await database["log"].count_documents(query) == written
     await chat.append_turn("r2", human="Never mind.")
     with pytest.raises(TurnClosedError):
-        await chat.decide("r1", "call_0", "approve")
+        await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
 
 
 async def test_a_verdict_that_the_agent_does_not_take_is_refused(
@@ -256,7 +259,7 @@ async def test_a_verdict_that_the_agent_does_not_take_is_refused(
     agent: Any = create_agent(model, [refund], middleware=[own], checkpointer=InMemorySaver())
     await agent.ainvoke(ASKED, {"configurable": scope})
     with pytest.raises(InvalidInputError, match="takes approve or reject"):
-        await chat.decide("r1", "call_0", "edit", args={"euros": 1})
+        await chat.decide("r1", await result_id_of(chat, "call_0"), "edit", args={"euros": 1})
 
 
 async def test_a_sync_agent_pauses_too(scope: dict[str, str]) -> None:
@@ -266,7 +269,7 @@ async def test_a_sync_agent_pauses_too(scope: dict[str, str]) -> None:
         saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
         asking = agent_of(store, saver, calls("refund", euros=900))
         await asyncio.to_thread(asking.invoke, ASKED, config)
-        await chat.decide("r1", "call_0", "approve")
+        await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
         command = await resume_command(chat, "r1")
         await asyncio.to_thread(agent_of(store, saver, AIMessage("Done.")).invoke, command, config)
         assert [message.text for message in await log_of(chat)][2:] == ["900 euros", "Done."]

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError, MessageRewoundError, TurnClosedError
 from convstore.ext.ui import ui_messages
+from convstore.testing.fixtures import result_id_of
 from convstore.transfer import export_conversations, import_conversations, read_file
 from convstore.types import Variant
 
@@ -225,7 +226,7 @@ async def test_a_decision_stands_where_many_entries_are_rewound(store: Conversat
         await turn.append(AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "c"}]))
         [call] = turn.open_calls
         await turn.wait_for(call)
-    await chat.decide("q", "c", "reject", message="no")
+    await chat.decide("q", await result_id_of(chat, "c"), "reject", message="no")
     async with await chat.turn("q") as turn:
         for number in range(20):
             await turn.append(

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, ConvstoreError
 from convstore.summarization import HeadTailSummarizer
+from convstore.testing.fixtures import result_id_of
 from convstore.testing.samples import rag_turn
 from convstore.values.policy import CompactionRule
 
@@ -90,7 +91,7 @@ async def _activate(chat: Conversation, _: Ids) -> None:
 
 async def _decide(chat: Conversation, _: Ids) -> None:
     with pytest.raises(ConvstoreError):  # nobody asked
-        await chat.decide("turn", "call", "approve")
+        await chat.decide("turn", await result_id_of(chat, "call"), "approve")
 
 
 # In this order: some need what others wrote.

@@ -32,6 +32,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.devserver import DevServer
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
+from convstore.testing.fixtures import result_id_of
 from convstore.types import LogItem
 from convstore.values.policy import CompactionRule
 
@@ -251,8 +252,8 @@ async def fill_turns(chat: Conversation) -> None:
         await turn.append(calls("c3", "c4", "c5"))
         for waiting in turn.open_calls[:2]:
             await turn.wait_for(waiting)
-    await chat.decide("t3", "c3", "edit", args={"sum": 2}, by="bo")
-    await chat.decide("t3", "c4", "reject", message="No.", by="\u00fc")
+    await chat.decide("t3", await result_id_of(chat, "c3"), "edit", args={"sum": 2}, by="bo")
+    await chat.decide("t3", await result_id_of(chat, "c4"), "reject", message="No.", by="\u00fc")
     left = await chat.turn("t3")
     stream = left.stream(_words())
     async for _ in stream:

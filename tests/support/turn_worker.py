@@ -34,6 +34,7 @@ from starlette.routing import Route
 from convstore import Conversation, ConversationStore
 from convstore.conversation import turn as sessions
 from convstore.exceptions import ConflictError, StoreUnavailableError, UnknownMessageError
+from convstore.testing.fixtures import result_id_of
 from convstore.turns import streaming, writing
 from convstore.types import TurnSession
 
@@ -134,7 +135,9 @@ class Backend:
         """Decide about the call of a variant."""
         id_, values = request.path_params["turn"], request.query_params
         verdict: Any = values["verdict"]
-        await self._chat(request).decide(id_, f"pay {values['variant']}", verdict, message="no")
+        chat = self._chat(request)
+        call = await result_id_of(chat, f"pay {values['variant']}")
+        await chat.decide(id_, call, verdict, message="no")
         return PlainTextResponse("decided")
 
     async def switch(self, request: Request) -> Response:
