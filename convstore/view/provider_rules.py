@@ -1,69 +1,44 @@
-"""Adapts a view to a provider that did not write all of its messages.
+"""Adapts a view to a provider that did not write all of its messages, for the packages of LangChain.
 
-Providers reject whole requests because of messages that another provider wrote:
+The rules are the rows of `wire.rules`, which the writers of requests follow, too. Providers reject whole requests
+because of messages that another provider wrote:
 
-- call ids in another format,
-- reasoning with a foreign signature,
-- arguments that are not JSON,
-- a message without content,
+- call ids and names in another format,
+- reasoning with a foreign signature, and blocks of tools that another provider ran,
+- arguments that are not the JSON of an object,
+- a message without content, or one that ends with reasoning,
 - a system message in the middle of the list,
-- an assistant message at the beginning.
+- an assistant message at the beginning, or a user's directly after a result.
 
-Messages that the provider itself wrote stay byte for byte, except for empty answers, which no view has. All others are
-adapted in place and always in the same way, so that prompt caches stay valid.
+Messages that the provider itself wrote stay byte for byte, except for empty answers, which no view has, and for what
+LangChain's package would send twice or in another order. All others are adapted in place and always in the same way, so
+that prompt caches stay valid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.messages.call_arguments import with_json_arguments
-from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
+from convstore.messages.call_ids import NewIds, rename_calls
 from convstore.messages.media import is_media, media_description
 from convstore.messages.provenance import mark
-from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
 from convstore.values.json_form import sendable_message
-from convstore.wire.openai_chat import BEGINNING, INSTRUCTION, MOVED
-from convstore.wire.steps import NO_TEXT
+from convstore.view.foreign_answers import as_own, with_custom_outputs, without_foreign_parts
+from convstore.wire.openai_chat import BEGINNING, INSTRUCTION, MOVED, NO_ANSWER, user_name
+from convstore.wire.rules import ROWS, ProviderRules
+from convstore.wire.steps import NO_TEXT, tool_name
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """Rules of a provider for the messages that it accepts.
-
-    Attributes:
-        call_ids: Accepted format of tool call ids.
-        system_first: True if system messages are accepted only at the beginning.
-        human_first: True if the first message after those must not be an AI message; Gemini rejects one with calls.
-        media_in_results: Where images and files of tool results go: "kept" if the provider takes them there, or its
-            package moves them; "moved" to a human message after the results; "named" by a text.
-    """
-
-    call_ids: CallIdTemplate
-    system_first: bool
-    human_first: bool = False
-    media_in_results: Literal["kept", "moved", "named"] = "kept"
-
-
-PROVIDERS = {
-    "anthropic": Provider(CallIdTemplate("toolu_{r:24:b}"), system_first=True),
-    "bedrock_converse": Provider(
-        CallIdTemplate("tooluse_{r:22:b}"), system_first=True, human_first=True
-    ),
-    "google_genai": Provider(CallIdTemplate("call_{r:24:x}"), system_first=True, human_first=True),
-    "mistralai": Provider(CallIdTemplate("{r:9:x}"), system_first=False, media_in_results="named"),
-    "openai": Provider(
-        CallIdTemplate("call_{r:24:x}"), system_first=False, media_in_results="moved"
-    ),
+PROVIDERS: Final = {
+    name: ROWS[name]
+    for name in ("anthropic", "bedrock_converse", "google_genai", "mistralai", "openai")
 }
-"""Providers by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
+"""Rows by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
 
 def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
@@ -107,18 +82,22 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
 
     - Ids that do not fit, or that are not unique, are replaced in the call and in its result. The same message always
       gets the same ids.
-    - Messages written by another or an unknown provider lose reasoning and signatures, and their arguments become
-      JSON.
+    - Messages written by another or an unknown provider lose reasoning and signatures, their arguments become objects,
+      names of tools get the characters that all providers accept, and a text stands for what a tool of the other
+      provider did.
     - A system, human or AI message without text and calls gets the text "(no text)". Dropping it could leave two
       messages of one kind in a row, which some providers reject as well.
-    - If the provider accepts system messages only at the beginning, a later one stays in place. It becomes a human
-      message that begins with the line "[Instruction of the application]". Moving it to the beginning would change
-      the order of events, and every new one would change the prefix of the view. A user can write the same line, so it
-      has no more authority than a user's words.
+    - Where the provider accepts system messages only at the beginning, or not after an answer, one stays in place. It
+      becomes a human message that begins with the line "[Instruction of the application]". Moving it to the beginning
+      would change the order of events, and every new one would change the prefix of the view. A user can write the same
+      line, so it has no more authority than a user's words.
     - If the provider rejects an AI message as the first one, such as a greeting, a human message "(The conversation
-      begins.)" is inserted before it, marked ``{"convstore": {"kind": "beginning"}}``.
+      begins.)" is inserted before it, marked ``{"convstore": {"kind": "beginning"}}``. If it rejects a human message
+      directly after a result, an AI message "(No answer.)" stands between them, marked
+      ``{"convstore": {"kind": "no_answer"}}``.
     - Images and files in tool results become texts where the provider rejects them. For OpenAI they follow the results
-      in a human message, marked ``{"convstore": {"kind": "media"}}``; Mistral accepts none there.
+      in a human message, marked ``{"convstore": {"kind": "media"}}``; Mistral accepts none there, Anthropic none in a
+      failed result.
 
     Args:
         messages: A list in which each result follows its call, as `tool_calls.pair` returns it.
@@ -131,48 +110,93 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
             else each
             for each in messages
         ]
+    rules = PROVIDERS[provider]
     ids = _ids_for(provider)
     adapted: list[BaseMessage] = []
     at_head = True
     for first, results in _groups(messages):
         at_head = at_head and isinstance(first, SystemMessage)
         if isinstance(first, AIMessage):
-            own = first.response_metadata.get("model_provider") == provider
-            clean = _with_text(first if own else _without_foreign_parts(first), own=own)
-            renamed, answers = rename_calls(clean, results, ids)
-            adapted += [
-                renamed,
-                *_with_allowed_media(answers, PROVIDERS[provider].media_in_results),
-            ]
-        elif isinstance(first, SystemMessage) and PROVIDERS[provider].system_first and not at_head:
-            adapted += [_instruction(first), *results]
-        else:
-            adapted += [
-                _with_text(first) if isinstance(first, HumanMessage | SystemMessage) else first,
-                *results,
-            ]
-    return _with_human_first(adapted) if PROVIDERS[provider].human_first else adapted
+            adapted += _answer(first, results, rules, ids)
+            continue
+        said = _said(first, rules, adapted, at_head=at_head)
+        if rules.answer_after_results and adapted and _is_result(adapted[-1], said):
+            adapted.append(
+                AIMessage(NO_ANSWER, id=f"no-answer-{said.id}", additional_kwargs=mark("no_answer"))
+            )
+        adapted += [said, *results]
+    return _with_human_first(adapted) if rules.human_first else adapted
+
+
+def _is_result(last: BaseMessage, following: BaseMessage) -> bool:
+    return isinstance(last, ToolMessage) and isinstance(following, HumanMessage)
+
+
+def _said(
+    message: BaseMessage, rules: ProviderRules, before: Sequence[BaseMessage], *, at_head: bool
+) -> BaseMessage:
+    """Return a message that is no answer as the provider accepts it after those before."""
+    if isinstance(message, SystemMessage) and not at_head and rules.system != "anywhere":
+        is_after_answer = isinstance(before[-1], AIMessage | ToolMessage)
+        if rules.system == "first" or is_after_answer:
+            return _instruction(message)
+    if not isinstance(message, HumanMessage | SystemMessage):
+        return message
+    shown = _with_text(message)
+    name = user_name(shown.name) if shown.name else shown.name
+    return shown if name == shown.name else shown.model_copy(update={"name": name or None})
+
+
+def _answer(
+    message: AIMessage, results: Sequence[ToolMessage], rules: ProviderRules, ids: NewIds
+) -> list[BaseMessage]:
+    """Return an answer and the results of its calls as the provider accepts them."""
+    if message.response_metadata.get("model_provider") == rules.name:
+        clean = _with_text(as_own(message, rules), own=True)
+        named = list(results)
+    else:
+        clean = _with_text(without_foreign_parts(message))
+        named = [_with_tool_name(result) for result in results]
+    if rules.name == "openai":
+        named = with_custom_outputs(clean, named)
+    renamed, answers = rename_calls(clean, named, ids)
+    if not rules.failed_media:
+        answers = tuple(
+            _without_media(each) if each.status == "error" else each for each in answers
+        )
+    return [renamed, *_with_allowed_media(answers, rules.result_media)]
+
+
+def _with_tool_name(result: ToolMessage) -> ToolMessage:
+    if not result.name or tool_name(result.name) == result.name:
+        return result
+    return result.model_copy(update={"name": tool_name(result.name)})
+
+
+def _without_media(result: ToolMessage) -> ToolMessage:
+    """Return a result with texts in place of images and files."""
+    blocks: Any = result.content
+    if not isinstance(blocks, list) or not any(map(is_media, blocks)):
+        return result
+    texts = [_media_text(block) if is_media(block) else block for block in blocks]
+    return result.model_copy(update={"content": texts})
 
 
 def _with_allowed_media(results: Sequence[ToolMessage], where: str) -> list[BaseMessage]:
     """Return results with texts in place of images and files, unless these are kept, and the message they move to."""
     if where == "kept":
         return list(results)
-    named = list[BaseMessage]()
-    media = list[Any]()
-    for result in results:
-        blocks: Any = result.content
-        found = [block for block in blocks if is_media(block)] if isinstance(blocks, list) else []
-        texts = (
-            [_media_text(block) if is_media(block) else block for block in blocks]
-            if found
-            else blocks
-        )
-        named.append(result.model_copy(update={"content": texts}) if found else result)
-        media += found
+    named: list[BaseMessage] = [_without_media(result) for result in results]
+    media = [
+        block
+        for result in results
+        if isinstance(result.content, list)
+        for block in result.content
+        if is_media(block)
+    ]
     if where == "named" or not media:
         return named
-    said = [{"type": "text", "text": MOVED}, *media]
+    said: list[Any] = [{"type": "text", "text": MOVED}, *media]
     return [
         *named,
         HumanMessage(said, id=f"media-{results[0].id}", additional_kwargs=mark("media")),
@@ -201,11 +225,6 @@ def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
 def _ids_for(provider: str) -> NewIds:
     # Unique, because some adapters look up a result by its id in the whole request.
     return NewIds(PROVIDERS[provider].call_ids, unique=True)
-
-
-def _without_foreign_parts(message: AIMessage) -> AIMessage:
-    clean = without_reasoning(message)
-    return with_json_arguments(clean) if isinstance(clean, AIMessage) else message
 
 
 def _with_text(message: _Message, *, own: bool = False) -> _Message:

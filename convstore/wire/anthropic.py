@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -24,16 +24,23 @@ from convstore.wire.openai_chat import BEGINNING, IMAGES, INSTRUCTION, SYSTEM
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
 from convstore.wire.rules import ROWS, ProviderRules, row_of_model, rules_for
-from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps
+from convstore.wire.steps import (
+    NO_TEXT,
+    Result,
+    Step,
+    WireCall,
+    arguments_text,
+    is_reasoning,
+    read_steps,
+)
 
 _IMAGE_CHARACTERS: Final = 5 * 1024 * 1024
 _HOSTED_ID: Final = re.compile(r"(srv|mcp)toolu_[a-zA-Z0-9_]+")
 _HOSTED_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
 _IN_RESULTS: Final = frozenset({"document", "search_result", "tool_reference"})
 """Blocks that go back in a result as they came; the first two in a message of a user as well."""
-_RESIDUE: Final = frozenset(
-    {"cache_control", "id", "index", "input", "name", "partial_json", "type"}
-)
+_OF_STREAMS: Final = frozenset({"cache_control", "index", "partial_json"})
+_RESIDUE: Final = _OF_STREAMS | {"id", "input", "name", "type"}
 """Fields of a call that are written from the call itself, or that a stream leaves."""
 _SIGNED: Final = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 
@@ -300,10 +307,19 @@ def _block(part: Part | WireCall, step: Step, hosted: _Hosted) -> dict[str, Any]
     if part.kind == "reasoning":
         return _thought(part)
     if hosted.is_sent(part, step):
-        return {key: value for key, value in part.block.items() if key != "cache_control"}
+        return _hosted_block(part.block)
     text = hosted_text(part.block)
     step.drop(part.type, "only a text names it" if text else "Anthropic does not take it here")
     return {"type": "text", "text": text} if text else None
+
+
+def _hosted_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a block of a hosted tool, without what LangChain's streams leave in it."""
+    fields = {key: value for key, value in block.items() if key not in _OF_STREAMS}
+    cut = block.get("partial_json")
+    if isinstance(cut, str) and not block.get("input"):
+        fields["input"] = json.loads(arguments_text(cut)[0])
+    return fields
 
 
 def _call_block(call: WireCall) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def _hosted(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the item of a tool that OpenAI ran, or the text that names it; nothing for an item without either."""
     if _is_item(part, ids):
         ids.add(part.block["id"])
-        yield {"status": "completed", **part.block}
+        fields = {key: value for key, value in part.block.items() if key != "index"}
+        yield {"status": "completed", **fields}
         return
     text = hosted_text(part.block)
     reason = "only a text names it" if text else "it depends on what the provider stored"
@@ -152,9 +153,7 @@ def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
     if isinstance(part, WireCall):
         return _call_item(part) | own
     if isinstance(part, Block):
-        return {
-            key: value for key in _REASONING_FIELDS if (value := part.block.get(key)) is not None
-        }
+        return _reasoning_item(part.block)
     if not isinstance(part, Text):
         return _said(part.description)
     item = _said(part.text) | own
@@ -163,6 +162,18 @@ def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
         written = {"type": "output_text", "text": part.text, "annotations": notes or []}
         item |= {"status": "completed", "content": [written]}
     return item | ({"phase": part.phase} if part.phase in _PHASES else {})
+
+
+def _reasoning_item(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item of reasoning, without the indexes that LangChain's streams leave in its texts."""
+    item = {key: block[key] for key in _REASONING_FIELDS if block.get(key) is not None}
+    for key in ("summary", "content"):
+        if key in item:
+            item[key] = [
+                {name: value for name, value in text.items() if name != "index"}
+                for text in item[key]
+            ]
+    return item
 
 
 def _call_item(call: WireCall) -> dict[str, Any]:

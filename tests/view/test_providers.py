@@ -124,11 +124,55 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
     assert check_pairing(made) == check_pairing(paired)
     assert all(form.call_ids.fits(call.id, tool=call.tool) for call in tools)
     assert len({call.id for call in tools}) == len(tools)
-    theirs = [message for message in made if kind_of(message) != "beginning"]
+    theirs = [
+        message for message in made if kind_of(message) not in ("beginning", "no_answer", "media")
+    ]
     assert sorted(str(message.id) for message in theirs) == sorted(
         str(message.id) for message in paired
     )
     assert made_for(made, provider) == made
+
+
+def test_an_answer_of_another_provider_is_cleaned() -> None:
+    """Names, arguments and hosted tools that only the other one knows; a failed result is text for Anthropic."""
+    ran = {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1", "outputs": []}
+    cut = {
+        "name": "save",
+        "args": "[1]",
+        "id": "c2",
+        "error": None,
+        "type": "invalid_tool_call",
+    }
+    call = {"name": "mcp.files:read", "args": {}, "id": "c1", "type": "tool_call"}
+    picture = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    failed: Any = [{"type": "text", "text": "No."}, picture]
+    asked = HumanMessage("q", name="Ada <L>")
+    answer = AIMessage([ran, "Look."], tool_calls=[call], invalid_tool_calls=[cut], id="a")
+    read = ToolMessage("1", tool_call_id="c1", name="mcp.files:read")
+    saved = ToolMessage(failed, tool_call_id="c2", status="error")
+    log = [asked, answer, read, saved]
+    for provider in sorted(PROVIDERS):
+        human, ai, result, error, *_ = made_for(log, provider)
+        assert isinstance(ai, AIMessage)
+        assert (human.name, result.name) == ("Ada_L_", "mcp_files_read")
+        assert (ai.tool_calls[0]["name"], ai.invalid_tool_calls[0]["args"]) == (result.name, "{}")
+        assert "code_interpreter_call" not in str(ai.content)
+        assert "1 + 1" in ai.text
+        assert (picture in error.content) == (provider in ("bedrock_converse", "google_genai"))
+
+
+def test_mistral_gets_an_answer_between_a_result_and_a_user() -> None:
+    """A turn that was stopped after its tool; what stands before it is the same later."""
+    call = {"name": "t", "args": {}, "id": "abcdefghi", "type": "tool_call"}
+    stopped = [HumanMessage("q"), AIMessage("", tool_calls=[call], id="a")]
+    log = [*stopped, ToolMessage("1", tool_call_id="abcdefghi", id="t"), HumanMessage("!", id="h")]
+    made = made_for(
+        [*log, SystemMessage("Be brief."), AIMessage("So."), SystemMessage("B")], "mistralai"
+    )
+    types = ["human", "ai", "tool", "ai", "human", "system", "ai", "human"]
+    assert [message.type for message in made] == types
+    assert kind_of(made[3]) == "no_answer"
+    assert made_for(log, "mistralai") == made[:5]
 
 
 said = st.sampled_from(
@@ -199,7 +243,7 @@ def test_system_messages_stand_where_they_were_said(provider: str) -> None:
     made = made_for(said, provider)
     assert [message.id for message in made] == ["a", "b", "q", "c", "y"]
     assert made[:3] == said[:3]
-    assert made[3].type == ("human" if PROVIDERS[provider].system_first else "system")
+    assert made[3].type == ("human" if PROVIDERS[provider].system == "first" else "system")
     assert made[3].text.endswith("C")
 
 
@@ -230,7 +274,7 @@ def test_no_answer_is_empty(provider: str, own: bool) -> None:
         [{"type": "thinking", "thinking": "hm", "signature": "s=="}], response_metadata=metadata
     )
     assert made_for([asked, thinking], provider)[1].content == (
-        thinking.content if own else "(no text)"
+        [*thinking.content, {"type": "text", "text": "(no text)"}] if own else "(no text)"
     )
 
 

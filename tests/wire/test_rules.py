@@ -182,3 +182,13 @@ def test_a_pending_call_of_the_provider_names_its_container() -> None:
     )
     assert view(HumanMessage("?"), paused).to_anthropic()["container"] == "container_1"
     assert "container" not in view(HumanMessage("?"), paused, AIMessage("!")).to_anthropic()
+
+
+def test_what_langchains_streams_leave_in_blocks_is_not_sent() -> None:
+    """Indexes and cut JSON, from which an empty input is restored."""
+    ran = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    residue = {"index": 0, "partial_json": '{"query": "x"}'}
+    answer = AIMessage([{**ran, **residue}, {**found, "index": 1}, "So."])
+    sent = view(HumanMessage("?"), answer).to_anthropic()["messages"][1]["content"]
+    assert sent[:2] == [{**ran, "input": {"query": "x"}}, found]

@@ -1,0 +1,161 @@
+"""Answers of models as LangChain's package of one provider sends them: those of another one, and its own.
+
+An answer of another provider loses what only that one reads. An answer of the provider itself is changed where the
+package would send it in a form that the provider refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from langchain_core.messages import AIMessage, ToolMessage
+
+from convstore.messages.call_arguments import with_json_arguments
+from convstore.messages.media import block_type
+from convstore.messages.reasoning import is_reasoning, without_reasoning
+from convstore.messages.tool_calls import calls_of
+from convstore.values.json_form import valid_text
+from convstore.wire.hosted import hosted_text
+from convstore.wire.openai_chat import user_name
+from convstore.wire.parts import Block, Media, Text, part_of
+from convstore.wire.rules import ProviderRules
+from convstore.wire.steps import NO_TEXT, arguments_text, tool_name
+
+_EMPTY: Final = "{}"
+
+
+def without_foreign_parts(message: AIMessage) -> AIMessage:
+    """Return an answer of another provider with what all providers accept; the same object if nothing changes.
+
+    >>> ran = {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1", "outputs": []}
+    >>> without_foreign_parts(AIMessage([ran, "Two."])).content[0]["text"]
+    '[The provider ran code_interpreter: 1 + 1]'
+    """
+    clean = without_reasoning(message)
+    if not isinstance(clean, AIMessage):
+        return message
+    clean = with_json_arguments(clean)
+    update: dict[str, Any] = {
+        "tool_calls": [_named(call) for call in clean.tool_calls],
+        "invalid_tool_calls": [_with_object(_named(call)) for call in clean.invalid_tool_calls],
+        "additional_kwargs": _with_names(clean.additional_kwargs),
+    }
+    if clean.name:
+        update["name"] = user_name(clean.name) or None
+    if isinstance(clean.content, list):
+        listed = {call.get("id") for call in (*clean.tool_calls, *clean.invalid_tool_calls)}
+        update["content"] = [block for each in clean.content for block in _sendable(each, listed)]
+    changed = {name: value for name, value in update.items() if value != getattr(clean, name)}
+    return clean.model_copy(update=changed) if changed else clean
+
+
+def _sendable(block: Any, listed: set[Any]) -> Iterator[Any]:
+    """Yield a block of content as all providers accept it; a call that is listed stands outside the content."""
+    part = part_of(block)
+    if isinstance(part, Text):
+        plain = {"type": "text", "text": part.text}
+        yield plain if part.settings or part.source is not None else block
+    elif isinstance(part, Media):
+        yield {"type": "text", "text": part.description}
+    elif isinstance(part, Block) and part.kind == "call":
+        if part.id not in listed:
+            yield {**block, "name": tool_name(str(block.get("name") or ""))}
+    elif isinstance(part, Block):
+        if text := hosted_text(part.block):
+            yield {"type": "text", "text": text}
+    elif isinstance(block, str) or block_type(block) in ("text", ""):
+        yield block
+
+
+def _named(call: Any) -> Any:
+    """Return a call with a name that all providers accept."""
+    name = call.get("name")
+    if not name or tool_name(name) == name:
+        return call
+    return {**call, "name": tool_name(name)}
+
+
+def _with_object(call: Any) -> Any:
+    """Return an invalid call whose arguments are the JSON of an object, if they are JSON."""
+    given = call.get("args")
+    return {**call, "args": _EMPTY} if _is_empty(given) else call
+
+
+def _is_empty(arguments: Any) -> bool:
+    """Return True for the JSON text of no object, or of one without fields."""
+    return isinstance(arguments, str) and arguments_text(arguments)[0] == _EMPTY
+
+
+def _with_names(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the calls in OpenAI's raw form with such names and arguments."""
+    calls = kwargs.get("tool_calls")
+    if not isinstance(calls, list):
+        return kwargs
+    return {**kwargs, "tool_calls": [_with_function(call) for call in calls]}
+
+
+def _with_function(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    name = function.get("name")
+    named = {"name": tool_name(name)} if isinstance(name, str) and name else {}
+    if _is_empty(function.get("arguments")):
+        named["arguments"] = _EMPTY
+    return {**call, "function": {**function, **named}}
+
+
+def as_own(message: AIMessage, rules: ProviderRules) -> AIMessage:
+    """Return an answer of the provider as its package sends it right; the same object if nothing changes."""
+    update: dict[str, Any] = {}
+    content: Any = message.content
+    if rules.name == "openai" and _looks_old(message):
+        update["response_metadata"] = {
+            key: value for key, value in message.response_metadata.items() if key != "id"
+        }
+        content = [_with_item_id(block, str(message.id)) for block in content]
+    if (
+        isinstance(content, list)
+        and content
+        and is_reasoning(content[-1])
+        and not calls_of(message)
+    ):
+        content = [*content, {"type": "text", "text": NO_TEXT}]
+    if content is not message.content:
+        update["content"] = content
+    return message.model_copy(update=update) if update else message
+
+
+def _looks_old(message: AIMessage) -> bool:
+    """Return True for an answer that langchain-openai takes for one of its version 0.3, and sends in another order."""
+    response = message.response_metadata.get("id")
+    return (
+        isinstance(message.content, list)
+        and str(message.id).startswith("msg_")
+        and isinstance(response, str)
+        and response.startswith("resp_")
+    )
+
+
+def _with_item_id(block: Any, id_: str) -> Any:
+    """Return a text with the id of its item, as langchain-openai keeps it."""
+    if block_type(block) != "text" or "id" in block:
+        return block
+    return {**block, "id": id_}
+
+
+def with_custom_outputs(message: AIMessage, results: Sequence[ToolMessage]) -> list[ToolMessage]:
+    """Return results, those of custom tools of the Responses API in the form that langchain-openai sends as such."""
+    content: Any = message.content
+    blocks = content if isinstance(content, list) else []
+    custom = {block.get("call_id") for block in blocks if block_type(block) == "custom_tool_call"}
+    return [_custom(result) if result.tool_call_id in custom else result for result in results]
+
+
+def _custom(result: ToolMessage) -> ToolMessage:
+    content: Any = result.content
+    texts = [part_of(block) for block in (content if isinstance(content, list) else [content])]
+    said = [part.text for part in texts if isinstance(part, Text) and part.text]
+    block = {"type": "custom_tool_call_output", "output": valid_text("\n".join(said))}
+    return result.model_copy(update={"content": [block]})
