@@ -31,7 +31,6 @@ from convstore.log.entry import (
     Totals,
 )
 from convstore.log.facts.table import names_in, source_ids_of
-from convstore.log.rows import is_named
 from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (
@@ -378,7 +377,6 @@ class _Preparation:
                 message, self.codec, text_digest=ref.digest if ref and is_text else None
             ),
             payload=ref,
-            is_named=is_named(message.type, sizes[1]),
         )
         return Prepared(
             message, stored, payload, chunks, has_large_fields=encoded.has_large_fields, **facts

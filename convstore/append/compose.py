@@ -20,6 +20,7 @@ from convstore.log.assignment import is_written_by_model, saw_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
 from convstore.log.facts.items import ITEMS, EntryItem
 from convstore.log.facts.table import placed
+from convstore.log.rows import is_named
 from convstore.log.totals import RunningTotals
 from convstore.messages.encoding import decode_message
 from convstore.messages.filing import turn_of
@@ -213,6 +214,7 @@ def _message(
             error=prepared.error,
         )
     stored = prepared.stored
+    view_tokens = stored.view_tokens if stub is None else _stub_tokens(prepared, stub, batch)
     return EntryMessage(  # as in `_numbered`
         ordinal,
         stored.id,
@@ -220,7 +222,7 @@ def _message(
         stored.body,
         stored.digest,
         stored.tokens,
-        stored.view_tokens if stub is None else _stub_tokens(prepared, stub, batch),
+        view_tokens,
         stored.content_digest,
         turn,
         saw_of(ordinal) if is_written_by_model(prepared.message) else 0,
@@ -232,7 +234,7 @@ def _message(
         write_ids(numbers) if numbers else "",
         stub,
         stored.payload,
-        is_named=stored.is_named,
+        is_named=is_named(stored.type, view_tokens, tool),
         is_failed=prepared.error is not None,
         is_paused=is_paused(prepared.message),
         is_reasoning=begins_with_reasoning(prepared.message),

@@ -128,7 +128,7 @@ class Services:
         self.records = Records(reader, self.annotator)
         self.turns = Turns(reader, Drafts(driver))
         self.pager = Pager(reader)
-        self.listing = Listing(reader)
+        self.listing = Listing(reader, states)
         self.items = ItemReader(reader)
         self.changes = Changes(driver, clock)
         leases = TurnLeases(driver)

@@ -15,6 +15,7 @@ from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
 from convstore.log.summary import SummaryRecord
 from convstore.log.turns import unread
+from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.policy import HistoryPolicy
 
 _LONG_TOKENS = 1_000
@@ -123,9 +124,14 @@ def has_answer(rows: Sequence[Row]) -> bool:
     return last is not None and last.is_answer
 
 
-def is_named(type_: str, view_tokens: int) -> bool:
-    """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored."""
-    return type_ == "tool" or (view_tokens >= _LONG_TOKENS and type_ in ("human", "ai"))
+def is_named(type_: str, view_tokens: int, tool: str) -> bool:
+    """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored.
+
+    Pages of the retrieval tool are not named: they only repeat what other messages have.
+    """
+    if type_ == "tool":
+        return tool != RETRIEVAL_TOOL
+    return view_tokens >= _LONG_TOKENS and type_ in ("human", "ai")
 
 
 def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:

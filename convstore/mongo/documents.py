@@ -255,6 +255,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
     payload = get("payload")
     stub = get("stub")
     tool = get("tool", "")
+    tool = intern(tool if type(tool) is str else from_stored(tool))
     arguments = get("arguments", "")
     return EntryMessage(
         ordinal,
@@ -271,14 +272,14 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         ordinal - 1 - unseen if type_ == "ai" else 0,
         tuple(stored_texts(found)) if (found := get("calls")) else (),
         answers,
-        intern(tool if type(tool) is str else from_stored(tool)),
+        tool,
         call,
         arguments if type(arguments) is str else from_stored(arguments),
         sources,
         None if stub is None else stored_text(stub),
         None if payload is None else payload_from(payload),
         entry,
-        is_named(type_, view_tokens),
+        is_named(type_, view_tokens, tool),
         stamp,
         "failed" in document,
         "paused" in document,

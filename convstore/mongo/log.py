@@ -55,6 +55,7 @@ from convstore.mongo.payload_parts import chunks_of, decompressed, piece_of
 from convstore.mongo.places import Places
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
+from convstore.sources.stub import RETRIEVAL_TOOL
 
 _COMMAND_BYTES = 32_000_000
 _IN_ORDER = (("_id", 1),)
@@ -365,11 +366,11 @@ class Log:
     ) -> list[Entry]:
         """Return the last entries with results or long messages before an ordinal, newest first, no bodies.
 
-        Entries that begin in a range of ordinals in `without` are left out. One command.
+        Left out are entries that begin in a range of ordinals in `without`, and the tool's own pages. One command.
         """
         query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}}
         if tools_only:
-            query["messages.type"] = "tool"
+            query["messages"] = {"$elemMatch": {"type": "tool", "tool": {"$ne": RETRIEVAL_TOOL}}}
         if without:
             query["$nor"] = [
                 {"results_at": {"$gte": first, "$lte": last}} for first, last in without

@@ -34,7 +34,7 @@ from convstore.mongo.versions import stamped
 _SUMMARY_BYTES = 32_000
 """Larger summaries are stored without their text, which is in ``summaries``."""
 
-_ALWAYS = {"token", "digest", "totals", "tokens", "v"}
+_ALWAYS = {"token", "digest", "range", "totals", "tokens", "v"}
 
 
 def new_state(conversation: str, entry: Entry) -> dict[str, Any]:

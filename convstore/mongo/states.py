@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from convstore.log.entry import Entry
@@ -51,6 +52,22 @@ class States:
         return await self._log.find_one(
             {"_id": state_id(conversation), "conversation": conversation}
         )
+
+    async def latest_start(self, conversation: str) -> tuple[int, int] | None:
+        """Return the latest place where views begin: number of the entry, and ordinal; None if nothing is left out.
+
+        It is where views under any policy begin by their record, or what follows the current summary. One command.
+        """
+        query = {"_id": state_id(conversation), "conversation": conversation}
+        fields = {"views": 1, "summary.range": 1}
+        found = await self._log.find_one(query, fields) or {}
+        starts = [
+            (record.entry, record.start) for record in views_in(found).values() if record.start > 1
+        ]
+        if summary := found.get("summary"):
+            _, last, entry, _ = summary["range"]
+            starts.append((entry, last + 1))
+        return max(starts, key=itemgetter(1), default=None)
 
     async def read_end(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
 from convstore.log.entry import EntryMessage
@@ -10,6 +11,7 @@ from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import weight
+from convstore.mongo.states import States
 from convstore.readback.page import remarks
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
@@ -30,14 +32,15 @@ _NOTHING = "There is nothing earlier in this conversation yet."
 class Listing:
     """Lists for all conversations of a store."""
 
-    def __init__(self, reader: LogReader) -> None:
+    def __init__(self, reader: LogReader, states: States) -> None:
         self._reader = reader
+        self._states = states
         self._codec = reader.codec
 
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
-        """Return the newest results and long messages, and the turns before the view, on one page.
+        """Return the newest results and long messages, and the newest turns that views leave out, on one page.
 
-        If this store has not loaded a view, all turns count as earlier ones.
+        Where no view leaves anything out, all turns but the one in progress are listed.
         """
         cached = await self._reader.find(scope)
         listed = await self._listed(cached, request) if cached else []
@@ -46,11 +49,12 @@ class Listing:
     async def _listed(self, cached: CachedConversation, request: Request) -> list[str]:
         async with self._reader.reading(cached):
             snapshot = await self._reader.snapshot(cached)
-            entries = await self._reader.newest_results(
-                snapshot, limit=_MAX_LISTED, tools_only=True
+            entries, messages, start = await asyncio.gather(
+                self._reader.newest_results(snapshot, limit=_MAX_LISTED, tools_only=True),
+                self._long_messages(snapshot),
+                self._states.latest_start(cached.conversation),
             )
-            messages = await self._long_messages(snapshot)
-            questions = await self._questions(snapshot)
+            questions = await self._questions(snapshot, start)
         readable = sorted(
             [*results_in(entries), *messages], key=lambda item: item.ordinal, reverse=True
         )[:_MAX_LISTED]
@@ -70,12 +74,13 @@ class Listing:
         )
         return [message for message in found if snapshot.active.has(message.ordinal)]
 
-    async def _questions(self, snapshot: Snapshot) -> list[str]:
-        """Return a line for each of the newest turns before the view that was loaded last."""
-        cached = snapshot.cached
-        entry, first = cached.view_start or (snapshot.tail.entries, snapshot.tail.messages + 1)
+    async def _questions(self, snapshot: Snapshot, start: tuple[int, int] | None) -> list[str]:
+        """Return a line for each of the newest turns before the entry and ordinal where views start."""
+        tail = snapshot.tail
+        end = tail.messages + 1 if tail.over else tail.turn
+        entry, first = start or (tail.entries, end)
         entries = await self._reader.log.questions(
-            cached.conversation, before=entry + 1, limit=_MAX_LISTED
+            snapshot.cached.conversation, before=entry + 1, limit=_MAX_LISTED
         )
         return [
             f"{in_one_line(message.id)}, {entry.at:%Y-%m-%d}: {self._question(message)}"

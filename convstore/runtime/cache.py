@@ -97,7 +97,6 @@ class CachedConversation:
         questions: Ordinals of questions by their ids, the newest last.
         active: The active messages as of the newest rewind entry seen.
         system: The leading system messages.
-        view_start: Entry and ordinal of the first message of the view loaded last; None after a rewind.
         revision: The highest revision of the state that was seen.
         state: The document of the state as it was read last, and the state.
         payloads: Immutable payloads that this store appended or showed, by message id.
@@ -120,7 +119,6 @@ class CachedConversation:
     questions: dict[str, int] = field(default_factory=dict)
     active: Rewinds = NO_REWINDS
     system: LeadingSystem | None = None
-    view_start: tuple[int, int] | None = None
     revision: int = 0
     state: tuple[Mapping[str, Any], State] | None = None
     payloads: Mapping[str, CachedPayload] = field(default_factory=dict)
@@ -176,7 +174,6 @@ class CachedConversation:
         """Cache the active messages if they are those as of a newer rewind entry."""
         if active.entry > self.active.entry:
             self.active = active
-            self.view_start = None
 
     def doubt(self) -> None:
         """Forget tail and refresh, because the entry of an insert may be in the log or not."""

@@ -275,9 +275,12 @@ class ReadBackContract:
         assert answer.status == "error" or str(answer.content).startswith("Not found: ")
 
     async def test_without_arguments_the_tool_lists_what_can_be_read(
-        self, chat: Conversation
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
     ) -> None:
-        """The list has ids, tools, arguments and source ids of the newest results, and turns that views left out."""
+        """The list has ids, tools, arguments and source ids of the newest results, and turns that views left out.
+
+        It is the same from every process, whichever views that process loaded.
+        """
         assert (
             str((await _ask(chat, 1_000)).content)
             == "There is nothing earlier in this conversation yet."
@@ -293,7 +296,10 @@ class ReadBackContract:
         lines = str((await _ask(chat, 1_000)).content).splitlines()
         assert [line.partition(": ")[2] for line in lines[5:]] == ["Fish 1?", "Fish 0?"]
         await chat.load_history()
-        assert len(str((await _ask(chat, 1_000)).content).splitlines()) == 4
+        await chat.append(HumanMessage("And now?"))
+        other = new_store().conversation(**chat.scope)
+        for handle in (chat, other):
+            assert str((await _ask(handle, 1_000)).content).splitlines() == lines
 
     async def test_a_passage_names_the_ids_that_read_it(self, chat: Conversation) -> None:
         """It names message id, ordinal and the number of a source; an id from it reads the whole."""

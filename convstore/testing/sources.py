@@ -350,7 +350,7 @@ class SourcesContract:
             "source_ids",
         ]
         listed = await other.retrieve_previous_sources_tool().ainvoke({})
-        assert "again: retrieve_previous_sources" in listed
+        assert "again: retrieve_previous_sources" not in listed
         assert (await other.append(_result(("new", {})))).source_ids == (13, 13)
         assert (await other.get_tool_messages(["again"]))[0].sources == []
         report = await new_store().verify(

@@ -86,7 +86,7 @@ class Loader:
                 view = await self._show(load, decision)
                 is_stored = True
             load.round_trips += max(write is not None, load.payload_reads)
-        self._cache_end(load, decision)
+        self._cache_end(load)
         return self._history(load, decision, view) if is_stored else None
 
     async def _begin(
@@ -286,11 +286,8 @@ class Loader:
             return self._states.remember_system(load.state, system)
         return None
 
-    def _cache_end(self, load: Load, decision: Decision) -> None:
+    def _cache_end(self, load: Load) -> None:
         """Cache the end of the log, back to the first entry that views under recent policies needed."""
-        if decision.begin < len(load.rows):
-            row = load.rows[decision.begin]
-            load.cached.view_start = row.entry.number, row.message.ordinal
         needed = {key: number for key, number in load.held.needed.items() if key != load.key}
         needed = dict([*needed.items()][1 - _MAX_RECENT :]) | {load.key: load.first_needed}
         first = max(min(needed.values()), load.kept_from)
