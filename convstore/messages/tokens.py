@@ -5,9 +5,10 @@ The default is based on LangChain's approximation. A backend that needs exact fi
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from types import ModuleType
@@ -22,6 +23,8 @@ from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.values.json_form import sendable_message
 from convstore.values.scope import id_problem
+
+_LOGGER = logging.getLogger("convstore")
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Returns the tokens of a list of messages; must be additive enough that messages can be counted one by one."""
@@ -156,10 +159,14 @@ def _is_image(block: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NamedCounter:
-    """A token counter with a name from the caller; counters that count alike share a name."""
+    """A token counter with a name from the caller; counters that count alike share a name.
+
+    `errors` has the class of the last error that it raised, if any.
+    """
 
     name: str
     counter: TokenCounter
+    errors: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if id_problem(self.name) or len(self.name) > _MAX_NAME_CHARACTERS:
@@ -238,21 +245,32 @@ def _bound_by(counter: TokenCounter) -> str:
 def count(counter: TokenCounter, message: BaseMessage) -> int:
     """Return the tokens of one message.
 
+    A counter of a model may refuse a message that stands alone, or not reach its server. Such a message is estimated.
+
     Raises:
-        InvalidInputError: The counter raised, or returned anything but a whole number from 0.
+        InvalidInputError: The counter returned anything but a whole number from 0.
     """
     try:
         tokens = counter([message])
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a counter may raise anything
         valid = sendable_message(message)
         if valid is not message:  # tokenizers refuse lone surrogates
             return count(counter, valid)
-        name = counter.name if isinstance(counter, NamedCounter) else _name_of(counter)
-        raise InvalidInputError(
-            f"the token counter {name} raised {error!r}; fix the counter"
-        ) from error
+        _note(counter, error)
+        return approximate_tokens([message])
     if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MAX_TOKENS:
         raise InvalidInputError(
             f"the token counter returned {tokens!r}; it must return a whole number from 0"
         )
     return tokens
+
+
+def _note(counter: TokenCounter, error: Exception) -> None:
+    """Note an error of a counter, and log the first one."""
+    if not isinstance(counter, NamedCounter):
+        return
+    kind = type(error).__name__
+    if not counter.errors:
+        line = "the token counter %s raised %s; sizes that it cannot count are estimates"
+        _LOGGER.warning(line, counter.name, kind)
+    counter.errors[:] = [kind]

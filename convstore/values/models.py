@@ -69,6 +69,8 @@ class HistoryReport(Value):
         tokens_after: The view, by the store's counter.
         tokens_unsummarized: Messages not covered by a summary, in the view or not, as a compaction rule measures them:
             without leading system messages, old results as stubs.
+        counter_error: Class of the last error that the store's token counter raised in this process, "" without one.
+            Messages that it could not count have estimated sizes.
         documents: Documents read from the server.
         bytes: Their size as stored.
         round_trips: Number of waits for the server; commands sent together count as one.
@@ -91,6 +93,7 @@ class HistoryReport(Value):
     tokens_before: int = 0
     tokens_after: int = 0
     tokens_unsummarized: int = 0
+    counter_error: str = ""
     documents: int = 0
     bytes: int = 0
     round_trips: int = 0

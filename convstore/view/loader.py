@@ -18,6 +18,7 @@ from convstore.exceptions import ConversationDeletedError, ConvstoreError, Corru
 from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.rows import Row, is_finished, leading_system, rows_of
 from convstore.log.state import NO_RECORD, ViewRecord, system_of
+from convstore.messages.tokens import NamedCounter
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import VIEW_FIELDS
 from convstore.mongo.states import MAXIMUM_RECORDS
@@ -373,7 +374,7 @@ class Loader:
 
     def _history(self, load: Load, decision: Decision, view: View) -> History:
         summary = load.summary.text if load.summary else None
-        report = _report(load, decision, view)
+        report = _report(load, decision, view, self._counter)
         history = History(
             messages=view.messages, summary=summary, tokens=view.tokens, report=report
         )
@@ -411,7 +412,7 @@ async def _succeeds(write: Coroutine[Any, Any, bool | None]) -> bool:
     return True
 
 
-def _report(load: Load, decision: Decision, view: View) -> HistoryReport:
+def _report(load: Load, decision: Decision, view: View, counter: NamedCounter) -> HistoryReport:
     budget = load.policy.max_tokens
     return HistoryReport(
         stubbed=view.stubbed,
@@ -428,6 +429,7 @@ def _report(load: Load, decision: Decision, view: View) -> HistoryReport:
         tokens_before=load.log.tail.tokens,
         tokens_after=view.tokens,
         tokens_unsummarized=load.unsummarized,
+        counter_error="".join(counter.errors),
         documents=load.documents,
         bytes=load.size,
         round_trips=load.round_trips,

@@ -309,3 +309,25 @@ async def test_a_rewind_of_all_that_another_counter_wrote_keeps_the_sums_right(
     await write(default, range(900, 901))
     active = [message async for turn in default.turns() for message in turn.messages]
     assert (await default.info()).tokens == approximate_tokens(active)
+
+
+async def test_a_counter_that_fails_refuses_no_append() -> None:
+    """Anthropic's counter refuses a lone result: such a message has an estimated size, and the report says why."""
+
+    def of_anthropic(messages: Sequence[BaseMessage]) -> int:
+        if messages[0].type == "tool":
+            raise ConnectionError("secret")
+        return 10
+
+    async with await ConversationStore.connect(
+        "memory://", token_counter=of_anthropic, token_counter_name="mine"
+    ) as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        await chat.append(HumanMessage("Seals?"))
+        call = {"name": "look", "args": {}, "id": "c1"}
+        result = ToolMessage("Seals do.", tool_call_id="c1")
+        await chat.append([AIMessage("", tool_calls=[call]), result])
+        history = await chat.load_history()
+        assert history.report.counter_error == "ConnectionError"
+        assert history.tokens == 20 + approximate_tokens([result])
