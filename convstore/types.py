@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convstore.conversation.state import ConversationState
+from convstore.conversation.state import ApplicationState
 from convstore.conversation.turn import TurnSession
 from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
@@ -44,11 +44,11 @@ from convstore.wire.rules import ProviderRules
 
 __all__ = [
     "AnthropicMessages",
+    "ApplicationState",
     "Compaction",
     "ConversationHits",
     "ConversationInfo",
     "ConversationPage",
-    "ConversationState",
     "ConversationUpdate",
     "Decision",
     "Dropped",

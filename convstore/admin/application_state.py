@@ -29,14 +29,14 @@ class StateKeeper:
         self._stored = annotations
 
     async def get(self, scope: Scope) -> StateSnapshot:
-        """Return the state; see `ConversationState.get`."""
+        """Return the state; see `ApplicationState.get`."""
         head = await self._heads.find(dict(scope))
         return await self._find(head.conversation) if head else StateSnapshot()
 
     async def update(
         self, scope: Scope, changes: dict[str, Any], revision: int | None, *, conversation: str = ""
     ) -> StateSnapshot:
-        """Set and remove values; see `ConversationState.update`.
+        """Set and remove values; see `ApplicationState.update`.
 
         With the id of a `conversation`, it is a conflict if the scope has another one, or none.
         """

@@ -18,7 +18,7 @@ from convstore.append.turn import turn_messages
 from convstore.conversation.appending import Writing, check_append, read_batch
 from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
-from convstore.conversation.state import ConversationState
+from convstore.conversation.state import ApplicationState
 from convstore.conversation.turn import TurnSession
 from convstore.exceptions import InvalidInputError
 from convstore.readback.request import PAGE_TOKENS, request_of
@@ -89,9 +89,9 @@ class Conversation:
         return dict(self._scope)
 
     @property
-    def state(self) -> ConversationState:
+    def state(self) -> ApplicationState:
         """A small state that the application keeps for this conversation, outside the log."""
-        return ConversationState(self._host, self._scope)
+        return ApplicationState(self._host, self._scope)
 
     async def append(
         self,

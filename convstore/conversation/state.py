@@ -9,7 +9,7 @@ from convstore.values.models import StateSnapshot
 from convstore.values.scope import Scope
 
 
-class ConversationState:
+class ApplicationState:
     """A small state of one conversation, such as the step of a form; no view shows it.
 
     It is stored outside the log, with a revision that rises by 1 with each change, and is exported and deleted with its

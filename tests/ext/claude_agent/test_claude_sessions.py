@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convstore import ConversationStore, InvalidInputError
-from convstore.conversation.state import ConversationState
+from convstore.conversation.state import ApplicationState
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.claude_agent import ConvstoreSessionStore
 from convstore.types import StateSnapshot
@@ -268,16 +268,16 @@ async def test_summaries_of_concurrent_writers_lose_nothing(
     sessions: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each batch is folded in, though all of them read the same sidecar first; one is as new as its session."""
-    read, barrier, readers = ConversationState.get, asyncio.Barrier(3), list[int]()
+    read, barrier, readers = ApplicationState.get, asyncio.Barrier(3), list[int]()
 
-    async def get(state: ConversationState) -> StateSnapshot:
+    async def get(state: ApplicationState) -> StateSnapshot:
         found = await read(state)
         readers.append(1)
         if len(readers) <= barrier.parties:
             await barrier.wait()
         return found
 
-    monkeypatch.setattr(ConversationState, "get", get)
+    monkeypatch.setattr(ApplicationState, "get", get)
     store = ConvstoreSessionStore(sessions, user_id="ada")
     batches: list[list[Any]] = [
         [{"type": "tag", "tag": "t"}],
@@ -301,11 +301,11 @@ async def test_a_session_that_is_deleted_during_an_append_stays_deleted(
     sessions: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No summary of it is stored afterwards, and no listing has it."""
-    ada, get = ConvstoreSessionStore(sessions, user_id="ada"), ConversationState.get
+    ada, get = ConvstoreSessionStore(sessions, user_id="ada"), ApplicationState.get
 
-    async def late(state: ConversationState) -> StateSnapshot:
+    async def late(state: ApplicationState) -> StateSnapshot:
         found = await get(state)
-        monkeypatch.setattr(ConversationState, "get", get)
+        monkeypatch.setattr(ApplicationState, "get", get)
         await ada.delete(_key())
         return found
 
@@ -313,7 +313,7 @@ async def test_a_session_that_is_deleted_during_an_append_stays_deleted(
         [_entry("user", "Hi")],
         [_entry("assistant", "Hello")],
     ):  # a first append, and a later one
-        monkeypatch.setattr(ConversationState, "get", late)
+        monkeypatch.setattr(ApplicationState, "get", late)
         await ada.append(_key(), batch)
         assert await ada.load(_key()) is None
         assert await ada.list_sessions("garden") == await ada.list_session_summaries("garden") == []
