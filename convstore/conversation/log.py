@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -17,17 +18,19 @@ from convstore.append.batch import Columns, Written
 from convstore.append.condition import Condition
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
-from convstore.exceptions import ConversationDeletedError
-from convstore.log.entry import Entry, Totals
+from convstore.exceptions import ConversationDeletedError, InvalidInputError
+from convstore.log.entry import NO_FACTS, Entry, Facts, Totals
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.standing import STANDING
+from convstore.log.facts.table import archived, has_unknown, kind_named
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.retrying import until_written
 from convstore.turns.variants import Asked
+from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem, StoredItem
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, PATH, Scope
@@ -166,6 +169,32 @@ class ConversationLog:
             async for item in items:
                 yield item
 
+    async def facts(self, snapshot: Totals) -> tuple[list[ArchivedFact], list[str]]:
+        """Return the facts up to an entry that an archive has as they are, in order; and the kinds that it cannot have.
+
+        Variants, rewinds, items and the end of a turn are archived in forms of their own.
+        """
+        services, cached = await self._found()
+        read = partial(
+            services.reader.log.entries_with_facts,
+            cached.conversation,
+            before=snapshot.entries + 1,
+        )
+        async with services.reader.reading(cached):
+            entries = await read()
+            if any(has_unknown(entry.facts) for entry in entries):  # with their look-up values
+                entries = await read(has_messages=True)
+        found = list[ArchivedFact]()
+        left_out = list[str]()
+        for entry in entries:
+            for name, value in archived(entry.facts):
+                if value is None:
+                    left_out.append(name)
+                    continue
+                has_messages = entry.first <= entry.last
+                found.append(ArchivedFact(name, value, entry.last, entry.at, has_messages))
+        return found, left_out
+
     async def variant_changes(self, snapshot: Totals) -> list[VariantChange]:
         """Return what entries did to variants, in order; none if messages were rewound in another way, too."""
         (services, _) = await self._found()
@@ -221,18 +250,24 @@ class ConversationLog:
         change: VariantChange | None = None,
         items: Sequence[PlacedItem] = (),
         columns: Mapping[str, tuple[str, int]] | None = None,
+        facts: Sequence[ArchivedFact] = (),
     ) -> Receipt:
         """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
 
         In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. With a
         change, they belong to that variant, if it was begun. `columns` are the turns of messages and what their models
-        were not shown, as `append.batch.Columns` says, by their ids.
+        were not shown, as `append.batch.Columns` says, by their ids. `facts` are those of its entry.
+
+        Raises:
+            InvalidInputError: A fact is damaged.
         """
         services = await self._services()
         own = numbers if PATH in dict(self._scope) else ()
+        restored = restored_facts(facts)
 
         async def write() -> Written:
             options = await self._in_variant(change) if change else {}
+            options["facts"] = {**options.get("facts", NO_FACTS), **restored}
             return await services.writer.append(
                 self._scope,
                 messages,
@@ -313,6 +348,22 @@ class ConversationLog:
     ) -> list[LogMessage]:
         found = await services.annotator.of(cached, [message.ordinal for message in page])
         return [replace(message, annotations=found.get(message.ordinal, {})) for message in page]
+
+
+def restored_facts(facts: Sequence[ArchivedFact]) -> Facts:
+    """Return the facts that an archive has of one entry; an InvalidInputError if one is damaged."""
+    restored = dict[str, Any]()
+    for fact in facts:
+        kind = kind_named(fact.kind)
+        try:
+            if not kind.is_archived:
+                raise ValueError("an archive has facts of this kind in a form of their own")
+            restored[fact.kind] = kind.restored(fact.value)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise InvalidInputError(
+                f"its fact {fact.kind!r} after message {fact.after} cannot be read: {error}"
+            ) from error
+    return restored
 
 
 def _change_in(entry: Entry) -> VariantChange | None:

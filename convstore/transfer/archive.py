@@ -7,13 +7,16 @@ file is detected::
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "turn": 1, "unseen": 2, "sources": "1-10",
      "annotations": […], "stamp": {…}}
     {"item": […], "after": 1}
+    {"fact": […], "after": 1, "at": "…", "with_messages": true}
     {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […],
              "over": "stopped"}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 are those of the log, from 1. Summaries are there for readers; an import skips them, because compaction writes new ones.
 
-An item that is no message has the ordinal of the message that it follows; all items are after the messages.
+An item that is no message has the ordinal of the message that it follows; all items are after the messages. So are
+facts, by their kind and value; ``with_messages`` is there for one whose entry has messages. Facts with a form of their
+own are not among them: variants, rewinds, items and the end of a turn.
 
 ``variants`` has, instead of ``rewound``, what happened to other answers and other questions: after which message, what,
 the turn, the first turn at its place, the variant, and when. It is left out if messages were rewound in another way,
@@ -50,6 +53,7 @@ from convstore.transfer.records import (
     counted,
 )
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
+from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
 from convstore.values.scope import id_problem
 from convstore.values.stamps import read_stamp, write_stamp
@@ -111,6 +115,16 @@ def item_line(codec: Codec, item: StoredItem, *, after: int) -> bytes:
     return _line({"item": packed, "after": str(after)})
 
 
+def fact_line(codec: Codec, fact: ArchivedFact) -> bytes:
+    """Return the line of a fact of an entry."""
+    parts = {"fact": _pack(codec, [fact.kind, fact.value]), "after": str(fact.after)}
+    if fact.at:
+        parts["at"] = json.dumps(fact.at.isoformat())
+    if fact.is_with_messages:
+        parts["with_messages"] = "true"
+    return _line(parts)
+
+
 def end_line(
     *,
     messages: int,
@@ -145,6 +159,7 @@ class _Open:
     record: ConversationRecord
     items: list[RecordItem] = field(default_factory=list)
     log_items: list[PlacedItem] = field(default_factory=list)
+    facts: list[ArchivedFact] = field(default_factory=list)
     problem: str = ""
 
     def as_bad(self, problem: str = "") -> BadRecord:
@@ -166,7 +181,7 @@ class ArchiveReader:
     def takes(self, value: Mapping[str, Any]) -> bool:
         """Return True if a line belongs to an archive."""
         return "convstore" in value or (
-            "messages" not in value and not {"message", "item", "end"}.isdisjoint(value)
+            "messages" not in value and not {"message", "item", "fact", "end"}.isdisjoint(value)
         )
 
     def spoil(self, problem: str) -> None:
@@ -192,6 +207,9 @@ class ArchiveReader:
                 return
             if "item" in value:
                 self._open.log_items.append(self._log_item(value))
+                return
+            if "fact" in value:
+                self._open.facts.append(self._fact(value))
                 return
             record = self._ended(self._open, value["end"])
         except DAMAGED as error:
@@ -259,6 +277,14 @@ class ArchiveReader:
     def _log_item(self, value: Mapping[str, Any]) -> PlacedItem:
         return PlacedItem(LogItem(**self._optional(value, "item")), _number(value, "after"))
 
+    def _fact(self, value: Mapping[str, Any]) -> ArchivedFact:
+        kind, archived = self._optional(value, "fact")
+        if problem := id_problem(kind):
+            raise ValueError(f"the kind of its fact {problem}")
+        at = _date(value) if "at" in value else None
+        has_messages = _typed(value, "with_messages", bool, default=False)
+        return ArchivedFact(kind, archived, _number(value, "after"), at, has_messages)
+
     def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
         items = conversation.items
         number = len(items)
@@ -278,6 +304,7 @@ class ArchiveReader:
             conversation.record,
             messages=items,
             items=conversation.log_items,
+            facts=conversation.facts,
             rewound=_ranges(end, "rewound", number),
             variants=[_change(change) for change in _typed(end, "variants", list, default=[])],
             sources_through=_number(end, "sources_through", default=0),

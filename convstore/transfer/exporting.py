@@ -25,7 +25,7 @@ from convstore import (
 )
 from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.integration import LogMessage, each_conversation, host_of, log_of, with_children
-from convstore.transfer.archive import begin_line, end_line, item_line, message_line
+from convstore.transfer.archive import begin_line, end_line, fact_line, item_line, message_line
 from convstore.transfer.openai_lines import (
     as_training,
     openai_line,
@@ -264,6 +264,15 @@ class _Export:
         rewinds.rewind(await log_of(chat).rewound(end))
         async for item in log_of(chat).items():
             file.write(item_line(codec, item, after=min(item.after, rewinds.messages)))
+        facts, left_out = await log_of(chat).facts(end)
+        for fact in facts:
+            file.write(fact_line(codec, fact))
+        name = json.dumps(info.scope, ensure_ascii=False)
+        for kind in dict.fromkeys(left_out):
+            reason = (
+                f"facts of the kind {kind!r} are left out: export them with the newer convstore"
+            )
+            self.report.note(Problem("changed", name, name, reason))
         variants = await log_of(chat).variant_changes(end) if end.rewind_entry else []
         file.write(
             end_line(

@@ -63,6 +63,7 @@ from convstore.transfer.records import (
     counted,
 )
 from convstore.transfer.second_import import differences, items_at_end, rewound_ids
+from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
@@ -285,6 +286,9 @@ class _ConversationImport:
         for change in record.variants:
             self._changes.setdefault(change.ordinal, []).append(change)
         self._active_turns = dict[str, str]()
+        self._facts = dict[int, list[ArchivedFact]]()
+        for fact in record.facts:
+            self._facts.setdefault(fact.after, []).append(fact)
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next(
             (message.item.at for message in reversed(messages) if message.item.at), None
@@ -394,6 +398,7 @@ class _ConversationImport:
         done = 0
         if self._record.items and not self._messages:
             await self._chat.append([placed.item for placed in self._record.items])
+        await self._append_facts(0, is_known=stored > 0)
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
@@ -407,6 +412,8 @@ class _ConversationImport:
             if batch.rewind_from and may_be_missing:
                 await self._rewind(batch)
             await self._change_variants(batch, may_be_missing=may_be_missing)
+            if may_be_missing:
+                await self._append_facts(batch.messages[-1].position, is_known=not new)
 
     async def _change_variants(self, batch: Batch, *, may_be_missing: bool) -> None:
         """Repeat the changes of variants after a batch, or only note them if they are stored."""
@@ -417,6 +424,28 @@ class _ConversationImport:
                     await self._log.change_variant(change, instead_of=replaced)
             if change.kind not in {"begin", "append"}:
                 self._active_turns[change.first_turn] = change.turn
+
+    async def _append_facts(self, position: int, *, is_known: bool) -> None:
+        """Append the facts of entries without messages after a message; with `is_known` those that the log lacks."""
+        wanted = [fact for fact in self._facts.get(position, ()) if not fact.is_with_messages]
+        stored = await self._stored_facts(position) if wanted and is_known else []
+        for fact in wanted:
+            known = (fact.kind, fact.value)
+            if known in stored:
+                stored.remove(known)
+                continue
+            with as_of(fact.at or self._last_date):
+                await self._log.append((), facts=[fact])
+
+    async def _stored_facts(self, position: int) -> list[tuple[str, Any]]:
+        """Return kinds and values of the facts that the log has after a message in entries without messages."""
+        end = await self._log.snapshot()
+        facts = (await self._log.facts(end))[0] if end else []
+        return [
+            (fact.kind, fact.value)
+            for fact in facts
+            if fact.after == position and not fact.is_with_messages
+        ]
 
     async def _append_late_items(self, batch: Batch) -> None:
         late = await items_at_end(self._log, self._record, batch)
@@ -452,7 +481,13 @@ class _ConversationImport:
                 columns = columns_of(messages, self._ids)
                 new = [message.message for message in messages]
                 receipt = await self._log.append(
-                    new, numbers=numbers, stamp=stamp, change=change, items=items, columns=columns
+                    new,
+                    numbers=numbers,
+                    stamp=stamp,
+                    change=change,
+                    items=items,
+                    columns=columns,
+                    facts=self._facts_of(messages),
                 )
         except BatchTooLargeError:
             if len(messages) == 1:
@@ -466,6 +501,11 @@ class _ConversationImport:
             return
         self.written += receipt.written
         self._note_numbers(receipt)
+
+    def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[ArchivedFact]:
+        """Return the facts of the entry that ends with some messages."""
+        facts = self._facts.get(messages[-1].position, ())
+        return [fact for fact in facts if fact.is_with_messages]
 
     async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:
         """Return the stamp of the record for these messages, with the entry that the view has here."""

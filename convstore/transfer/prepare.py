@@ -117,6 +117,7 @@ def _check_record(record: ConversationRecord) -> None:
         check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
         check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
     _check_variants(record)
+    _check_facts(record)
     seen = set[str | None]()
     for item, position in record.items:
         check_number(position, name="the message before an item", minimum=0, maximum=number)
@@ -126,6 +127,20 @@ def _check_record(record: ConversationRecord) -> None:
         if item.id in seen:
             raise InvalidInputError(f"two of its items have the id {item.id!r}; give each its own")
         seen.add(item.id)
+
+
+def _check_facts(record: ConversationRecord) -> None:
+    """Raise an InvalidInputError for facts that no log can have had."""
+    seen = set[tuple[str, int]]()
+    for fact in record.facts:
+        check_number(
+            fact.after, name="the message before a fact", minimum=0, maximum=len(record.messages)
+        )
+        place = (fact.kind, fact.after)
+        if fact.is_with_messages and place in seen:
+            raise InvalidInputError(f"an entry of it has two facts of the kind {fact.kind!r}")
+        if fact.is_with_messages:
+            seen.add(place)
 
 
 def _check_variants(record: ConversationRecord) -> None:

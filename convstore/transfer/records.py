@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.integration import VariantChange
+from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
@@ -145,6 +146,7 @@ class ConversationRecord:
         metadata: As `Conversation.update` takes it.
         state: Values of `Conversation.state`.
         items: Items that are no messages, each with the position, from 1, of the message that it follows.
+        facts: In an export, what entries say besides messages.
         rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last.
         variants: In an export, what happened to other answers and other questions; then `rewound` is empty.
         sources_through: Highest source id that was in use or reserved.
@@ -161,6 +163,7 @@ class ConversationRecord:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     items: Sequence[PlacedItem] = ()
+    facts: Sequence[ArchivedFact] = ()
     rewound: Sequence[tuple[int, int]] = ()
     variants: Sequence[VariantChange] = ()
     sources_through: int = 0

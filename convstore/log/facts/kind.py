@@ -206,7 +206,7 @@ class FactKind(Generic[Value]):
         yield from ()
 
     def archived(self, value: Value) -> Any:
-        """Return a fact as an archive has it: a value of the types that messages may hold."""
+        """Return a fact as an archive has it: a value of the types that messages may hold; None if it cannot."""
         return value
 
     def restored(self, archived: Any) -> Value:
@@ -241,10 +241,37 @@ class UnknownKind(FactKind[UnknownFact]):
         return value.keys
 
     def archived(self, value: UnknownFact) -> Any:
-        """Return its stored form and its look-up values."""
-        return [value.stored, list(value.keys)]
+        """Return its stored form and its look-up values; None if it has payloads, which are not in an archive."""
+        if _has_payload(value.stored):
+            return None
+        return [_without_seals(value.stored), list(value.keys)]
 
     def restored(self, archived: Any) -> UnknownFact:
         """Return what `archived` was given."""
         stored, keys = archived
-        return UnknownFact(stored, tuple(keys))
+        return UnknownFact(_with_seals(stored), tuple(keys))
+
+
+def _has_payload(stored: Any) -> bool:
+    if isinstance(stored, Mapping):
+        return "token" in stored or any(map(_has_payload, stored.values()))
+    return isinstance(stored, list) and any(map(_has_payload, stored))
+
+
+def _without_seals(stored: Any) -> Any:
+    """Return a stored value with each sealed text as a tuple, which no stored value has."""
+    if isinstance(stored, Sealed):
+        return (stored.text,)
+    if isinstance(stored, Mapping):
+        return {name: _without_seals(part) for name, part in stored.items()}
+    return [_without_seals(part) for part in stored] if isinstance(stored, list) else stored
+
+
+def _with_seals(archived: Any) -> Any:
+    """Return the value that `_without_seals` was given."""
+    if isinstance(archived, tuple):
+        (text,) = archived
+        return Sealed(text)
+    if isinstance(archived, Mapping):
+        return {name: _with_seals(part) for name, part in archived.items()}
+    return [_with_seals(part) for part in archived] if isinstance(archived, list) else archived

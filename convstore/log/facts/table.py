@@ -78,6 +78,19 @@ def names_in(facts: Facts) -> set[str]:
     return {id_ for kind, value in each(facts) for id_ in kind.names(value)}
 
 
+def has_unknown(facts: Facts) -> bool:
+    """Return True if facts of a newer convstore are among some."""
+    return not facts.keys() <= KINDS.keys()
+
+
+def archived(facts: Facts) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of the facts that an archive has as they are; None for a value that it cannot have."""
+    for name, value in facts.items():
+        kind = kind_named(name)
+        if kind.is_archived:
+            yield name, kind.archived(value)
+
+
 def cut(facts: Facts, before: int, *, has_messages: bool) -> Facts:
     """Return the part of an entry's facts that a fork keeps which is cut before an ordinal in the entry."""
     kept = NO_FACTS
