@@ -2,7 +2,7 @@
 
     python examples/agent_loop.py [mongodb://localhost:27017/app]
 
-The address defaults to MONGODB_URI, then to memory. Only the model is scripted, but it builds each reply from the
+The address defaults to CONVSTORE_URI, then to memory. Only the model is scripted, but it builds each reply from the
 messages that it gets, like a real one. The first search finds sources 1-10, the second 11-20. Then the model reads the
 first result again by its message id, and a source of the second by its number. At the end every citation is looked up.
 """
@@ -223,5 +223,5 @@ async def main(uri: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
     )

@@ -2,7 +2,7 @@
 
     python examples/create_agent.py [mongodb://localhost:27017/app]
 
-The address defaults to MONGODB_URI, then to memory. Only the model is scripted; it prints the messages that it gets.
+The address defaults to CONVSTORE_URI, then to memory. Only the model is scripted; it prints the messages that it gets.
 The agent searches. At the next question the result is a stub, and the agent reads it again. Then a client that lost
 its connection repeats the first question and gets the answer from the log. At the end the state of the agent holds one
 turn, and the log all of them.
@@ -157,5 +157,5 @@ async def main(uri: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
     )

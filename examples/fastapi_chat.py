@@ -1,7 +1,7 @@
 """A chat backend with FastAPI: streamed answers, repeats, a stop, a reloaded page, other answers, edits, approval.
 
     python examples/fastapi_chat.py [mongodb://localhost:27017/app]       # shows what its endpoints do
-    MONGODB_URI=mongodb://localhost:27017/app uvicorn --app-dir examples fastapi_chat:app --workers 2
+    CONVSTORE_URI=mongodb://localhost:27017/app uvicorn --app-dir examples fastapi_chat:app --workers 2
 
 With several workers the address must be that of a server, not memory. MODEL names a real model, as in openai_loop.py.
 """
@@ -58,7 +58,7 @@ def script(messages: list[dict[str, Any]]) -> str | Calls:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open one store for the life of a worker; `setup` may run in all of them at once."""
-    uri = os.environ.get("MONGODB_URI", "memory://")
+    uri = os.environ.get("CONVSTORE_URI", "memory://")
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         app.state.store = store
@@ -283,5 +283,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        os.environ["MONGODB_URI"] = sys.argv[1]
+        os.environ["CONVSTORE_URI"] = sys.argv[1]
     asyncio.run(main())

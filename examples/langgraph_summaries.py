@@ -2,7 +2,7 @@
 
     python examples/langgraph_summaries.py [mongodb://localhost:27017/app]
 
-Needs langgraph. The address defaults to MONGODB_URI, then to memory. The first graph uses convstore's
+Needs langgraph. The address defaults to CONVSTORE_URI, then to memory. The first graph uses convstore's
 `SummarizationNode` in place of langmem's; its checkpoints hold every message at every step. The state of the second
 holds only question and answer; messages and summaries are in the store. Only the models are scripted: one answers from
 its messages, the other writes summaries by picking lines.
@@ -158,5 +158,5 @@ async def main(uri: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
     )

@@ -3,7 +3,7 @@
     python examples/openai_loop.py [mongodb://localhost:27017/app]
     MODEL=gpt-5 python examples/openai_loop.py      # a real model instead of the script
 
-The address defaults to MONGODB_URI, then to memory. Two stores stand for two workers.
+The address defaults to CONVSTORE_URI, then to memory. Two stores stand for two workers.
 """
 
 from __future__ import annotations
@@ -128,5 +128,5 @@ async def main(uri: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
     )

@@ -2,7 +2,7 @@
 
     python examples/quickstart.py [mongodb://localhost:27017/app]
 
-The address defaults to MONGODB_URI, then to memory.
+The address defaults to CONVSTORE_URI, then to memory.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ async def main(uri: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
     )

@@ -2,7 +2,7 @@
 
     python examples/two_providers.py [mongodb://localhost:27017/app]
 
-The address defaults to MONGODB_URI, then to memory. Providers refuse whole requests for content of another one: call
+The address defaults to CONVSTORE_URI, then to memory. Providers refuse whole requests for content of another one: call
 ids in another format, reasoning with a foreign signature. The log keeps the original messages; each load adapts them
 to the provider that is asked next. Old calls of a long run become summaries of the chain. Only the models are scripted:
 they write in the formats of the providers, and refuse the same requests.
@@ -209,5 +209,5 @@ def block_of(message: BaseMessage) -> str:
 
 if __name__ == "__main__":
     asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
     )

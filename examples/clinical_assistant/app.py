@@ -1,6 +1,6 @@
 """The HTTP interface of the assistant.
 
-Serve it, with MONGODB_URI and ASSISTANT_TOKENS ("ada=her-token,grace=another") set::
+Serve it, with CONVSTORE_URI and ASSISTANT_TOKENS ("ada=her-token,grace=another") set::
 
     uvicorn --app-dir examples --factory clinical_assistant.app:app_from_environment
 
@@ -162,7 +162,7 @@ def app_from_environment() -> FastAPI:
     """Return the application for a server, see the top of the module."""
     pairs = (pair.strip().partition("=") for pair in os.environ["ASSISTANT_TOKENS"].split(","))
     tokens = {token: user for user, _, token in pairs if user and token}
-    return create_app(os.environ["MONGODB_URI"], model=ScriptedModel(), tokens=tokens)
+    return create_app(os.environ["CONVSTORE_URI"], model=ScriptedModel(), tokens=tokens)
 
 
 def _digest(token: str) -> str:

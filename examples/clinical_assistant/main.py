@@ -2,7 +2,7 @@
 
     python examples/clinical_assistant/main.py [mongodb://localhost:27017/app]
 
-Needs fastapi, httpx and langgraph. The address defaults to MONGODB_URI, then to memory. `app.py` says how to serve it.
+Needs fastapi, httpx and langgraph. The address defaults to CONVSTORE_URI, then to memory. `app.py` says how to serve it.
 Only the model is scripted, and its handbook is invented; see `model.py` and `knowledge.py`. Failures are shown too: a
 repeated request, a client that disconnects, two concurrent questions, another user's session, a tool that does not
 exist, a model that does not answer.
@@ -185,5 +185,5 @@ async def main(uri: str) -> None:
 if __name__ == "__main__":
     logging.disable()  # hides the operators' log of the model's failure; the client's view of it is shown
     asyncio.run(
-        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+        main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
     )

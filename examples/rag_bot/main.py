@@ -2,7 +2,7 @@
 
     python examples/rag_bot/main.py [mongodb://localhost:27017/app]
 
-Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to MONGODB_URI, then to memory. The retrieval
+Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to CONVSTORE_URI, then to memory. The retrieval
 is real, BM25 over a small handbook; only the chat models are scripted. Router, choice of the tool and final answer get
 no history; the conversational node does, without tools. If a search finds nothing, the web search follows. Old turns
 are summarised after the answer.
@@ -140,7 +140,7 @@ async def main(uri: str) -> None:
 if __name__ == "__main__":
     try:
         asyncio.run(
-            main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MONGODB_URI", "memory://"))
+            main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("CONVSTORE_URI", "memory://"))
         )
     except MissingExtraError as error:
         sys.exit(f"The RAG bot cannot run: {error}")

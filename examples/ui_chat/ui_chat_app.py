@@ -1,8 +1,8 @@
 """A chat page in plain HTML and JavaScript, on the protocol of the AI SDK: streams, reloads, stops, edits, variants.
 
-    MONGODB_URI=mongodb://localhost:27017/app uvicorn --app-dir examples/ui_chat ui_chat_app:app
+    CONVSTORE_URI=mongodb://localhost:27017/app uvicorn --app-dir examples/ui_chat ui_chat_app:app
 
-Without MONGODB_URI the conversations are in memory. A page on `useChat` calls the same endpoints.
+Without CONVSTORE_URI the conversations are in memory. A page on `useChat` calls the same endpoints.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def script(messages: list[dict[str, Any]]) -> str | Calls:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open one store for the life of a worker."""
-    async with await ConversationStore.connect(os.environ.get("MONGODB_URI", "memory://")) as store:
+    async with await ConversationStore.connect(os.environ.get("CONVSTORE_URI", "memory://")) as store:
         await store.setup()
         app.state.store, app.state.model = store, client(script, pause=0.02)
         yield

@@ -752,7 +752,7 @@ def test_the_demonstration_prints_what_happens(where: str, uri: str) -> None:
 
 def test_a_server_starts_it_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The app is made from the environment without a connection, and keeps no token in plain text."""
-    monkeypatch.setenv("MONGODB_URI", f"mongodb://{LOGIN}@localhost:1/nowhere")
+    monkeypatch.setenv("CONVSTORE_URI", f"mongodb://{LOGIN}@localhost:1/nowhere")
     monkeypatch.setenv("ASSISTANT_TOKENS", "ada=secret-1, grace=secret-2,=x,y=")
     app = app_from_environment()
     assert sorted(app.state.users.values()) == ["ada", "grace"]

@@ -192,7 +192,7 @@ def test_a_conversation_changes_its_provider_and_comes_back(address: str) -> Non
 
 @pytest.mark.slow
 def test_the_address_may_come_from_the_environment(server_address: str) -> None:
-    """MONGODB_URI does what the argument does."""
+    """CONVSTORE_URI does what the argument does."""
     assert "Equal to what was appended: True" in run_example(
-        "quickstart.py", MONGODB_URI=server_address
+        "quickstart.py", CONVSTORE_URI=server_address
     )

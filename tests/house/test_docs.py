@@ -69,9 +69,9 @@ def rows_below(page: str, heading: str) -> list[list[str]]:
 def mongodb_uri(
     server_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """An address in MONGODB_URI; its database is dropped."""
+    """An address in CONVSTORE_URI; its database is dropped."""
     name = f"{database_name}_{uuid.uuid4().hex[:8]}"
-    monkeypatch.setenv("MONGODB_URI", urlsplit(server_uri)._replace(path=f"/{name}").geturl())
+    monkeypatch.setenv("CONVSTORE_URI", urlsplit(server_uri)._replace(path=f"/{name}").geturl())
     yield
     with MongoClient(server_uri) as client:
         client.drop_database(name)
@@ -84,7 +84,7 @@ def test_programs_print_what_is_said(program: Any, output: Any, request: Any) ->
         pytest.importorskip(
             "opentelemetry.sdk", reason="the SDK of OpenTelemetry is in the extra test"
         )
-    if "MONGODB_URI" in program:
+    if "CONVSTORE_URI" in program:
         request.getfixturevalue("mongodb_uri")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -20,7 +20,7 @@ pytestmark = NEEDS_BROWSER
 async def address() -> AsyncIterator[str]:
     """The address of the example, with a store in memory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MONGODB_URI", raising=False)
+        patch.delenv("CONVSTORE_URI", raising=False)
         patch.syspath_prepend(str(ROOT / "examples" / "ui_chat"))
         app = import_module("ui_chat_app").app
         async with app.router.lifespan_context(app), served(lambda _: app) as port:
