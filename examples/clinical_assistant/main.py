@@ -2,10 +2,10 @@
 
     python examples/clinical_assistant/main.py [mongodb://localhost:27017/app]
 
-Needs fastapi, httpx and langgraph. The address defaults to CONVSTORE_URI, then to memory. `app.py` says how to serve it.
-Only the model is scripted, and its handbook is invented; see `model.py` and `knowledge.py`. Failures are shown too: a
-repeated request, a client that disconnects, two concurrent questions, another user's session, a tool that does not
-exist, a model that does not answer.
+Needs fastapi, httpx and langgraph. The address defaults to CONVSTORE_URI, then to memory. `app.py` tells how to serve
+it. Only the model is scripted, and its handbook is invented; see `model.py` and `knowledge.py`. Failures are shown
+too: a repeated request, a client that disconnects, two concurrent questions, another user's session, a tool that does
+not exist, a model that does not answer.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python examples/rag_bot/main.py [mongodb://localhost:27017/app]
 
-Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to CONVSTORE_URI, then to memory. The retrieval
-is real, BM25 over a small handbook; only the chat models are scripted. Router, choice of the tool and final answer get
-no history; the conversational node does, without tools. If a search finds nothing, the web search follows. Old turns
-are summarised after the answer.
+Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to CONVSTORE_URI, then to memory. The
+retrieval is real, BM25 over a small handbook; only the chat models are scripted. Router, choice of the tool and final
+answer get no history; the conversational node does, without tools. If a search finds nothing, the web search follows.
+Old turns are summarised after the answer.
 """
 
 from __future__ import annotations
