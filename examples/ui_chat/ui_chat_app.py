@@ -79,7 +79,9 @@ def script(messages: list[dict[str, Any]]) -> str | Calls:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open one store for the life of a worker."""
-    async with await ConversationStore.connect(os.environ.get("CONVSTORE_URI", "memory://")) as store:
+    async with await ConversationStore.connect(
+        os.environ.get("CONVSTORE_URI", "memory://")
+    ) as store:
         await store.setup()
         app.state.store, app.state.model = store, client(script, pause=0.02)
         yield
