@@ -40,28 +40,16 @@ class StateKeeper:
 
         With the id of a `conversation`, it is a conflict if the scope has another one, or none.
         """
-        if (
-            type(changes) is not dict
-            or not changes
-            or not all(type(name) is str for name in changes)
-        ):
-            raise InvalidInputError(
-                'changes must be a dict with at least one value, such as {"step": 2}'
-            )
+        _check_changes(changes)
         if revision is not None:
             check_number(revision, name="revision", minimum=0, maximum=2**53)
-        self._encode({name: value for name, value in changes.items() if value is not None})
+        self._encode(_without_none(changes))
         head = await self._head(scope, revision, conversation)
         while True:
             before = await self._find(head.conversation)
             if revision not in (None, before.revision):
                 raise StateConflictError(revision, revision=before.revision)
-            values = {
-                name: value
-                for name, value in (before.values | changes).items()
-                if value is not None
-            }
-            text = self._encode(values)
+            text = self._encode(_without_none(before.values | changes))
             if await self._stored.write_state(
                 head.conversation, text, after=before.revision, at=self._clock.now()
             ):
@@ -100,3 +88,15 @@ class StateKeeper:
                 "None, and keep large ones elsewhere"
             )
         return text
+
+
+def _check_changes(changes: object) -> None:
+    if type(changes) is not dict or not changes or any(type(name) is not str for name in changes):
+        raise InvalidInputError(
+            'changes must be a dict with at least one value, such as {"step": 2}'
+        )
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values without those to remove."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -96,26 +96,33 @@ class Catalog:
         metadata: Mapping[str, Any] | EllipsisType,
     ) -> None:
         """Set title or metadata, or both."""
-        if title is not ... and title is not None and type(title) is not str:
-            raise InvalidInputError(f"title must be a str or None, not {type(title).__name__}")
-        if metadata is not ... and type(metadata) is not dict:
-            raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
-        details = {
-            name: value
-            for name, value in (("title", title), ("metadata", metadata))
-            if value is not ...
-        }
-        encoded = {name: self._codec.encode(value, path=name) for name, value in details.items()}
-        if too_long := [name for name, text in encoded.items() if len(text) > _DETAIL_CHARACTERS]:
-            raise InvalidInputError(
-                f"{too_long[0]} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it"
-            )
+        details = dict[str, Any]()
+        if title is not ...:
+            if title is not None and type(title) is not str:
+                raise InvalidInputError(f"title must be a str or None, not {type(title).__name__}")
+            details["title"] = title
+        if metadata is not ...:
+            if type(metadata) is not dict:
+                raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
+            details["metadata"] = metadata
+        encoded = self._encoded(details)
         described = False
         while not described:  # retry if the conversation was deleted in between
             dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
             head, _ = await self._heads.claim(dict(scope), **dates)
             cached = self._cache.add(scope, head.conversation)
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
+
+    def _encoded(self, details: Mapping[str, Any]) -> dict[str, str]:
+        """Return details as they are stored; raise an InvalidInputError for one that is too long."""
+        encoded = dict[str, str]()
+        for name, value in details.items():
+            encoded[name] = self._codec.encode(value, path=name)
+            if len(encoded[name]) > _DETAIL_CHARACTERS:
+                raise InvalidInputError(
+                    f"{name} is longer than {_DETAIL_CHARACTERS:,} characters; shorten it"
+                )
+        return encoded
 
     def _listed(self, found: ListedHead) -> ConversationInfo:
         """Return a row of a listing, which says what of it cannot be read."""

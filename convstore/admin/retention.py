@@ -179,80 +179,81 @@ class Retention:
     ) -> ErasureReceipt:
         # The children of an ended conversation still have these scope values, so the pages have them.
         marked = await self.tombstones.unswept(dict(partial_scope))
-        rest = (
-            self._count_unfinished(marked, self._count_documents)
-            if dry_run
-            else self._finish(marked)
-        )
-        receipt = await rest
+        receipt = await self._finish_or_count(marked, self._count_documents, dry_run=dry_run)
         after = ""
         damaged = ""
         end = self._count if dry_run else self._end
         while heads := await self.tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
-            damaged = damaged or next((head.key for head in heads if not head.conversation), "")
-            receipt = _sum(
-                [receipt, *await in_parallel(end, [head for head in heads if head.conversation])]
-            )
-            if progress:
-                progress(receipt)
+            named = list[Head]()
+            for head in heads:
+                if head.conversation:
+                    named.append(head)
+                else:
+                    damaged = damaged or head.key
+            receipt = _sum([receipt, *await in_parallel(end, named)])
+            _tell(progress, receipt)
             after = heads[-1].key
         if not dry_run:
             await self.sweep(partial_scope)
         if damaged and partial_scope:
-            raise _nameless(
-                damaged, f"; all others are {'counted' if dry_run else 'erased'}: {receipt}"
-            )
+            done = "counted" if dry_run else "erased"
+            raise _nameless(damaged, f"; all others are {done}: {receipt}")
         return receipt
 
     async def prune(
         self, partial_scope: Scope, *, older_than: timedelta, dry_run: bool, progress: Progress
     ) -> ErasureReceipt:
         """Delete idle conversations; see `ConversationStore.prune`."""
-        if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
-            raise InvalidInputError(
-                f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}"
-            )
-        try:
-            before = self.reader.clock.now() - older_than
-        except OverflowError:
-            raise InvalidInputError(
-                f"older_than goes back before the year 1: {older_than!r}"
-            ) from None
+        before = self._date_before(older_than)
         damaged: list[CorruptDocumentError] = []
 
         async def end(head: Head) -> ErasureReceipt:
             try:
-                # The head of a killed writer may lack its last append.
-                last_date = (
-                    await self.reader.log.last_date(head.conversation)
-                    if head.conversation
-                    else before
-                )
+                is_idle = await self._is_idle(head, before)
             except CorruptDocumentError as error:
                 damaged.append(error)
                 return _EMPTY_RECEIPT
-            if last_date and last_date >= before:
+            if not is_idle:
                 return _EMPTY_RECEIPT
             return await (self._count_all(head) if dry_run else self._end(head, pruned=True))
 
         marked = await self.tombstones.unswept(dict(partial_scope), copies=False)
-        rest = (
-            self._count_unfinished(marked, self._count_family) if dry_run else self._finish(marked)
-        )
-        receipt = await rest
+        receipt = await self._finish_or_count(marked, self._count_family, dry_run=dry_run)
         last: Head | None = None
         while heads := await self.tombstones.idle(
             dict(partial_scope), before=before, after=last, limit=_BATCH
         ):
             receipt = _sum([receipt, *await in_parallel(end, heads)])
-            if progress:
-                progress(receipt)
+            _tell(progress, receipt)
             last = heads[-1]
         if not dry_run:
             await self.sweep(partial_scope)
         if damaged:
             raise damaged[0]
         return receipt
+
+    def _date_before(self, older_than: timedelta) -> datetime:
+        """Return the date so long ago; raise an InvalidInputError if it is no age at which conversations may end."""
+        if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
+            raise InvalidInputError(
+                f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}"
+            )
+        try:
+            return self.reader.clock.now() - older_than
+        except OverflowError:
+            raise InvalidInputError(
+                f"older_than goes back before the year 1: {older_than!r}"
+            ) from None
+
+    async def _is_idle(self, head: Head, before: datetime) -> bool:
+        """Return True if a log was not written to since a date.
+
+        The head does not tell it: that of a killed writer may lack its last append.
+        """
+        if not head.conversation:
+            return False
+        last_date = await self.reader.log.last_date(head.conversation)
+        return last_date is None or last_date < before
 
     async def sweep(self, partial_scope: Scope = ()) -> None:
         """Remove documents that late writers added to deleted conversations with these scope values, as far as due."""
@@ -323,6 +324,18 @@ class Retention:
         """Delete the conversations of sub-agents below a deleted one; without it, they are not found any more."""
         return _sum(await in_parallel(self._end, await self.tombstones.children(conversation)))
 
+    async def _finish_or_count(
+        self,
+        marked: Sequence[str],
+        count: Callable[[str], Awaitable[ErasureReceipt]],
+        *,
+        dry_run: bool,
+    ) -> ErasureReceipt:
+        """Finish interrupted deletions, or only count what they left."""
+        if dry_run:
+            return await self._count_unfinished(marked, count)
+        return await self._finish(marked)
+
     async def _finish(self, marked: Sequence[str]) -> ErasureReceipt:
         """Finish interrupted deletions of conversations that have a tombstone."""
         receipt = _EMPTY_RECEIPT
@@ -384,6 +397,11 @@ def _headless(conversation: str) -> Head:
     """Return a head for a conversation that has none; no document has its key."""
     never = datetime.min.replace(tzinfo=UTC)
     return Head("", conversation, {}, never, never, never, EntryRef())
+
+
+def _tell(progress: Progress, receipt: ErasureReceipt) -> None:
+    if progress:
+        progress(receipt)
 
 
 def _nameless(key: str, more: str = "") -> CorruptDocumentError:

@@ -132,12 +132,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         try:
             await chat.append(new, stamp=stamp)
         except ContentConflictError:
-            shown = await _shown(chat, [message.id for message in new])
-            rest = [
-                message
-                for message in new
-                if _fields_shown(message) != _fields_shown(shown.get(message.id or ""))
-            ]
+            rest = await _changed(chat, new)
             if len(rest) == len(new):
                 raise
             if rest:
@@ -313,6 +308,16 @@ async def _achecked(
     async for part in output:
         yield part
     config.get("configurable", {})["message_history"].check()
+
+
+async def _changed(chat: Conversation, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages that the history does not show as they are."""
+    shown = await _shown(chat, [message.id for message in messages])
+    return [
+        message
+        for message in messages
+        if _fields_shown(message) != _fields_shown(shown.get(message.id or ""))
+    ]
 
 
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:

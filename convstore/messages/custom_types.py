@@ -79,24 +79,34 @@ def _dump(value: Any) -> dict[str, Any]:
 
 def _load(type_: Any, plain: Mapping[str, Any]) -> Any:
     declared = _defaults_of(type_)
-    is_model = issubclass(type_, BaseModel)
-    extra = {name: part for name, part in plain.items() if name not in declared}
-    allows_extra = is_model and type_.model_config.get("extra") == "allow"
-    missing = [name for name, default in declared.items() if default is None and name not in plain]
-    if missing or (extra and not allows_extra):
-        changed = sorted([*missing, *extra])
-        raise TypeError(
-            f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}"
-        )
-    defaults = {
-        name: default() for name, default in declared.items() if default and name not in plain
-    }
-    values = {name: plain[name] if name in plain else defaults[name] for name in declared}
-    if is_model:
-        return new_model(
-            type_, values, extra=extra if allows_extra else None, fields_set=set(plain)
-        )
+    _check_fields(type_, declared, plain)
+    values = dict[str, Any]()
+    for name, default in declared.items():
+        if name in plain:
+            values[name] = plain[name]
+        elif default is not None:
+            values[name] = default()
+    if issubclass(type_, BaseModel):
+        extra = None
+        if _allows_extra(type_):
+            extra = {name: part for name, part in plain.items() if name not in declared}
+        return new_model(type_, values, extra=extra, fields_set=set(plain))
     value: Any = object.__new__(type_)
     for name, item in values.items():
         object.__setattr__(value, name, item)
     return value
+
+
+def _check_fields(type_: Any, declared: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
+    """Raise a TypeError if a stored value lacks a field without a default, or has one that its type lacks."""
+    missing = [name for name, default in declared.items() if default is None and name not in plain]
+    extra = [name for name in plain if name not in declared]
+    if missing or (extra and not _allows_extra(type_)):
+        changed = sorted([*missing, *extra])
+        raise TypeError(
+            f"the fields of {type_.__qualname__} have changed since the value was stored: {changed}"
+        )
+
+
+def _allows_extra(type_: Any) -> bool:
+    return issubclass(type_, BaseModel) and type_.model_config.get("extra") == "allow"

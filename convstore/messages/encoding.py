@@ -397,17 +397,7 @@ def _is_late(key: Any, size: int) -> bool:
 
 def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
     if key == "content" and type(value) is list:
-        if payload.whole_contents:
-            return payload.put(value)
-        minimum = _minimum(value, payload)
-        return [
-            _split_block(part, payload, minimum)
-            if (late or not is_media(part))
-            and type(part) is not PayloadRange
-            and _size(part, payload) >= minimum
-            else part
-            for part in value
-        ]
+        return _split_content(value, payload, late=late)
     if key in ("tool_calls", "invalid_tool_calls") and type(value) is list:
         minimum = _minimum(value, payload)
         return [
@@ -416,20 +406,40 @@ def _split(key: str, value: Any, payload: _Payload, *, late: bool) -> Any:
         ]
     if type(value) is dict:
         return _split_dict(value, payload, _minimum(value.values(), payload), late=late)
-    return payload.put_text(value) if key == "content" and is_text(value) else payload.put(value)
+    if key == "content" and is_text(value):
+        return payload.put_text(value)
+    return payload.put(value)
+
+
+def _split_content(blocks: list[Any], payload: _Payload, *, late: bool) -> Any:
+    """Move large content blocks to the payload; media only in the second, `late` pass."""
+    if payload.whole_contents:
+        return payload.put(blocks)
+    minimum = _minimum(blocks, payload)
+    split = list[Any]()
+    for block in blocks:
+        stays = type(block) is PayloadRange or (is_media(block) and not late)
+        if stays or _size(block, payload) < minimum:
+            split.append(block)
+        else:
+            split.append(_split_block(block, payload, minimum))
+    return split
 
 
 def _split_block(block: Any, payload: _Payload, minimum: int) -> Any:
     """Move a large content block to the payload; of a text block only the text, if the rest is small."""
     if is_text(block):
         return payload.put_text(block)
-    if type(block) is dict and is_text(text := block.get("text")) and len(text) >= minimum:
+    if type(block) is not dict:
+        return payload.put(block, about="text", link=link_of(block))
+    text = block.get("text")
+    if is_text(text) and len(text) >= minimum:
         rest = {key: part for key, part in block.items() if key != "text"}
         if _size(rest, payload) < minimum:
             return {**block, "text": payload.put_text(text)}
     if is_media(block):
         return payload.put(block, about=media_description(block), is_media=True)
-    kind = block.get("type") if type(block) is dict else None
+    kind = block.get("type")
     return payload.put(block, about=kind if is_text(kind) else "text", link=link_of(block))
 
 

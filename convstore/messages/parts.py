@@ -23,19 +23,29 @@ def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -
     >>> parts_of([HumanMessage("Hi"), AIMessage("One moment.", response_metadata={"stop_reason": "pause_turn"})], ())
     ['now', 'now']
     """
-    questions = (
+    current = _start_of_open_turn(messages)
+    parts = list[str]()
+    for index, message in enumerate(messages):
+        if message.type == "system":
+            parts.append("system")
+        elif kind_of(message) in ("summary", "note"):
+            parts.append("summary")
+        elif message.id in smaller:
+            parts.append("stub")
+        elif index < current:
+            parts.append("turn")
+        else:
+            parts.append("now")
+    return parts
+
+
+def _start_of_open_turn(messages: Sequence[BaseMessage]) -> int:
+    """Return the index of the last question, or the end if it has its answer."""
+    if not messages or is_answer(messages[-1]):
+        return len(messages)
+    questions = [
         index
         for index, message in enumerate(messages)
         if message.type == "human" and not kind_of(message)
-    )
-    is_finished = not messages or is_answer(messages[-1])
-    current = len(messages) if is_finished else max(questions, default=0)
-
-    def part(index: int, message: BaseMessage) -> str:
-        if message.type == "system":
-            return "system"
-        if kind_of(message) in ("summary", "note"):
-            return "summary"
-        return "stub" if message.id in smaller else "now" if index >= current else "turn"
-
-    return [part(index, message) for index, message in enumerate(messages)]
+    ]
+    return questions[-1] if questions else 0

@@ -76,14 +76,19 @@ def written_calls(message: BaseMessage) -> list[WrittenCall]:
         for call in message.invalid_tool_calls
         if call.get("id") and call.get("name")
     ]
-    blocks = message.content if isinstance(message.content, list) else []
-    in_blocks = {id_: _arguments_in(block) for block in blocks if (id_ := _id_in(block))}
-    return [
-        WrittenCall(
-            call.id, call.tool, arguments[at] if at < len(arguments) else in_blocks.get(call.id, "")
-        )
-        for at, call in enumerate(calls_of(message))
-    ]
+    in_blocks = _arguments_by_id(message)
+    written = list[WrittenCall]()
+    for index, call in enumerate(calls_of(message)):
+        text = arguments[index] if index < len(arguments) else in_blocks.get(call.id, "")
+        written.append(WrittenCall(call.id, call.tool, text))
+    return written
+
+
+def _arguments_by_id(message: AIMessage) -> dict[str, str]:
+    """Return the arguments of the calls in content blocks."""
+    if not isinstance(message.content, list):
+        return {}
+    return {id_: _arguments_in(block) for block in message.content if (id_ := _id_in(block))}
 
 
 def size_of(message: BaseMessage) -> int:

@@ -194,17 +194,10 @@ class Codec:
             return value
         try:
             if isinstance(value, dict):
-                tagged = [key for key, part in value.items() if type(part) is dict and "$" in part]
+                tagged = _tagged_fields(value)
                 if len(tagged) == tags:  # no tag is inside another one
                     return value | {key: self._untag(value[key], {}, parts) for key in tagged}
-            if "\n" not in text and parts is None:
-                return self._one_line.decode(text)
-            lines: dict[int, Any] = {}
-            reader = json.JSONDecoder(object_hook=lambda node: self._untag(node, lines, parts))
-            # A line refers only to later ones, so they are read from the last to the first.
-            for number, line in reversed(list(enumerate(text.split("\n")))):
-                lines[number] = reader.decode(line)
-            return lines[0]
+            return self._decode_lines(text, parts)
         except (
             KeyError,
             IndexError,
@@ -214,6 +207,16 @@ class Codec:
             RecursionError,
         ) as error:
             raise ValueError(f"not a value written by this codec: {error!r}") from error
+
+    def _decode_lines(self, text: str, parts: PayloadReader | None) -> Any:
+        if "\n" not in text and parts is None:
+            return self._one_line.decode(text)
+        lines: dict[int, Any] = {}
+        reader = json.JSONDecoder(object_hook=lambda node: self._untag(node, lines, parts))
+        # A line refers only to later ones, so they are read from the last to the first.
+        for number, line in reversed(list(enumerate(text.split("\n")))):
+            lines[number] = reader.decode(line)
+        return lines[0]
 
     def _untag(
         self, node: dict[str, Any], lines: dict[int, Any], parts: PayloadReader | None
@@ -508,3 +511,8 @@ _STANDARD: dict[type, Kind] = {
     Source: Kind("source", dict, lambda plain: Source(**plain)),
     SourcePage: Kind("source_page", dict, lambda plain: SourcePage(**plain)),
 }
+
+
+def _tagged_fields(value: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the fields whose value is itself a tag."""
+    return [key for key, part in value.items() if type(part) is dict and "$" in part]

@@ -364,14 +364,8 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
         return StoreClosedError(
             f"the MongoDB client of this store is closed or was taken over ({error}); close the store before its client"
         )
-    if isinstance(error, RuntimeError) and "Lock is not acquired" in str(error):
-        # A flaw of PyMongo under cancellations, before it sends anything.
-        return StoreUnavailableError("a cancellation broke the search for the server; call again")
-    if isinstance(error, RuntimeError) and "loop" in str(error):
-        return StoreError(
-            "the MongoDB client of this store belongs to the event loop of its first use, which is not this one or "
-            "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
-        )
+    if isinstance(error, RuntimeError):
+        return _of_event_loop(str(error))
     if isinstance(error, OperationFailure) and error.code == _UNAUTHORIZED:
         return MissingPrivilegeError(
             f"MongoDB does not permit the user of this store a command ({reason_of(error)}): grant it to the user; "
@@ -383,6 +377,19 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
     if isinstance(error, ValueError) and str(error).startswith("SASLprep"):
         return StoreError(
             f"the user name or the password contains a character that cannot be sent: {error}"
+        )
+    return None
+
+
+def _of_event_loop(text: str) -> StoreError | None:
+    """Return our error for a RuntimeError of asyncio with this text; None for one that is not about the client."""
+    if "Lock is not acquired" in text:
+        # A flaw of PyMongo under cancellations, before it sends anything.
+        return StoreUnavailableError("a cancellation broke the search for the server; call again")
+    if "loop" in text:
+        return StoreError(
+            "the MongoDB client of this store belongs to the event loop of its first use, which is not this one or "
+            "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
         )
     return None
 

@@ -6,7 +6,7 @@ default is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -82,6 +82,12 @@ def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
         document["kept"] = 1
     if places[0].part != "content":
         document["part"] = places[0].part
+    return document | _rare_columns(run)
+
+
+def _rare_columns(run: Sequence[EntrySource]) -> dict[str, list[Any]]:
+    """Return the columns in which a source has a value other than the default."""
+    places = [source.place for source in run]
     columns: dict[str, list[Any]] = {
         "urls": [source.url for source in run],
         "texts": [place.start - place.middle for place in places],
@@ -90,7 +96,7 @@ def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
         "earlier": [source.earlier for source in run],
         "plain": [int(source.is_plain) for source in run],
     }
-    return document | {name: column for name, column in columns.items() if any(column)}
+    return {name: column for name, column in columns.items() if any(column)}
 
 
 def sources_from(document: Mapping[str, Any], messages: Sequence[Any]) -> tuple[EntrySource, ...]:
@@ -104,37 +110,23 @@ def sources_from(document: Mapping[str, Any], messages: Sequence[Any]) -> tuple[
 def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> list[EntrySource]:
     first = stored_number(run["first"])
     message_id = stored_text(messages[stored_number(run["message"])]["id"])
-    middles, ends, lengths = (
-        stored_numbers(stored_list(run[name])) for name in ("starts", "ends", "lengths")
-    )
-    numbers = range(first, first + len(ends))
+    places = _places_of(run)
+    numbers = range(first, first + len(places))
     if stored_number(run["last"]) != numbers[-1]:
         raise ValueError("the last number of a run of sources does not match their number")
     kept = bool(stored_number(run.get("kept", 0)))
-    part = run.get("part", "content")
-    if part not in SOURCE_PARTS:
-        raise ValueError(f"unknown part of a message {part!r}")
-
-    def column(name: str, default: Any, read: Callable[[Any], Any]) -> Iterable[Any]:
-        return map(read, stored_list(run[name])) if name in run else [default] * len(numbers)
-
-    texts = column("texts", 0, partial(stored_number, minimum=None))
-    starts = [middle + by for middle, by in zip(middles, texts, strict=True)]
-    places = [
-        SourcePlace(part, *place) for place in zip(starts, middles, ends, lengths, strict=True)
-    ]
-    if not all(0 <= place.start <= place.middle <= place.end for place in places):
-        raise ValueError("the start, middle and end of a source are not in order")
-    columns = [
-        column("plain", 0, stored_number),
+    columns = zip(
+        numbers,
+        _column(run, "plain", numbers, 0, stored_number),
         map(from_stored, stored_list(run["titles"])),
-        column("urls", "", from_stored),
+        _column(run, "urls", numbers, "", from_stored),
         places,
         _digests_of(run),
-        column("pieces", "", from_stored),
-        column("given", None, stored_number_or_none),
-        column("earlier", None, stored_number_or_none),
-    ]
+        _column(run, "pieces", numbers, "", from_stored),
+        _column(run, "given", numbers, None, stored_number_or_none),
+        _column(run, "earlier", numbers, None, stored_number_or_none),
+        strict=True,
+    )
     return [
         EntrySource(
             number,
@@ -150,10 +142,39 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
             bool(is_plain),
             entry,
         )
-        for number, is_plain, title, url, place, digest, piece, given, earlier in zip(
-            numbers, *columns, strict=True
-        )
+        for number, is_plain, title, url, place, digest, piece, given, earlier in columns
     ]
+
+
+def _places_of(run: Mapping[str, Any]) -> list[SourcePlace]:
+    """Return the places of a run's sources; raise a ValueError for a place that no source can have."""
+    part = run.get("part", "content")
+    if part not in SOURCE_PARTS:
+        raise ValueError(f"unknown part of a message {part!r}")
+    middles = stored_numbers(stored_list(run["starts"]))
+    ends = stored_numbers(stored_list(run["ends"]))
+    lengths = stored_numbers(stored_list(run["lengths"]))
+    texts = _column(run, "texts", ends, 0, partial(stored_number, minimum=None))
+    places = list[SourcePlace]()
+    for middle, by, end, length in zip(middles, texts, ends, lengths, strict=True):
+        start = middle + by
+        if not 0 <= start <= middle <= end:
+            raise ValueError("the start, middle and end of a source are not in order")
+        places.append(SourcePlace(part, start, middle, end, length))
+    return places
+
+
+def _column(
+    run: Mapping[str, Any],
+    name: str,
+    numbers: Sized,
+    default: Any,
+    read: Callable[[Any], Any],
+) -> Iterable[Any]:
+    """Return a column with a value for each source; the default if it is not stored."""
+    if name in run:
+        return map(read, stored_list(run[name]))
+    return [default] * len(numbers)
 
 
 def _digests_of(run: Mapping[str, Any]) -> list[bytes]:

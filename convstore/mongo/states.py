@@ -96,17 +96,14 @@ class States:
             items_from: Skip the entries before this number that have only items, but for the first one.
         """
         fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
-        query = within(conversation, *end_range(conversation, start=start))
-        if items_from > start + 1:
-            is_read = (
-                {"_id": entry_id(conversation, start)},
-                {"_id": {"$gte": entry_bound(conversation, items_from)}},
-            )
-            query["$or"] = [{"only_items": {"$exists": False}}, *is_read]
+        query = _query_of_end(conversation, start, items_from)
         documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
         first = decoded(documents[0]) if documents else None
-        state = first if first and first["_id"] == state_id(conversation) else None
-        documents = documents[1:] if state else documents[:limit]
+        state = None
+        if first and first["_id"] == state_id(conversation):
+            state = first
+            documents = documents[1:]
+        documents = documents[:limit]
         passed: list[Document] = []
         if state and documents and view and not known:
             known = newest = entry_from(decoded(documents[0]))  # so that it is not parsed twice
@@ -239,6 +236,18 @@ class States:
             "revision": state.revision,
         }
         return await self._log.update(query | readable("state") | dict(condition), update)
+
+
+def _query_of_end(conversation: str, start: int, items_from: int) -> dict[str, Any]:
+    """Return the filter for the state and the entries from a number on, but for those that have only items."""
+    query = within(conversation, *end_range(conversation, start=start))
+    if items_from > start + 1:
+        query["$or"] = [
+            {"only_items": {"$exists": False}},
+            {"_id": entry_id(conversation, start)},
+            {"_id": {"$gte": entry_bound(conversation, items_from)}},
+        ]
+    return query
 
 
 def _first_needed(state: Mapping[str, Any], view: str) -> int:

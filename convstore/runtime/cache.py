@@ -159,16 +159,15 @@ class CachedConversation:
     @property
     def size(self) -> int:
         """Estimate the memory that it takes."""
-        state = self.state[1] if self.state else None
-        system = self.system
-        stored, summary = (state.system, state.summary) if state else (None, None)
-        records = (system, stored if stored is not system else None)
-        texts = [message.body for record in records if record for message in record.messages]
-        texts += [summary.text, *summary.messages] if summary else []
-        shown = self.tail.shown if self.tail and self.tail.shown else ()
-        items = _ITEM_OVERHEAD * (len(shown) + len(self.active.ranges))
-        parts = self.payload_size + (self.end.size if self.end else 0)
-        return _CONVERSATION_OVERHEAD + sum(map(len, texts)) + items + parts
+        size = _CONVERSATION_OVERHEAD + self.payload_size + _size_of_system(self.system)
+        if self.state:
+            size += _size_of_state(self.state[1], self.system)
+        if self.end:
+            size += self.end.size
+        items = len(self.active.ranges)
+        if self.tail and self.tail.shown:
+            items += len(self.tail.shown)
+        return size + _ITEM_OVERHEAD * items
 
     def follow(self, active: Rewinds) -> None:
         """Cache the active messages if they are those as of a newer rewind entry."""
@@ -361,3 +360,19 @@ class ConversationCache:
     def all(self) -> list[CachedConversation]:
         """Return every cached conversation."""
         return list(self._by_scope.values())
+
+
+def _size_of_system(system: LeadingSystem | None) -> int:
+    if system is None:
+        return 0
+    return sum(len(message.body) for message in system.messages)
+
+
+def _size_of_state(state: State, known: LeadingSystem | None) -> int:
+    """Return the characters of a state, but for leading system messages that are known already."""
+    size = 0
+    if state.system is not known:
+        size += _size_of_system(state.system)
+    if state.summary:
+        size += len(state.summary.text) + sum(map(len, state.summary.messages))
+    return size

@@ -358,22 +358,14 @@ class LogReader:
         if tail.counter == self.counter.name or not tail.messages:
             return tail
         log = branch or await self.snapshot(cached, tail)
-        last = None if branch else cached.counted
-        is_part = (
-            last is not None
-            and last.rewind_entry == tail.rewind_entry
-            and last.entries <= tail.entries
-        )
-        counted = last if last is not None and is_part else Totals()
+        counted = Totals() if branch else _counted_part(cached, tail)
         tokens = counted.tokens
         view_tokens = counted.view_tokens
         async with aclosing(self.batches(log, start=counted.entries + 1)) as batches:
             async for entries in batches:
-                messages = [
-                    message for entry in await self.counted(entries) for message in entry.messages
-                ]
-                tokens += sum(message.tokens for message in messages)
-                view_tokens += sum(message.view_tokens for message in messages)
+                for entry in await self.counted(entries):
+                    tokens += sum(message.tokens for message in entry.messages)
+                    view_tokens += sum(message.view_tokens for message in entry.messages)
         found = replace(tail, tokens=tokens, view_tokens=view_tokens, counter=self.counter.name)
         if branch is None:
             cached.counted = found
@@ -518,3 +510,11 @@ def check_links(conversation: str, entries: Sequence[Entry]) -> None:
             )
             key = entry_id(conversation, entry.number if is_next else before.number + 1)
             raise BrokenLogError(key, problem)
+
+
+def _counted_part(cached: CachedConversation, tail: Totals) -> Totals:
+    """Return the totals up to which a log was counted, if nothing was rewound since; else none."""
+    counted = cached.counted
+    if counted is None or counted.rewind_entry != tail.rewind_entry:
+        return Totals()
+    return counted if counted.entries <= tail.entries else Totals()

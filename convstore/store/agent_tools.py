@@ -7,7 +7,6 @@ context or configuration; never on one that a model names.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from convstore.conversation import Conversation
@@ -91,26 +90,43 @@ def search_conversations_tool(
         )
     chat = store if isinstance(store, Conversation) else None
     owner: ConversationStore = store.store if isinstance(store, Conversation) else store
-    keys = tuple(scope) if not isinstance(scope, str) and isinstance(scope, Sequence) else ()
-    if not keys or not set(keys) <= set(owner.scope_keys):
-        raise InvalidInputError(
-            f"scope must name some of the store's keys, {owner.scope_keys}, not {scope!r}"
-        )
+    keys = _check_keys(scope, owner)
     from convstore.tools.conversation_search import make_search_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     def with_others(
         config: RunnableConfig, answer: Callable[..., Coroutine[Any, Any, str]]
     ) -> BothWays:
-        own: dict[str, str] = {} if chat is None else chat.scope
-        shared = dict(_scope_of(keys, config)) if chat is None else {key: own[key] for key in keys}
         if chat is None:
-            with suppress(InvalidScopeError):  # a run outside a conversation
-                own = dict(_scope_of(owner.scope_keys, config))
+            shared, own = _scopes_of_run(owner, keys, config)
+        else:
+            own = chat.scope
+            shared = {key: own[key] for key in keys}
         return both_ways(
             owner, lambda store, arguments: answer(_others(store, shared, own), arguments)
         )
 
     return make_search_tool(with_others, page_tokens=check_page_tokens(page_tokens))
+
+
+def _check_keys(scope: object, owner: ConversationStore) -> tuple[str, ...]:
+    if isinstance(scope, Sequence) and not isinstance(scope, str):
+        keys = tuple(scope)
+        if keys and set(keys) <= set(owner.scope_keys):
+            return keys
+    raise InvalidInputError(
+        f"scope must name some of the store's keys, {owner.scope_keys}, not {scope!r}"
+    )
+
+
+def _scopes_of_run(
+    owner: ConversationStore, keys: Sequence[str], config: RunnableConfig
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the scope values of a run under some keys, and those of its conversation; none for a run outside one."""
+    shared = dict(_scope_of(keys, config))
+    try:
+        return shared, dict(_scope_of(owner.scope_keys, config))
+    except InvalidScopeError:
+        return shared, {}
 
 
 def _others(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -118,10 +118,7 @@ class ConversationStore:
         search_index: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        if type(collection_prefix) is not str or not _PREFIX.fullmatch(collection_prefix):
-            raise InvalidInputError(
-                f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {collection_prefix!r}"
-            )
+        _check_prefix(collection_prefix)
         check_choice(search_index, True, False, name="search_index")
         now = clock.now if clock else None
         clock = clock or Clock()
@@ -129,10 +126,7 @@ class ConversationStore:
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
         self.token_counter = named(token_counter, token_counter_name)
-        if type(compaction_seconds) not in (int, float) or not 0 <= compaction_seconds < math.inf:
-            raise InvalidInputError(
-                f"compaction_seconds must be a number of seconds from 0, not {compaction_seconds!r}"
-            )
+        _check_seconds(compaction_seconds)
         if self.policy.compact == "before_load" and summarizer is None:
             raise InvalidInputError(
                 'compact="before_load" needs a summarizer; pass one, or leave `compact` out'
@@ -448,10 +442,7 @@ class ConversationStore:
         newest = [(head, info) for head, info in found if not head.damage]
         searched = []
         for (head, totals, *_), _ in newest:
-            keys = self.scope_keys if set(self.scope_keys) == set(head.scope) else tuple(head.scope)
-            cached = self._known.outside(
-                tuple((key, head.scope[key]) for key in keys), head.conversation
-            )
+            cached = self._known.outside(self._scope_of(head.scope), head.conversation)
             searched.append((cached, totals))
         matches, incomplete = await services.across.search(searched, request)
         hits: dict[int, list[SearchHit]] = {}
@@ -472,6 +463,11 @@ class ConversationStore:
             incomplete=[newest[index][1].scope for index in incomplete],
             problems={info.conversation_id: info.problem for _, info in found if info.problem},
         )
+
+    def _scope_of(self, values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Return scope values in the order of the store's keys, if it has these."""
+        keys = self.scope_keys if set(self.scope_keys) == set(values) else tuple(values)
+        return tuple((key, values[key]) for key in keys)
 
     async def erase(
         self,
@@ -632,3 +628,17 @@ class ConversationStore:
                 "pass the name of a tool and a function from a ToolMessage to a list of sources"
             )
         self._host.source_extractors[tool] = extractor
+
+
+def _check_prefix(prefix: Any) -> None:
+    if type(prefix) is not str or not _PREFIX.fullmatch(prefix):
+        raise InvalidInputError(
+            f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {prefix!r}"
+        )
+
+
+def _check_seconds(seconds: Any) -> None:
+    if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
+        raise InvalidInputError(
+            f"compaction_seconds must be a number of seconds from 0, not {seconds!r}"
+        )

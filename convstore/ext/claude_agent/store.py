@@ -165,6 +165,11 @@ class ConvstoreSessionStore:
                     return  # deleted: nothing of it is stored again
 
 
+async def _without_stored(chat: Conversation, entries: Sequence[Entry]) -> list[Entry]:
+    stored = {item.id async for item in chat.items(kind=KIND)}
+    return [entry for entry in entries if id_of(entry) not in stored]
+
+
 async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
     """Append entries that the log does not have, in halves if one append cannot hold them."""
 
@@ -173,8 +178,7 @@ async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
         try:
             await chat.append([part for entry in batch for part in to_log(entry)])
         except ContentConflictError:
-            stored = {item.id async for item in chat.items(kind=KIND)}
-            new = [entry for entry in batch if id_of(entry) not in stored]
+            new = await _without_stored(chat, batch)
             if len(new) == len(batch):
                 raise  # the log has a message under a uuid that is no entry
             if new:
