@@ -93,7 +93,8 @@ class UnfinishedReplyError(InvalidMessageError):
     def __init__(self, reason: str, *, index: int | None = None, field: str = "") -> None:
         self.reason = reason
         problem = (
-            f"the reply is not finished ({reason}), so it was not appended; ask the model again"
+            f"the reply is not finished ({reason}), so it was not appended; ask the model again, "
+            "or append the reply once it is complete"
         )
         super().__init__(problem, index=index, field=field)
 

@@ -41,7 +41,18 @@ def cut_reason(metadata: Mapping[str, Any]) -> str:
     ('max_tokens', '')
     """
     for key in _KEYS:
-        reason = metadata.get(key)
-        if isinstance(reason, str) and reason.lower() in _CUT:
-            return reason.lower()
+        reason = reason_of(metadata.get(key)).lower()
+        if reason in _CUT:
+            return reason
     return ""
+
+
+def reason_of(value: Any) -> str:
+    """Return a stop reason as a text; some servers send an object with its type.
+
+    >>> reason_of("stop"), reason_of({"type": "length"}), reason_of(None)
+    ('stop', 'length', '')
+    """
+    if isinstance(value, Mapping):
+        value = value.get("type")
+    return value if isinstance(value, str) else ""

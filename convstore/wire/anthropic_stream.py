@@ -96,7 +96,8 @@ class AnthropicReply:
     def text(self) -> str:
         """What a user has read of it."""
         blocks = (block.fields for block in self._blocks)
-        return "".join(block.get("text") or "" for block in blocks if block.get("type") == "text")
+        texts = (block.get("text") for block in blocks if block.get("type") == "text")
+        return "".join(text for text in texts if isinstance(text, str))
 
     @property
     def arguments(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from convstore.messages.stop_reasons import FAILED_REASONS, cut_reason
+from convstore.messages.stop_reasons import FAILED_REASONS, cut_reason, reason_of
 from convstore.values.json_form import without_nulls
 from convstore.wire.growth import grow
 
@@ -81,7 +81,7 @@ class ChatReply:
     def _take(self, choice: Mapping[str, Any]) -> None:
         if failure := choice.get("error"):
             self._failure = error_code(failure)
-        self._finish = choice.get("finish_reason") or self._finish
+        self._finish = reason_of(choice.get("finish_reason")) or self._finish
         for name, value in (choice.get("delta") or {}).items():
             if value is None or value == "" or name == "role":
                 continue
@@ -117,7 +117,8 @@ class ChatReply:
             message["reasoning_details"] = self._details.found
         if calls:
             message["tool_calls"] = calls
-        choice = {"index": 0, "finish_reason": self._finish or None, "message": message}
+        finish = None if self.problem else self._finish
+        choice = {"index": 0, "finish_reason": finish, "message": message}
         return {**self._whole, "choices": [choice]}
 
 
@@ -213,9 +214,12 @@ class _Call:
 
     def made(self) -> dict[str, Any]:
         """Return it as the API returns a whole call."""
-        body = self.fields.get(self.part) or {}
         text = {"input": ""} if self.part == "custom" else {"arguments": ""}
-        return {"type": self.part, **without_nulls(self.fields), self.part: text | body}
+        return {
+            "type": self.part,
+            **without_nulls(self.fields),
+            self.part: {**text, **_body(self.fields)},
+        }
 
 
 class _Calls:

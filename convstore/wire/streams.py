@@ -7,7 +7,8 @@ others say, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
@@ -73,17 +74,14 @@ class StreamedReply:
             InvalidInputError: It is of no supported kind.
         """
         value = _plain(chunk)
-        try:
+        with _reading():
             self._reply = self._reply or _reply_for(value)
             self._reply.add(value)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise InvalidInputError(
-                f"turn.stream cannot read this chunk or event: {error!r}"
-            ) from error
 
     def message(self) -> Any:
         """Return the message so far, in a form that `append` takes; None before the first part of it."""
-        return self._reply.message() if self._reply else None
+        with _reading():
+            return self._reply.message() if self._reply else None
 
     def whole(self) -> Any:
         """Return the message at the end of the stream, in a form that `append` takes.
@@ -94,7 +92,20 @@ class StreamedReply:
         problem = self._reply.problem if self._reply else "the stream ended without a message"
         if problem or self._reply is None:
             raise UnfinishedReplyError(problem)
-        return self._reply.message(is_whole=True)
+        with _reading():
+            return self._reply.message(is_whole=True)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise what a malformed event causes as an error of the input."""
+    try:
+        yield
+    except InvalidInputError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"turn.stream cannot read a chunk or event: {type(error).__name__}"
+        raise InvalidInputError(problem) from error
 
 
 def _plain(chunk: Any) -> Any:

@@ -56,7 +56,10 @@ def chat_reply(random: Random, dialect: str) -> Streamed:
     events.append(_chunk(head, [{"index": 0, "delta": {}, "finish_reason": finish}]))
     if usage:
         events.append(_chunk(head, []) | {"usage": usage})
-    return Streamed(whole, events, message["content"] or message.get("refusal") or "")
+    said = message["content"]
+    if isinstance(said, list):
+        said = said[-1]["text"]
+    return Streamed(whole, events, said or message.get("refusal") or "")
 
 
 def responses_reply(random: Random) -> Streamed:
@@ -142,6 +145,9 @@ def _chat_message(random: Random) -> dict[str, Any]:
     )
     if random.random() < 0.3:
         message[random.choice(("reasoning_content", "reasoning"))] = _said(random, 1)
+    if random.random() < 0.2 and message["content"]:  # as Mistral's models that think
+        thought = {"type": "thinking", "thinking": [{"type": "text", "text": _said(random, 1)}]}
+        message["content"] = [thought, {"type": "text", "text": message["content"]}]
     if random.random() < 0.3:
         message["annotations"] = [
             {"type": "url_citation", "url_citation": {"url": "https://a.example"}}
@@ -180,6 +186,13 @@ def _chat_deltas(random: Random, message: dict[str, Any]) -> Iterator[dict[str, 
                 {name: {"transcript": piece}} for piece in _pieces(random, value["transcript"])
             )
             yield from ({name: {"data": piece}} for piece in _pieces(random, value["data"]))
+        elif name == "content":
+            thoughts = _pieces(random, value[0]["thinking"][0]["text"])
+            texts = [{"type": "text", "text": piece} for piece in thoughts]
+            yield from ({name: [{"type": "thinking", "thinking": [text]}]} for text in texts)
+            said = _pieces(random, value[1]["text"])
+            as_blocks = [[{"type": "text", "text": piece}] for piece in said]
+            yield from ({name: part} for part in random.choice((said, as_blocks)))
         elif name == "reasoning_details":
             yield from (
                 {name: [part]} for detail in value for part in _detail_parts(random, detail)
