@@ -74,6 +74,7 @@ from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall
 from convstore.view.provider_rules import fit_for, made_for
+from convstore.wire.call_edits import CallEdits
 from convstore.wire.contents import ContentReader, reasoning_part
 from convstore.wire.exact import marked, restored
 from convstore.wire.parts import Block, Media, Text, json_value, parsed_value, parts_of
@@ -84,6 +85,7 @@ __all__ = [
     "MAXIMUM_PAGE_TOKENS",
     "PAGE_TOKENS",
     "Block",
+    "CallEdits",
     "ContentReader",
     "ConversationLog",
     "Decision",

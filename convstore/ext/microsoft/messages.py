@@ -14,7 +14,7 @@ from uuid import uuid4
 from agent_framework import Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.integration import ContentReader, Media, marked, restored
+from convstore.integration import CallEdits, ContentReader, Media, marked, restored
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
@@ -72,6 +72,20 @@ def from_log(messages: Iterable[BaseMessage]) -> tuple[list[Message], list[Dropp
             made = _joined([_written(message, writer) for message in several])
         found.append(made)
     return found, writer.dropped
+
+
+def with_unique_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return messages in which each call has an id of its own, and each result the id of its call; changed in place."""
+    edits = CallEdits()
+    for message in messages:
+        if message.role == "assistant":
+            edits.begin_answer()
+        for part in message.contents:
+            if part.type == "function_call":
+                part.call_id = edits.call(part.call_id or "", part.name or "").id
+            elif part.type == "function_result":
+                part.call_id = edits.result(part.call_id or "").id
+    return list(messages)
 
 
 def _mark_of(message: BaseMessage) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.microsoft.messages import from_log, to_log
+from convstore.ext.microsoft.messages import from_log, to_log, with_unique_calls
 from convstore.integration import read_current, sendable_message
+from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import Dropped
 from convstore.values.scope import as_scope, check_choice
 
@@ -93,7 +94,8 @@ class ConvstoreHistoryProvider(HistoryProvider):
     ) -> list[Message]:
         chat = self.conversation(session_id, state)
         if self._view == "policy":
-            return self._read((await chat.load_history(self._policy)).messages)
+            view = (await chat.load_history(self._policy)).messages
+            return with_unique_calls(self._read(with_own_call_ids(view)))
         return self._read([message async for turn in chat.turns() for message in turn.messages])
 
     async def save_messages(

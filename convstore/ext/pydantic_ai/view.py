@@ -12,7 +12,13 @@ from typing import Any, TypeAlias
 from langchain_core.messages import BaseMessage, ToolMessage
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    RetryPromptPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
@@ -20,7 +26,8 @@ from pydantic_ai.toolsets import FunctionToolset
 from convstore import Conversation, HistoryPolicy
 from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
-from convstore.integration import agent_tools
+from convstore.integration import CallEdits, agent_tools
+from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import kind_of
 from convstore.types import Dropped
 
@@ -76,10 +83,10 @@ class ConvstoreView(AbstractCapability[Any]):
         chat, last = found
         added = messages[max(at for at, message in enumerate(messages, 1) if message == last) :]
         view = (await chat.load_history(self._policy)).messages
-        shown, dropped = from_log(_without_answered(view, added))
+        shown, dropped = from_log(with_own_call_ids(_without_answered(view, added)))
         if dropped and self._on_dropped:
             self._on_dropped(dropped)
-        return replace(request_context, messages=[*shown, *added])
+        return replace(request_context, messages=_with_unique_calls([*shown, *added]))
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
         """Return the tools that read back and search; None if there shall be none."""
@@ -120,6 +127,35 @@ class ConvstoreView(AbstractCapability[Any]):
         return Tool.from_schema(
             run, spec["name"], spec["description"], spec["parameters"], takes_ctx=True
         )
+
+
+def _with_unique_calls(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return messages in which each call has an id of its own, and each result the id and the name of its call."""
+    edits = CallEdits()
+    edited = list[ModelMessage]()
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            edits.begin_answer()
+        parts: list[Any] = [_with_call(part, edits) for part in message.parts]
+        is_same = all(new is old for new, old in zip(parts, message.parts, strict=True))
+        changed: Any = message
+        edited.append(message if is_same else replace(changed, parts=parts))
+    return edited
+
+
+def _with_call(part: Any, edits: CallEdits) -> Any:
+    """Return a call or a result with the id and the name that it has in the request; the same object if it has them."""
+    if isinstance(part, ToolCallPart):
+        call = edits.call(part.tool_call_id, part.tool_name)
+        return part if call.id == part.tool_call_id else replace(part, tool_call_id=call.id)
+    if not isinstance(part, ToolReturnPart | RetryPromptPart):
+        return part
+    if isinstance(part, RetryPromptPart) and part.tool_name is None:
+        return part
+    call = edits.result(part.tool_call_id)
+    name = part.tool_name or call.tool
+    is_same = (call.id, name) == (part.tool_call_id, part.tool_name)
+    return part if is_same else replace(part, tool_call_id=call.id, tool_name=name)
 
 
 def _without_answered(

@@ -272,3 +272,24 @@ def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
             [HumanMessage("Hi", additional_kwargs={"agent_framework": mark}), AIMessage("Ho")]
         )
         assert [message.text for message in found] == ["Hi", "Ho"], mark
+
+
+async def test_calls_of_servers_that_repeat_ids_or_leave_them_empty(
+    store: ConversationStore, user: str
+) -> None:
+    """Each call has an id of its own in a view, and its result the same one, each time."""
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    chat = provider.conversation("seals")
+    for number in (1, 2):
+        calls = [{"name": "look", "args": {"at": at}, "id": "call_0"} for at in (1, 2)]
+        results = [ToolMessage(f"{number}", tool_call_id="call_0") for _ in calls]
+        empty = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": ""}])
+        await chat.append([HumanMessage("?"), AIMessage("", tool_calls=calls), *results, empty])
+        await chat.append(AIMessage("So."))
+    views = [await provider.get_messages("seals") for _ in range(2)]
+    parts = [part for message in views[0] for part in message.contents]
+    called = [part.call_id for part in parts if part.type == "function_call"]
+    assert called == [part.call_id for part in parts if part.type == "function_result"]
+    assert len(set(called)) == 6
+    assert all(called)
+    assert dumped(views[0]) == dumped(views[1])

@@ -272,3 +272,24 @@ def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
             [HumanMessage("Hi", additional_kwargs={"pydantic_ai": mark}), AIMessage("Ho")]
         )
         assert [message.parts[0].content for message in found] == ["Hi", "Ho"], mark
+
+
+async def test_calls_with_repeated_ids_have_ids_of_their_own(
+    ours: ConvstoreConversationStore,
+) -> None:
+    """Also those that the run has added; results have the ids and the names of their calls."""
+    look = ToolCallPart("look", {"place": "sea"}, tool_call_id="call_0")
+    model = Model(look, "Fish.", look, "Fish.")
+    agent = agent_of(model, ConvstoreView(ours))
+    first = await agent.run("What do seals eat?")
+    await ours.save(first)
+    chat = await ours.conversation(first.conversation.conversation_id)
+    call = {"name": "look", "args": {}, "id": "call_0"}
+    result = ToolMessage("a wall", tool_call_id="call_0")
+    await chat.append([HumanMessage("?"), AIMessage("", tool_calls=[call]), result, AIMessage("!")])
+    await agent.run("Sure?", conversation=await ours.load(first.conversation.conversation_id))
+    calls = parts(model.shown[-1], ToolCallPart)
+    results = parts(model.shown[-1], ToolReturnPart)
+    assert [part.tool_call_id for part in calls] == [part.tool_call_id for part in results]
+    assert len({part.tool_call_id for part in calls}) == len(calls) == 3
+    assert {part.tool_name for part in results} == {"look"}
