@@ -38,6 +38,7 @@ from convstore.conversation.entered import (
 )
 from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
+from convstore.conversation.numbering import ResultNumbering
 from convstore.conversation.operations import Operation
 from convstore.exceptions import (
     BatchTooLargeError,
@@ -96,6 +97,7 @@ __all__ = [
     "Media",
     "Operation",
     "PydanticAIWriter",
+    "ResultNumbering",
     "Sent",
     "StoredId",
     "StreamedReply",
@@ -159,6 +161,7 @@ __all__ = [
     "variants_at_places",
     "with_children",
     "with_source",
+    "with_split_lists",
 ]
 
 _Part = TypeVar("_Part")
@@ -226,6 +229,13 @@ def agent_tools(
 
     read = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
     return [(read, reading), *([(searching(store), searching)] if search else [])]
+
+
+def with_split_lists(tool: Any, *, is_chosen: bool) -> Any | None:
+    """Return a tool that keeps a list of sources as its artifact; None for one that needs no such change."""
+    from convstore.tools.numbering import with_split_lists as split  # noqa: PLC0415 - LangChain's tools load slowly
+
+    return split(tool, is_chosen=is_chosen)
 
 
 def run_sync(

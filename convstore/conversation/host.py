@@ -33,6 +33,7 @@ class Host:
         schema: Knows whether this version may use the database.
         observer: Sees the operations of the store; None if nothing does.
         is_closed: True once the store was closed.
+        logged_tools: Names of tools whose sources are not numbered, which was logged.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Host:
         self.twin: Twin[Any] | None = None
         self.observer: Observer | None = None
         self.is_closed = False
+        self.logged_tools = set[str]()
         self.schema = services.reader.schema
         self.driver = services.driver
         self._services = services

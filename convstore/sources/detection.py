@@ -75,12 +75,16 @@ SHAPES: dict[str, dict[str, str]] = {
 ``*`` is the first key of a list. An item without the key that it needs is other data under the same path.
 """
 
+_NAMED = frozenset({"sources", "hits.hits", "data.Get.*"})
+"""Paths that only retrieved sources have, like those with a key that their items need."""
+
 _PATHS = [
-    (path.split("."), partial(retrieved, **how) if how else retrieved)
+    (path.split("."), partial(retrieved, **how) if how else retrieved, bool(how) or path in _NAMED)
     for path, how in SHAPES.items()
 ]
 _BY_KEY = {
-    keys[0]: [(path[1:], read) for path, read in _PATHS if path[0] == keys[0]] for keys, _ in _PATHS
+    keys[0]: [(path[1:], read, named) for path, read, named in _PATHS if path[0] == keys[0]]
+    for keys, _, _ in _PATHS
 }
 _COLUMNS = {"ids": "id", "documents": "content", "metadatas": "metadata", "distances": "distance"}
 _CONTENT_KEYS = ("content", "output")
@@ -132,7 +136,7 @@ def extract_sources(
             f"the source extractor of {message.name!r} must return at most {MAX_SOURCES:,} sources, "
             "each a Document, a (text, metadata) pair or a dict"
         )
-    return FoundSources(sources)
+    return FoundSources(sources, is_named=True)
 
 
 def given_sources(values: Any) -> FoundSources:
@@ -182,7 +186,9 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     texts = _texts_of(message.content if parsed_content is None else parsed_content).items
     if texts and 2 * sum(is_passage(source.text) for source in texts) >= len(texts):
         return FoundSources(texts)
-    return FoundSources(_in_value(parsed_content).items or _in_content(message.content))
+    if (found := _in_value(parsed_content)).items:
+        return found._replace(rebuild=None)
+    return FoundSources(_in_content(message.content))
 
 
 def sources_in_json(values: Sequence[Any]) -> tuple[FoundSource, ...]:
@@ -195,6 +201,11 @@ def sources_in_json(values: Sequence[Any]) -> tuple[FoundSource, ...]:
     if items and len(values) > 1:
         return items
     return _collected(chain.from_iterable(_anything(each, _DEPTH - 1) for each in values)) or items
+
+
+def sources_in_json_are_named(value: Any) -> bool:
+    """Return True if a value holds sources in a place that is only theirs; see `FoundSources`."""
+    return _items_in(value).is_named
 
 
 def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
@@ -271,11 +282,11 @@ def _items_in(value: Any) -> FoundSources:
     if type(value) is not dict:
         return _NOTHING
     if "ids" in value and (found := _all(_rows(value), retrieved)).items:
-        return FoundSources(found.items)
+        return FoundSources(found.items, is_named=True)
     for key in [key for key in _BY_KEY if key in value]:
-        for path, read in _BY_KEY[key]:
+        for path, read, is_named in _BY_KEY[key]:
             if (found := _at(value[key], path, read)).items:
-                return _under(value, key, found)
+                return _under(value, key, found)._replace(is_named=is_named)
     return _single_document(value)
 
 

@@ -216,24 +216,27 @@ def _title_spots(content: Any, parts: Sequence[_Part], found: Sequence[FoundSour
 
 def _json_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_Spot]:
     """Return the beginnings of the items in JSON, if these are the sources."""
-    parsed = {
-        number: value
-        for number, part in enumerate(parts)
-        if part.key != "title" and (value := parse_with_openings(part.text)) is not None
-    }
-    if not parsed:
-        return []
-    shown = sources_in_json([value.value for value in parsed.values()])
+    parsed = _parsed(parts)
+    shown = sources_in_json([value.value for value in parsed.values()]) if parsed else ()
     if len(shown) != len(found) or not all(map(_is_same, shown, found)):
         return []
-    spots = []
-    for source, item in enumerate(shown):
-        spot = _spot_of_item(source, item, parts, parsed)
-        if spot is None:
-            return []
-        spots.append(spot)
+    spots = [
+        spot
+        for source, item in enumerate(shown)
+        if (spot := _spot_of_item(source, item, parts, parsed)) is not None
+    ]
     places = {(spot.part, spot.start) for spot in spots}
-    return spots if len(places) == len(spots) else []
+    return spots if len(places) == len(found) else []
+
+
+def _parsed(parts: Sequence[_Part]) -> dict[int, ParsedJson]:
+    """Return the values of those parts that are JSON, by their positions."""
+    parsed = {}
+    for number, part in enumerate(parts):
+        value = None if part.key == "title" else parse_with_openings(part.text)
+        if value is not None:
+            parsed[number] = value
+    return parsed
 
 
 def _spot_of_item(

@@ -274,10 +274,13 @@ class FoundSources(NamedTuple):
     Attributes:
         items: The sources in the tool's order.
         rebuild: Returns the artifact with its items replaced; None if the sources are not items of the artifact.
+        is_named: True if the place where they were found is that of retrieved sources only: a response of a search
+            service, a list under ``sources``, or an extractor.
     """
 
     items: tuple[FoundSource, ...] = ()
     rebuild: Callable[[list[Any]], Any] | None = None
+    is_named: bool = False
 
 
 def text_digest(text: str) -> bytes:

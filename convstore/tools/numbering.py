@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
@@ -20,6 +19,7 @@ from pydantic import Field
 from convstore.exceptions import InvalidInputError
 from convstore.sources.detection import SourceExtractor, find_sources, parse_json
 from convstore.sources.numbering import Given, sources_in, sources_of, with_numbers
+from convstore.sources.outputs import results_in, with_results
 from convstore.sources.prompt import RenderSources, render_sources
 from convstore.sources.source import FoundSources
 
@@ -113,37 +113,26 @@ class _NumberedTool(BaseTool):
         return numbered.model_copy(update={"content": render(sources_of(found.items, given))})
 
 
-def results_in(output: Any) -> list[ToolMessage]:
-    """Return the results in a tool's output: a message, a list of outputs, or a command of LangGraph."""
-    if isinstance(output, ToolMessage):
-        return [output]
-    if isinstance(output, list):
-        return [message for part in output for message in results_in(part)]
-    messages = _messages_of(output)
-    return [message for message in messages if isinstance(message, ToolMessage)]
+def with_split_lists(tool: Any, *, is_chosen: bool) -> Any | None:
+    """Return a tool that keeps a list of sources as its artifact; None for one that needs no such change.
+
+    Args:
+        tool: A tool of an agent.
+        is_chosen: True if the application says that the tool returns sources. Otherwise its annotation has to say that
+            it returns documents of LangChain.
+    """
+    if not is_chosen and not _returns_documents(tool):
+        return None
+    split = _with_artifact(tool)
+    return None if split is tool else split
 
 
-def with_results(output: Any, changed: Mapping[int, BaseMessage]) -> Any:
-    """Return a tool's output with other results, by the id of the object that each replaces."""
-    if not changed:
-        return output
-    if isinstance(output, ToolMessage):
-        return changed.get(id(output), output)
-    if isinstance(output, list):
-        return [with_results(part, changed) for part in output]
-    messages = [changed.get(id(message), message) for message in _messages_of(output)]
-    if not messages:
-        return output
-    return replace(output, update={**output.update, "messages": messages})
-
-
-def _messages_of(output: Any) -> list[Any]:
-    """Return the messages with which a command updates a state."""
-    update = getattr(output, "update", None)
-    if not isinstance(update, Mapping):
-        return []
-    messages = update.get("messages") or []
-    return messages if isinstance(messages, list) else [messages]
+def _returns_documents(tool: Any) -> bool:
+    if type(tool) is not StructuredTool:
+        return False
+    function = tool.coroutine or tool.func
+    annotations = getattr(function, "__annotations__", {})
+    return "Document" in str(annotations.get("return", ""))
 
 
 def _tool_of(function: Any) -> BaseTool:

@@ -40,7 +40,8 @@ def agent_of(
     store: ConversationStore, replies: list[BaseMessage], *tools: BaseTool, **options: Any
 ) -> Any:
     """Return an agent with the middleware that gives these replies."""
-    middleware = ConversationMiddleware(store, number_sources=["find"], **options)
+    names = ["find"] if find in tools else []
+    middleware = ConversationMiddleware(store, number_sources=names, **options)
     return create_agent(ScriptedModel(replies=replies), list(tools), middleware=[middleware])
 
 

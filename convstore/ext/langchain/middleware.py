@@ -22,7 +22,6 @@ from langchain_core.messages import (
 )
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
-from convstore import number_sources as numbered
 from convstore.exceptions import InvalidScopeError, MissingExtraError
 from convstore.ext.around import own_conversation, working_on
 from convstore.ext.checkpoint_owner import check_owner, owner_of
@@ -40,7 +39,6 @@ from convstore.messages.filing import ids_of
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
-from convstore.values.scope import check_names
 
 try:
     from langchain.agents.middleware import AgentMiddleware, hook_config
@@ -58,6 +56,7 @@ except ImportError as error:
     raise MissingExtraError(package="langchain", extra="langchain") from error
 
 from convstore.ext.langchain.asking import ask
+from convstore.ext.langchain.numbers import ToolNumbers
 from convstore.ext.langchain.results import (
     OWN,
     ToolOutput,
@@ -113,8 +112,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             the run's context, a dict, a dataclass or a pydantic model, else from ``config["configurable"]``; never from
             the model.
         policy: Policy of the view; None for the store's. This turn is shown whole as long as the budget allows.
-        number_sources: Names of tools whose sources get numbers of the conversation before the model sees them. Names
-            that no tool of the agent has are ignored, so agents can share the setting.
+        number_sources: Names of tools whose sources get numbers of the conversation before the model sees them, in
+            addition to the results that say that they hold sources: documents, ``search_result`` blocks, responses of
+            known search services, and texts that count their sources. () for no numbers at all.
         tool_results: "at_once" appends the result of a tool at once, so that it survives a crash. "after_hooks" appends
             it before the next call of the model: for middleware that changes results, such as
             ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed ones.
@@ -144,7 +144,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     Raises:
         InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message, that
-            `accept` has to be chosen, or that `review` needs a checkpointer.
+            `accept` has to be chosen, that `review` needs a checkpointer, or that `number_sources` names a tool that
+            the agent does not have.
         InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
             works on the same conversation outside a tool call.
         OlderCheckpointError: From a run with ``on_fork="raise"``.
@@ -159,7 +160,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         *,
         scope: ScopeChoice | None = None,
         policy: HistoryPolicy | None = None,
-        number_sources: Collection[str] = (),
+        number_sources: Collection[str] | None = None,
         tool_results: _WHEN = "at_once",
         compact: bool = True,
         prompt: str = SOURCES_PROMPT,
@@ -179,7 +180,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         check_option(on_fork, *get_args(OnFork), name="on_fork")
         self.store = store
         self._scope = check_choice(store, scope)
-        self._numbered = check_names(number_sources, name="number_sources")
+        self._numbers = ToolNumbers(number_sources)
         self._appends_results = tool_results == "at_once"
         self._prompt = prompt
         self._own_tools = agent_tools(store, search_other_conversations, page_tokens=page_tokens)
@@ -217,6 +218,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> _ModelOutput:
         """Append the messages of earlier hooks, and show the model the view and this turn."""
+        self._numbers.check(request.tools)
         chat = self._chat(request.runtime)
         run, shown = await self._prepare(chat, request)
         if isinstance(shown, AIMessage):
@@ -233,6 +235,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> _ModelOutput:
         """`awrap_model_call` for sync agents."""
+        self._numbers.check(request.tools)
         chat = self._chat(request.runtime)
         run, shown = self._wait(chat, lambda conversation: self._prepare(conversation, request))
         if isinstance(shown, AIMessage):
@@ -288,7 +291,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 )
         except GraphInterrupt as interrupt:
             output = interrupt
-        return await self._finished(chat, run, request, output)
+        is_split = equipped is not request
+        return await self._finished(chat, run, request, output, is_split=is_split)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]
@@ -307,9 +311,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 )
         except GraphInterrupt as interrupt:
             output = interrupt
-        return self._wait(
-            chat, lambda conversation: self._finished(conversation, run, request, output)
-        )
+        is_split = equipped is not request
+
+        def finish(conversation: Conversation) -> Coroutine[Any, Any, ToolOutput]:
+            return self._finished(conversation, run, request, output, is_split=is_split)
+
+        return self._wait(chat, finish)
 
     async def aafter_agent(
         self, state: ConversationAgentState, runtime: Runtime[Any]
@@ -397,14 +404,21 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return update or None
 
     async def _finished(
-        self, chat: Conversation, run: AgentRun, request: ToolCallRequest, output: Any
+        self,
+        chat: Conversation,
+        run: AgentRun,
+        request: ToolCallRequest,
+        output: Any,
+        *,
+        is_split: bool,
     ) -> ToolOutput:
-        """Return the output of a tool with ids, and append its messages."""
+        """Return the output of a tool with ids and numbers of sources, and append its messages."""
         if isinstance(output, GraphInterrupt):
             await _pause(chat, run, output, request.state["messages"])
         call = request.tool_call
         place = call_position(request.state["messages"], request.tool_call)
         named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
+        named = await self._numbers.number(chat, named, call, is_split=is_split)
         messages = list(messages_in(named, call))
         if not self._appends_results:
             return noted(named, messages)
@@ -437,8 +451,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Return the call with a tool that knows its conversation."""
         tool = request.tool
         bound = next((bind(chat) for own, bind in self._own_tools if tool is own), None)
-        if bound is None and tool is not None and request.tool_call["name"] in self._numbered:
-            bound = numbered(tool, chat)
+        if bound is None:
+            bound = self._numbers.split(tool, request.tool_call["name"])
         return request.override(tool=bound) if bound else request
 
 

@@ -1,0 +1,140 @@
+"""Number the sources in results of tools before a model sees them; a step of the middleware, of nodes, of a session."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.messages import ToolMessage
+
+from convstore.conversation.host import host_of
+from convstore.sources.declared import says_sources
+from convstore.sources.detection import SourceExtractor
+from convstore.sources.numbering import (
+    NumberingPlan,
+    plan_numbers,
+    sources_in,
+    with_numbers,
+    with_rendered,
+)
+from convstore.sources.source import FoundSources
+from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.values.scope import check_names
+
+_LOGGER = logging.getLogger("convstore")
+
+
+class Unnumbered(NamedTuple):
+    """A result whose sources have no numbers of the conversation yet, and where these are written."""
+
+    message: ToolMessage
+    found: FoundSources
+    plan: NumberingPlan
+
+
+class ResultNumbering:
+    """Numbers the results of an agent's tools.
+
+    By default a result is numbered that says that it holds sources, or whose tool counts them by marks of its own.
+
+    Attributes:
+        names: Names of tools whose sources are numbered in any case; None for the default, () for no numbers at all.
+    """
+
+    def __init__(self, names: Collection[str] | None) -> None:
+        self.names = None if names is None else check_names(names, name="number_sources")
+
+    async def number(
+        self,
+        chat: Any,
+        results: Sequence[ToolMessage],
+        *,
+        tool: str = "",
+        is_split: bool = False,
+    ) -> dict[int, ToolMessage]:
+        """Return the results that get numbers, by the id of the object that each replaces.
+
+        One command for each of them, none if there are none.
+
+        Args:
+            chat: The conversation.
+            results: Results that no model has seen.
+            tool: Name of the tool, for results that do not name it.
+            is_split: True if the tool returned a list of sources, which is the artifact; an empty content shows it.
+        """
+        numbered = {}
+        for message in results:
+            unnumbered = self.find(chat, message, tool=tool)
+            if unnumbered is not None:
+                is_whole = is_split and message.content == ""
+                numbered[id(message)] = await _numbered(chat, unnumbered, is_whole=is_whole)
+        return numbered
+
+    def find(self, chat: Any, message: ToolMessage, *, tool: str = "") -> Unnumbered | None:
+        """Return what a result needs to be numbered; None for one that is left as it is. No I/O.
+
+        Tools whose lists may be sources, and those whose own marks are not the numbers in the log, are logged once.
+        """
+        host = host_of(chat)
+        name = message.name or tool
+        found = _found(message, name, host.source_extractors)
+        is_chosen = name in (self.names or ())
+        is_done = all(source.kept_id for source in found.items)
+        if is_done and not (is_chosen and found.items):
+            return None
+        plan = plan_numbers(message.content, found.items)
+        if is_chosen or (self._is_on and _wants_numbers(message, found, plan)):
+            return Unnumbered(message, found, plan)
+        _log_once(host.logged_tools, name, plan)
+        return None
+
+    @property
+    def _is_on(self) -> bool:
+        return self.names is None or bool(self.names)
+
+
+def _wants_numbers(message: ToolMessage, found: FoundSources, plan: NumberingPlan) -> bool:
+    return plan.is_marked or says_sources(message, found)
+
+
+async def _numbered(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> ToolMessage:
+    """Return a result with numbers that are reserved for it."""
+    message, found, plan = unnumbered
+    texts = [source.text for source in found.items]
+    numbers = await chat.reserve_source_ids(len(texts))
+    given = (numbers, await chat.find_shown_sources(texts))
+    if is_whole:
+        return with_rendered(message, found, given)
+    return with_numbers(message, found, given, plan=plan)
+
+
+def _found(
+    message: ToolMessage, name: str, extractors: Mapping[str, SourceExtractor]
+) -> FoundSources:
+    """Return the sources that an append of a result would find under the name of its tool."""
+    if name == RETRIEVAL_TOOL:
+        return FoundSources()
+    is_named = message.name == name
+    named = message if is_named else message.model_copy(update={"name": name})
+    return sources_in(named, extractors)
+
+
+def _log_once(logged: set[str], name: str, plan: NumberingPlan) -> None:
+    if name in logged:
+        return
+    logged.add(name)
+    if plan.is_marked:
+        _LOGGER.warning(
+            "results of tool %r show marks such as [1] that are not the numbers of their sources in the log, so a "
+            "citation may be read as another source; pass number_sources=(%r,)",
+            name,
+            name,
+        )
+    else:
+        _LOGGER.info(
+            "results of tool %r hold a list whose items have numbers in the log that the model is not shown; if they "
+            "are sources to cite, pass number_sources=(%r,)",
+            name,
+            name,
+        )

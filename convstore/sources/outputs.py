@@ -1,0 +1,45 @@
+"""Find the results in what a tool returned to an agent, and put others in their place.
+
+A tool returns a message, a list, or a command of LangGraph, which is not imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import BaseMessage, ToolMessage
+
+
+def results_in(output: Any) -> list[ToolMessage]:
+    """Return the results in a tool's output: a message, a list of outputs, or a command of LangGraph."""
+    if isinstance(output, ToolMessage):
+        return [output]
+    if isinstance(output, list):
+        return [message for part in output for message in results_in(part)]
+    messages = _messages_of(output)
+    return [message for message in messages if isinstance(message, ToolMessage)]
+
+
+def with_results(output: Any, changed: Mapping[int, BaseMessage]) -> Any:
+    """Return a tool's output with other results, by the id of the object that each replaces."""
+    if not changed:
+        return output
+    if isinstance(output, ToolMessage):
+        return changed.get(id(output), output)
+    if isinstance(output, list):
+        return [with_results(part, changed) for part in output]
+    messages = [changed.get(id(message), message) for message in _messages_of(output)]
+    if not messages:
+        return output
+    return replace(output, update={**output.update, "messages": messages})
+
+
+def _messages_of(output: Any) -> list[Any]:
+    """Return the messages with which a command updates a state."""
+    update = getattr(output, "update", None)
+    if not isinstance(update, Mapping):
+        return []
+    messages = update.get("messages") or []
+    return messages if isinstance(messages, list) else [messages]
