@@ -63,6 +63,7 @@ from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Drafting, TurnKeeper
+from convstore.values.append_options import AppendOptions
 from convstore.values.json_form import is_json, sendable, sendable_message, valid_text
 from convstore.values.models import (
     ConversationInfo,
@@ -187,11 +188,9 @@ async def append_in_turn(
         check_not_left(chat.store, scope, turn_id)
     if turn_id is None:
         return await chat.append(messages, **how)
-    omit = how.get("on_unencodable") == "omit"
-    renumber = how.get("on_source_clash") == "renumber"
     whole = normalize_messages(messages)
     writes = (await _keeper(chat)).writes
-    addition = Addition(whole, of_state=True, stamp=how.get("stamp"), omit=omit, renumber=renumber)
+    addition = Addition(whole, of_state=True, options=AppendOptions(**how))
     if held is None:
         return await writes.append_unheld(scope, turn_id, addition)
     return await writes.append(held, addition)

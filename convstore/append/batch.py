@@ -52,9 +52,9 @@ from convstore.sources.places import Located, SourcePlace, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, wants_stub
+from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.items import PlacedItem
 from convstore.values.models import Receipt
-from convstore.values.stamps import ViewStamp
 
 _MAXIMUM_EDGES = 100_000
 _WAYS = (
@@ -97,21 +97,6 @@ class Prepared(NamedTuple):
     has_large_fields: bool = False
 
 
-class Columns(NamedTuple):
-    """What an archive says of a message besides its content.
-
-    Attributes:
-        turn: Id of the question that it belongs to, its own if it is one; "" for none.
-        unseen: Number of messages directly before it that its model was not shown.
-    """
-
-    turn: str
-    unseen: int = 0
-
-
-_NO_COLUMNS = dict[str, Columns]()
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Messages ready for the log.
@@ -122,14 +107,11 @@ class Batch:
         counter: Counted their tokens.
         token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
-        renumber: Give sources another number if theirs is taken.
-        stamp: Stamp of the view that the first AI message answers.
+        options: How they are appended.
         reserved: Numbers for sources that have none, if they do not come from the log that the batch is for.
         through: The highest number of the sequence that they come from.
         facts: What the entry records besides the messages and items.
         items: The items that are no messages, in order.
-        turn: Id of the question that all messages belong to; "" if each belongs to what it or the log says.
-        columns: What an archive says of messages, by their ids.
     """
 
     prepared: tuple[Prepared, ...]
@@ -137,20 +119,18 @@ class Batch:
     counter: NamedCounter
     token: str = ""
     omitted: tuple[str, ...] = ()
-    renumber: bool = False
-    stamp: ViewStamp | None = None
+    options: AppendOptions = PLAIN
     reserved: Sequence[int] = ()
     through: int = 0
     facts: Facts = field(default_factory=lambda: NO_FACTS)
     items: tuple[PreparedItem, ...] = ()
-    turn: str = ""
-    columns: Mapping[str, Columns] = field(default_factory=lambda: _NO_COLUMNS)
 
     @property
     def named(self) -> set[str]:
         """Return the ids of the questions that messages are said to belong to, but for those in the batch."""
-        named = {turn_of(new.message) for new in self.prepared} | {self.turn}
-        named |= {columns.turn for columns in self.columns.values()}
+        options = self.options
+        named = {turn_of(new.message) for new in self.prepared} | {options.question}
+        named |= {columns.turn for columns in options.columns.values()}
         return {id_ for id_ in named if id_}.difference(self.ids)
 
     @property
@@ -190,26 +170,20 @@ class Batch:
 
 def prepare(
     messages: Sequence[BaseMessage],
+    items: Sequence[PlacedItem] = (),
+    options: AppendOptions = PLAIN,
     *,
     codec: Codec,
     counter: NamedCounter,
     token: str = "",
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
-    omit: bool = False,
-    renumber: bool = False,
-    stamp: ViewStamp | None = None,
-    indexes: Sequence[int] | None = None,
-    items: Sequence[PlacedItem] = (),
-    question: str = "",
+    facts: Facts = NO_FACTS,
 ) -> Batch:
-    """Encode, count and compress the messages of a batch; each has an id already.
-
-    Paths of values name messages by `indexes`, by default those of the batch. `question` is the id of the question that
-    all messages belong to, if they do.
+    """Encode, count and compress the messages and items of a batch; each message has an id already.
 
     Raises:
         InvalidInputError: An extractor failed.
-        UnencodableError: The codec cannot encode the type of a value, unless `omit`.
+        UnencodableError: The codec cannot encode the type of a value, unless the options omit it.
     """
     prepared = list[Prepared]()
     made = tuple[PreparedItem, ...]()
@@ -217,9 +191,9 @@ def prepare(
     for minimum, whole_contents in _WAYS:
         work = _Preparation(codec, counter, token, extractors, minimum, whole_contents)
         prepared, omitted = work.prepare_all(
-            zip(indexes or counting(), messages, strict=False), omit=omit
+            zip(options.indexes or counting(), messages, strict=False), omit=options.omits
         )
-        paths = omitted if omit else None
+        paths = omitted if options.omits else None
         made = prepare_items(
             items, codec, token=token, numbers=work.numbers, omitted=paths, minimum=minimum
         )
@@ -231,10 +205,10 @@ def prepare(
         counter,
         token,
         tuple(omitted),
-        renumber,
-        stamp,
+        options,
+        options.numbers,
+        facts=facts,
         items=made,
-        turn=question,
     )
 
 

@@ -107,7 +107,7 @@ def compose(
 
 def _stamped(batch: Batch) -> str:
     """Return the id of the message that gets the stamp of a batch, the first that a model wrote; "" for none."""
-    if batch.stamp is None:
+    if batch.options.stamp is None:
         return ""
     said = (new.stored.id for new in batch.prepared if is_written_by_model(new.message))
     return next(said, "")
@@ -115,10 +115,10 @@ def _stamped(batch: Batch) -> str:
 
 def _set_seen(message: EntryMessage, batch: Batch, *, is_stamped: bool) -> None:
     """Set the stamp of an AI message, and what its model was shown, if the batch says it."""
-    if is_stamped and batch.stamp:
-        message.stamp = write_stamp(batch.stamp)
-        message.saw = saw_of(message.ordinal, batch.stamp)
-    elif message.saw and (columns := batch.columns.get(message.id)):
+    if is_stamped and batch.options.stamp:
+        message.stamp = write_stamp(batch.options.stamp)
+        message.saw = saw_of(message.ordinal, batch.options.stamp)
+    elif message.saw and (columns := batch.options.columns.get(message.id)):
         message.saw = max(1, message.ordinal - 1 - columns.unseen)
 
 
@@ -132,10 +132,10 @@ def _named_turn(
     batch: Batch, prepared: Prepared, ordinal: int, asked: Mapping[str, int]
 ) -> int | None:
     """Return the turn that the writer names for a message; None if the rules of `log.assignment` say it."""
-    if columns := batch.columns.get(prepared.stored.id):
+    if columns := batch.options.columns.get(prepared.stored.id):
         begins = columns.turn == prepared.stored.id and prepared.message.type == "human"
         return ordinal if begins else asked.get(columns.turn, 0)
-    named = batch.turn or turn_of(prepared.message)
+    named = batch.options.question or turn_of(prepared.message)
     return asked.get(named) if named else None
 
 
@@ -160,7 +160,7 @@ class _Numbering:
         given = batch.kept_source_ids
         kept = sorted(number for number in given if number <= limit)
         for number, following in pairwise(kept):
-            if number == following and not batch.renumber:
+            if number == following and not batch.options.renumbers:
                 raise SourceIdClashError(number)
         too_high = {number for number in given if number > limit}
         return cls(too_high, iter(batch.reserved), kept[-1] if kept else 0)

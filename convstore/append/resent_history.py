@@ -7,9 +7,9 @@ rest directly after the last entry read. If another append came first, the compa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -39,6 +39,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout, pause
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
+from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 
@@ -128,34 +129,33 @@ class Resender:
         *,
         skip: bool,
         trust: Trust,
-        **options: Any,
+        options: AppendOptions = PLAIN,
     ) -> Receipt:
         """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
         sent = read_sent(messages, trust)
         if (trust.is_all and not is_history(messages)) or [item.message.type for item in sent] == [
             "human"
         ]:
-            return (
-                await self._writer.append(scope, [item.message for item in sent], **options)
-            ).receipt
+            taken = [item.message for item in sent]
+            return (await self._writer.append(scope, taken, options=options)).receipt
         async with append_timeout():
-            return await self._append(scope, sent, skip=skip, trust=trust, **options)
+            return await self._append(scope, sent, skip=skip, trust=trust, options=options)
 
     async def _append(
-        self, scope: Scope, sent: Sequence[Sent], *, skip: bool, trust: Trust, **options: Any
+        self,
+        scope: Scope,
+        sent: Sequence[Sent],
+        *,
+        skip: bool,
+        trust: Trust,
+        options: AppendOptions,
     ) -> Receipt:
         for tries in range(_TRIES):
             try:
                 decision = await self.decide(scope, sent, trust)
                 if decision.is_known and not skip:
                     raise ResentHistoryError(known=decision.match.known)
-                new = list(decision.taken.values())
-                options["condition"] = Condition(decision.tail)
-                options["indexes"] = [sent[index].position for index in decision.taken]
-                written = (
-                    (await self._writer.append(scope, new, **options)).receipt if new else None
-                )
-                receipt = decision.receipt(written)
+                receipt = decision.receipt(await self._write(scope, decision, options))
             except (TailMoved, ConversationDeletedError):
                 await pause(tries)
                 continue
@@ -166,6 +166,21 @@ class Resender:
         raise StoreError(
             f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
         )
+
+    async def _write(
+        self, scope: Scope, decision: Decision, options: AppendOptions
+    ) -> Receipt | None:
+        """Append what a decision takes; None for nothing."""
+        if not decision.taken:
+            return None
+        indexes = [decision.sent[index].position for index in decision.taken]
+        written = await self._writer.append(
+            scope,
+            list(decision.taken.values()),
+            condition=Condition(decision.tail),
+            options=replace(options, indexes=indexes),
+        )
+        return written.receipt
 
     async def decide(
         self, scope: Scope, sent: Sequence[Sent], trust: Trust, *, compares: bool = True

@@ -16,7 +16,7 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, Columns, Known, Replaced, Request, Written, prepare
+from convstore.append.batch import Batch, Known, Replaced, Request, Written, prepare
 from convstore.append.child_numbers import ChildNumbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
@@ -48,9 +48,10 @@ from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
+from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope
-from convstore.values.stamps import ViewStamp, check_own
+from convstore.values.stamps import check_own
 
 _TRIES = 1_000
 
@@ -83,24 +84,16 @@ class Writer:
         scope: Scope,
         messages: Sequence[BaseMessage],
         *,
-        condition: Condition = ANYWHERE,
-        facts: Facts = NO_FACTS,
-        omit: bool = False,
-        renumber: bool = False,
-        stamp: ViewStamp | None = None,
-        indexes: Sequence[int] | None = None,
-        numbers: Sequence[int] = (),
         items: Sequence[PlacedItem] = (),
-        question: str = "",
-        columns: Mapping[str, Columns] | None = None,
+        facts: Facts = NO_FACTS,
+        condition: Condition = ANYWHERE,
+        options: AppendOptions = PLAIN,
     ) -> Written:
         """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
 
-        With facts there may be no messages; they are written even if the log has them. With a condition for a variant
-        the messages belong to it, and it becomes active with its last entry. `indexes` are those of the messages in the
-        caller's list, if it is longer, for the paths of values. `numbers` are for sources in a child. There may be
-        items instead of messages; they belong to no turn. `question` is the id of the question that all messages belong
-        to; without it each belongs to the turn that `log.assignment` says. `columns` are those of an archive.
+        With facts there may be no messages; they are written even if the log has the messages. There may be items
+        instead of messages; they belong to no turn. With a condition for a variant the messages belong to it, and it
+        becomes active with its last entry.
 
         Raises:
             TailMoved: The log ends with something else than the condition says, and lacks a message or has another
@@ -113,21 +106,15 @@ class Writer:
         work = partial(
             prepare,
             messages,
+            items,
+            options,
             codec=self._codec,
             counter=self._counter,
             token=self._clock.token(),
             extractors=self._extractors,
-            omit=omit,
-            renumber=renumber,
-            stamp=stamp,
-            indexes=indexes,
-            items=items,
-            question=question,
+            facts=facts,
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
-        batch = replace(batch, reserved=numbers) if numbers else batch
-        batch = replace(batch, columns=columns) if columns else batch
-        batch = replace(batch, facts=facts) if facts else batch
         request = Request(batch, condition=condition)
         known, entry, cached, tail = await self._write(scope, request)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
@@ -191,18 +178,19 @@ class Writer:
     async def _claim(self, scope: Scope, request: Request) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
         batch = request.batch
-        turn = request.condition.turn or request.batch.turn
+        stamp = batch.options.stamp
+        turn = request.condition.turn or request.batch.options.question
         continues = bool(turn) and turn not in batch.ids
         if (
             continues
-            or (batch.stamp and batch.stamp.conversation_id)
+            or (stamp and stamp.conversation_id)
             or not request.condition.follows(Totals())
         ):
             if cached := await self._reader.find(scope):
                 return cached
             if not request.condition.follows(Totals()):
                 raise TailMoved(0)
-            check_own(batch.stamp, "")
+            check_own(stamp, "")
             raise UnknownMessageError(turn, begins_turn=True)
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
@@ -431,7 +419,7 @@ class Writer:
 
     async def _check_question(self, cached: CachedConversation, known: Known, tail: Totals) -> None:
         """Raise an error if the question that a batch belongs to is neither in it nor an active one of the log."""
-        turn = known.new.turn
+        turn = known.new.options.question
         if not turn or turn in known.new.ids:
             return
         ordinal = known.questions.get(turn, 0)
@@ -456,11 +444,11 @@ class Writer:
             # Read before the ids in use: a number that another child claims in between is refused here, too.
             if is_child and (numbers or new.reserved):
                 through = await self._child_numbers.through(cached)
-            given = tail.sources_through if new.renumber else tail.given_through
+            given = tail.sources_through if new.options.renumbers else tail.given_through
             may_clash = bool(numbers) and (
                 is_child or CLAIM.name in new.facts or min(numbers) <= given
             )
-            if may_clash and new.renumber:
+            if may_clash and new.options.renumbers:
                 taken = frozenset(await self._log.taken_source_ids(cached.conversation, numbers))
             elif may_clash:
                 await self._refuse_taken_source_ids(cached, new)
@@ -469,13 +457,13 @@ class Writer:
             try:
                 return await self._child_numbers.numbered(cached, new, taken, through), taken
             except SourceIdClashError:
-                if not new.renumber:
+                if not new.options.renumbers:
                     raise
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
         """Raise an error if a source id that came with a new message is taken."""
         numbers = new.kept_source_ids
-        if not numbers or new.renumber:
+        if not numbers or new.options.renumbers:
             return
         claim = CLAIM.in_(new.facts)
         claimant = claim.by if claim else cached.conversation
@@ -563,9 +551,10 @@ class Writer:
 
 def _for_log(request: Request, conversation: str) -> Request:
     """Return a request to a conversation, without the stamp of a view of the log that a repair replaced."""
-    stamp = request.batch.stamp
+    stamp = request.batch.options.stamp
     if stamp and is_twin(stamp.conversation_id, conversation):
-        return replace(request, batch=replace(request.batch, stamp=None))
+        options = replace(request.batch.options, stamp=None)
+        return replace(request, batch=replace(request.batch, options=options))
     check_own(stamp, conversation)
     return request
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -15,6 +15,7 @@ from convstore.append.items import named_items, split_items
 from convstore.append.trust import Trust, check_trust
 from convstore.conversation.host import Host
 from convstore.exceptions import InvalidInputError, LogMovedError
+from convstore.values.append_options import AppendOptions
 from convstore.values.items import PlacedItem
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope, check_choice, check_id, check_number
@@ -78,8 +79,8 @@ class Writing:
     `question` is the id of the question that it belongs to.
     """
 
-    on_unencodable: str
-    on_source_clash: str
+    on_unencodable: Literal["raise", "omit"]
+    on_source_clash: Literal["raise", "renumber"]
     stamp: ViewStamp | None = None
     turn: str = ""
     question: str = ""
@@ -94,21 +95,21 @@ class Writing:
         check_choice(self.on_source_clash, "raise", "renumber", name="on_source_clash")
         check_choice(self.resent, None, "skip", "raise", name="resent")
         stamp = None if self.stamp is None else check_stamp(self.stamp)
-        is_omitting = self.on_unencodable == "omit"
-        is_renumbering = self.on_source_clash == "renumber"
-        options: Any = {"omit": is_omitting, "renumber": is_renumbering, "stamp": stamp}
+        options = AppendOptions(self.on_unencodable, self.on_source_clash, stamp, self.question)
         services = await host.services()
         if self.resent:
             skip = self.resent == "skip"
             return await services.resender.append(
-                scope, whole, skip=skip, trust=self.trust, **options
+                scope, whole, skip=skip, trust=self.trust, options=options
             )
         try:
-            options |= {
-                "condition": Condition(self.after, self.turn),
-                "items": self.items,
-                "question": self.question,
-            }
-            return (await services.writer.append(scope, whole, **options)).receipt
+            written = await services.writer.append(
+                scope,
+                whole,
+                items=self.items,
+                condition=Condition(self.after, self.turn),
+                options=options,
+            )
+            return written.receipt
         except TailMoved as moved:
             raise LogMovedError(self.after or 0, last=moved.args[0]) from None

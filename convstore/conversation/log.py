@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Columns, Written
-from convstore.append.condition import Condition
+from convstore.append.batch import Written
+from convstore.append.condition import ANYWHERE, Condition
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError, InvalidInputError
-from convstore.log.entry import NO_FACTS, Entry, Facts, Totals
+from convstore.log.entry import Entry, Facts, Totals
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.standing import STANDING
@@ -30,6 +30,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.retrying import until_written
 from convstore.turns.variants import Asked
+from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem, StoredItem
 from convstore.values.models import Receipt
@@ -222,7 +223,7 @@ class ConversationLog:
             )
         elif change.kind == "activate":
             await services.activator.activate(self._scope, change.turn, change.variant)
-        elif change.kind != "append" and await self._in_variant(change):
+        elif change.kind != "append" and (await self._in_variant(change))[1]:
             await self.append((), change=change)
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
@@ -256,7 +257,7 @@ class ConversationLog:
 
         In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. With a
         change, they belong to that variant, if it was begun. `columns` are the turns of messages and what their models
-        were not shown, as `append.batch.Columns` says, by their ids. `facts` are those of its entry.
+        were not shown, as `values.append_options.Columns` says, by their ids. `facts` are those of its entry.
 
         Raises:
             InvalidInputError: A fact is damaged.
@@ -264,35 +265,38 @@ class ConversationLog:
         services = await self._services()
         own = numbers if PATH in dict(self._scope) else ()
         restored = restored_facts(facts)
+        options = AppendOptions(
+            on_source_clash="renumber",
+            stamp=stamp,
+            numbers=own,
+            columns={id_: Columns(*values) for id_, values in (columns or {}).items()},
+        )
 
         async def write() -> Written:
-            options = await self._in_variant(change) if change else {}
-            options["facts"] = {**options.get("facts", NO_FACTS), **restored}
+            condition, event = await self._in_variant(change) if change else (ANYWHERE, None)
             return await services.writer.append(
                 self._scope,
                 messages,
-                renumber=True,
-                stamp=stamp,
-                numbers=own,
                 items=items,
-                columns={id_: Columns(*values) for id_, values in (columns or {}).items()},
-                **options,
+                facts=EVENT.put(restored, event),
+                condition=condition,
+                options=options,
             )
 
         return (await until_written(write)).receipt
 
-    async def _in_variant(self, change: VariantChange) -> dict[str, Any]:
-        """Return the arguments of an append to a variant that was begun; none if it is finished."""
+    async def _in_variant(self, change: VariantChange) -> tuple[Condition, TurnEvent | None]:
+        """Return the condition and event of an append to a variant that was begun; no event if it is finished."""
         variants = (await self._services()).turn_keeper.variants
         asked = Asked(change.variant, change.first_turn)
         record, tail, branch, was_shown = await variants.read(self._scope, change.turn, asked)
         if record.is_finished or was_shown:
-            return {}
+            return ANYWHERE, None
         event = branch.event
         if change.kind in ("finish", "stop"):
             event = event._replace(kind=change.kind)
         condition = Condition(tail, branch=branch._replace(is_ending=change.kind != "append"))
-        return {"condition": condition, "facts": EVENT.alone(event)}
+        return condition, event
 
     async def end_turn(self, turn_id: str, over: str) -> None:
         """Record that a turn was finished or stopped."""

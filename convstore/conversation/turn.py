@@ -213,7 +213,7 @@ class TurnSession:
                 )
         answers = any(isinstance(message, AIMessage) for message in whole)
         stamp = stamp or (self._stamp if answers else None)
-        receipt = await self._keeper.writes.append(self._held, addition._replace(stamp=stamp))
+        receipt = await self._keeper.writes.append(self._held, addition.answering(stamp))
         if answers:
             self._stamp = None
             self._unsaid = StreamedReply()
@@ -293,7 +293,7 @@ class TurnSession:
         said = self._stopped()
         if not record.is_ended:
             stamp = self._stamp if said.messages else None
-            return said._replace(event=TurnEvent("stop", self.turn_id), stamp=stamp)
+            return said._replace(event=TurnEvent("stop", self.turn_id)).answering(stamp)
         if said.messages and (record.answer is None or record.answer.text != self._unsaid.text):
             raise TurnClosedError(self.turn_id)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -22,6 +22,7 @@ from convstore.log.facts.event import TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.turn_leases import TurnLease
+from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
 
@@ -34,18 +35,18 @@ class Addition(NamedTuple):
         event: What the entry records besides them.
         nameless: Ids that were made up for messages that came without one.
         of_state: See `turns.naming.under_own_ids`.
-        stamp: Stamp of the view that the first AI message answers.
-        omit: Replace values of unknown types by markers.
-        renumber: Give sources another number if theirs is taken.
+        options: How they are appended; `stamp` is that of the view which the first AI message answers.
     """
 
     messages: Sequence[BaseMessage] = ()
     event: TurnEvent | None = None
     nameless: Collection[str] = ()
     of_state: bool = False
-    stamp: ViewStamp | None = None
-    omit: bool = False
-    renumber: bool = False
+    options: AppendOptions = PLAIN
+
+    def answering(self, stamp: ViewStamp | None) -> Addition:
+        """Return it as an answer to the view with a stamp."""
+        return self._replace(options=replace(self.options, stamp=stamp))
 
     @classmethod
     def of_event(cls, event: TurnEvent) -> Addition:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -96,7 +97,7 @@ class TurnWriter:
         end = begins[0] + 1 if begins else 0
         receipts = list[Receipt]()
         if end:
-            until_question = addition._replace(messages=messages[:end], stamp=None)
+            until_question = addition._replace(messages=messages[:end]).answering(None)
             receipts.append(await self._write_unheld(scope, turn_id, until_question, ANYWHERE))
         if end < len(messages):
             receipts.append(
@@ -130,10 +131,7 @@ class TurnWriter:
             scope,
             addition.messages,
             condition=condition,
-            question=turn_id,
-            stamp=addition.stamp,
-            omit=addition.omit,
-            renumber=addition.renumber,
+            options=replace(addition.options, question=turn_id),
         )
         return written.receipt
 
@@ -188,10 +186,7 @@ class TurnWriter:
                 held.tail, branch=branch, known=known, refusal=None if is_fence else held.refusal
             ),
             facts=EVENT.alone(event),
-            question=held.record.turn_id,
-            stamp=addition.stamp,
-            omit=addition.omit,
-            renumber=addition.renumber,
+            options=replace(addition.options, question=held.record.turn_id),
         )
         held.tail = written.totals
         if written.entry:

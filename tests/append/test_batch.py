@@ -33,6 +33,7 @@ from convstore.runtime.threads import characters_in
 from convstore.sources.detection import find_sources
 from convstore.sources.places import read_item, read_text
 from convstore.sources.shortening import leave_out, with_stub, without_media
+from convstore.values.append_options import AppendOptions
 
 CODEC = Codec()
 
@@ -316,7 +317,7 @@ def test_an_omitted_value_is_named_once(size: int) -> None:
         artifact=artifact,
         additional_kwargs={"k": {1: object()}},
     )
-    batch = _prepare(HumanMessage("?", id="h"), result, omit=True)
+    batch = _prepare(HumanMessage("?", id="h"), result, options=AppendOptions("omit"))
     assert batch.omitted == ("message 1.additional_kwargs.k.1", "message 1.artifact[0].owner")
     composed = _compose(batch)
     restored = _whole(composed.entry.messages[1], composed)

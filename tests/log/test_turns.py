@@ -17,6 +17,7 @@ from convstore.log.turns import LoggedTurn, unread
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.tool_calls import result_id
 from convstore.messages.values import Codec
+from convstore.values.append_options import AppendOptions
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 COUNTER = NamedCounter(
@@ -47,7 +48,7 @@ class Log:
         for index, message in enumerate(messages):
             message.id = message.id or f"m{totals.messages + index + 1}"
         batch = prepare(messages, codec=Codec(), counter=COUNTER)
-        batch = replace(batch, turn=turn, facts=EVENT.alone(event))
+        batch = replace(batch, options=AppendOptions(question=turn), facts=EVENT.alone(event))
         entry = compose(batch, totals, at=NOW, questions=self.questions)
         self.questions |= {
             message.id: message.ordinal for message in entry.messages if message.begins_turn

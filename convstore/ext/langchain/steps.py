@@ -67,6 +67,7 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import is_paired
 from convstore.messages.unread import steps_of, with_unread
 from convstore.types import History, Receipt
+from convstore.values.append_options import AppendOptions
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
 
@@ -283,14 +284,11 @@ async def _append(
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [message.model_copy() for message in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
-    options = {
-        "omit": rules.on_unencodable == "omit",
-        "renumber": rules.on_source_clash == "renumber",
-    }
+    options = AppendOptions(**how)
     resender = (await host_of(chat).services()).resender
     scope = tuple(chat.scope.items())
     receipt: Receipt = await resender.append(
-        scope, history, skip=True, trust=trust, stamp=how.get("stamp"), **options
+        scope, history, skip=True, trust=trust, options=options
     )
     return receipt
 

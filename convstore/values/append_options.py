@@ -1,0 +1,58 @@
+"""Define how a batch is appended: one value that is made where an append begins, and handed on as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from convstore.values.stamps import ViewStamp
+
+
+class Columns(NamedTuple):
+    """What an archive says of a message besides its content.
+
+    Attributes:
+        turn: Id of the question that it belongs to, its own if it is one; "" for none.
+        unseen: Number of messages directly before it that its model was not shown.
+    """
+
+    turn: str
+    unseen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """How a batch is appended.
+
+    Attributes:
+        on_unencodable: "omit" replaces values of unknown types by a marker.
+        on_source_clash: "renumber" gives sources another number if theirs is taken.
+        stamp: Stamp of the view that the first AI message answers.
+        question: Id of the question that all messages belong to; "" if each belongs to the turn that `log.assignment`
+            says.
+        indexes: Indexes of the messages in the caller's list, if that is longer, for the paths of values.
+        numbers: Numbers for sources that have none, if they do not come from the log that the batch is for.
+        columns: What an archive says of messages, by their ids.
+    """
+
+    on_unencodable: Literal["raise", "omit"] = "raise"
+    on_source_clash: Literal["raise", "renumber"] = "raise"
+    stamp: ViewStamp | None = None
+    question: str = ""
+    indexes: Sequence[int] | None = None
+    numbers: Sequence[int] = ()
+    columns: Mapping[str, Columns] = field(default_factory=dict)
+
+    @property
+    def omits(self) -> bool:
+        """True if values of unknown types are replaced by a marker."""
+        return self.on_unencodable == "omit"
+
+    @property
+    def renumbers(self) -> bool:
+        """True if a source whose number is taken gets another one."""
+        return self.on_source_clash == "renumber"
+
+
+PLAIN = AppendOptions()
