@@ -120,6 +120,14 @@ class TurnSession:
         return self._held.draft
 
     @property
+    def error(self) -> str:
+        """Class and first line of the error by which the last run of the turn broke off; "" if there is none.
+
+        `Conversation.get_turn` has it, too. It may quote contents.
+        """
+        return self._held.error
+
+    @property
     def is_running(self) -> bool:
         """True if the turn is held, neither finished nor waiting for a person, and nobody asked to stop it."""
         record = self._held.record
@@ -458,7 +466,7 @@ class TurnSession:
         note_exit(self)
         if self._renewing is not None:
             self._renewing.cancel()
-        await settle(self._leave())
+        await settle(self._leave(error))
         return self.is_stopped and self._is_closed_by(error)
 
     def _is_closed_by(self, error: BaseException | None) -> bool:
@@ -467,11 +475,12 @@ class TurnSession:
             return all(self._is_closed_by(part) for part in error.exceptions)
         return isinstance(error, TurnClosedError) and error.turn_id == self.turn_id
 
-    async def _leave(self) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         """Close a stream that nobody reads to its end, so that its draft is written, and give the lease back."""
         if self._streaming is not None:
             with suppress(RuntimeError):  # another task reads it, and finds the turn lost
                 await self._streaming.aclose()
+        await self._keeper.note_error(self._held, error)
         await self._keeper.leave(self._held, self._stop)
 
     async def _renew(self) -> None:

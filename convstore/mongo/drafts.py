@@ -23,6 +23,7 @@ class Draft(NamedTuple):
         after: Ordinal of the log's last message before it.
         text: What was said so far.
         variant: Id of the variant that it belongs to, "" for the turn as it stands.
+        error: Class and first line of the error by which the run broke off, "" without one.
     """
 
     turn: str
@@ -30,6 +31,11 @@ class Draft(NamedTuple):
     after: int
     text: str
     variant: str = ""
+    error: str = ""
+
+    def stands_at(self, turn: str, variant: str, after: int) -> bool:
+        """Return True if it is of a variant of a turn, and nothing was appended since."""
+        return (self.turn, self.variant, self.after) == (turn, variant, after)
 
 
 class Drafts:

@@ -62,13 +62,9 @@ class Turns:
     async def _with_draft(self, log: Snapshot, turn: Turn) -> Turn:
         """Return a turn with the reply that is being streamed, or was when its worker was killed."""
         draft = None if turn.is_finished else await self._drafts.find(log.cached.conversation)
-        if draft is None or (draft.turn, draft.variant, draft.after) != (
-            turn.turn_id,
-            "",
-            log.tail.messages,
-        ):
+        if draft is None or not draft.stands_at(turn.turn_id, "", log.tail.messages):
             return turn
-        return turn.model_copy(update={"draft": draft.text})
+        return turn.model_copy(update={"draft": draft.text, "error": draft.error})
 
     async def read(
         self,

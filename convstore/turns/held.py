@@ -67,6 +67,7 @@ class HeldTurn:
         branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
         own_key: The key from which ids of its messages derive, if it is a variant; "" for the id of the turn.
         draft: The beginning of a reply that an interrupted worker left.
+        error: Class and first line of the error by which its run broke off.
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease, or this one gave it back, or must not write any more.
         exclusion: Why it must not: a migration excludes this process.
@@ -86,6 +87,7 @@ class HeldTurn:
     branch: Branch | None = None
     own_key: str = ""
     draft: str = ""
+    error: str = ""
     record_of_view: ViewRecord = NO_RECORD
     is_stopping: bool = False
     is_lost: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -36,8 +36,10 @@ from convstore.turns.retrying import until_written
 from convstore.turns.streaming import drafting
 from convstore.turns.variants import Asked, Variants
 from convstore.turns.writing import TurnWriter
+from convstore.values.json_form import valid_text
 from convstore.values.scope import Scope
 
+_ERROR_CHARACTERS = 300
 _Result = TypeVar("_Result")
 Busy = Literal["raise", "wait", "interrupt"]
 Drafting = AbstractAsyncContextManager[Callable[[], Awaitable[None]]]
@@ -210,13 +212,12 @@ class TurnKeeper:
             if asked
             else self._continued(made, turn_id)
         )
-        if not held.record.is_finished and (draft := await self._drafts.find(conversation)):
-            is_own = (draft.turn, draft.variant, draft.after) == (
-                turn_id,
-                held.variant,
-                held.tail.messages,
-            )
-            held.draft = draft.text if is_own else ""
+        if held.record.is_finished:
+            return held
+        draft = await self._drafts.find(conversation)
+        if draft and draft.stands_at(turn_id, held.variant, held.tail.messages):
+            held.draft = draft.text
+            held.error = draft.error
         return held
 
     async def _continued(self, made: partial[HeldTurn], turn_id: str) -> HeldTurn:
@@ -275,6 +276,24 @@ class TurnKeeper:
             check=self._reader.schema.check,
         )
         return drafts(is_held=is_free, sleep=self.sleep, keeps=True)
+
+    async def note_error(self, held: HeldTurn, error: BaseException | None) -> None:
+        """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.
+
+        Nothing is stored of a turn that is over, and of errors of the store itself, which may not be reachable.
+        """
+        is_over = held.is_lost or held.is_stopping or held.record.is_finished
+        if is_over or not isinstance(error, Exception) or isinstance(error, StoreError):
+            return
+        turn_id = held.record.turn_id
+        with suppress(StoreError):
+            draft = await self._drafts.find(held.conversation)
+            if draft is None or not draft.stands_at(turn_id, held.variant, held.tail.messages):
+                draft = Draft(turn_id, held.owner, held.tail.messages, "", held.variant)
+            await self.writes.look(held)
+            if not (held.is_lost or held.is_stopping):
+                noted = draft._replace(owner=held.owner, error=_first_line(error))
+                await self._drafts.begin(held.conversation, noted)
 
     async def leave(
         self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None
@@ -361,3 +380,15 @@ class TurnKeeper:
         was_finished = held.record.is_finished
         await settle(self.leave(held))
         return not was_finished
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the class of an error and the first line of its text; of a group with one error, those of that."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # noqa: BLE001 - a class of an application may raise anything
+        lines = []
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return valid_text(text[:_ERROR_CHARACTERS])

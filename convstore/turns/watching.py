@@ -271,11 +271,7 @@ def _state_of(
             turn_id=record.turn_id, status="stopped" if record.is_stopped else "finished"
         )
     is_running = lease is not None and lease.is_for(record.turn_id, variant)
-    is_own = draft and (draft.turn, draft.variant, draft.after) == (
-        record.turn_id,
-        variant,
-        tail.messages,
-    )
+    is_own = draft and draft.stands_at(record.turn_id, variant, tail.messages)
     return TurnState(
         turn_id=record.turn_id,
         variant_id=key,

@@ -313,6 +313,8 @@ class Turn(Value):
             progress.
         draft: From `get_turn`, the beginning of a reply that is being streamed, or was when its worker was killed; not
             in the log.
+        error: From `get_turn`, class and first line of the error by which the last run broke off, while nothing was
+            appended since; "" without one. It may quote contents.
         pending: From `get_turn`, another answer, or a question in place of this one, that views do not show yet: a
             worker makes it, or a person was asked about one of its calls. The newest if there are several.
     """
@@ -327,6 +329,7 @@ class Turn(Value):
     is_finished: bool
     over: OverBy = ""
     draft: str = ""
+    error: str = ""
     pending: TurnState | None = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -273,3 +273,43 @@ def test_what_streams_of_langchain_leave_in_blocks_is_not_sent() -> None:
     assert blocks[0] == {**_SEARCH, "input": {"query": "mulch"}}
     assert "index" not in str([blocks, items])
     assert "summary_text" in str(items)
+
+
+async def _run(chat: Conversation, reply: Any, error: Exception | None = None) -> None:
+    """Work on the first turn until an error ends it."""
+    async with await chat.turn("q1", human="Seals?") as turn:
+        try:
+            await take(turn, reply)
+        except ConnectionError as broken:
+            raise ExceptionGroup("tasks", [broken]) from broken
+        if error:
+            raise error
+
+
+async def test_a_turn_that_broke_off_keeps_its_error(chats: Any) -> None:
+    """Class and first line of it, beside the draft, until something is appended; of a turn that is over none."""
+    chat: Conversation = chats("broken")
+
+    def broken() -> Iterator[str]:
+        yield "They "
+        raise ConnectionError("reset \ud83d\nby peer")
+
+    with pytest.raises(ExceptionGroup):
+        await _run(chat, broken())
+    found = await chat.get_turn("q1")
+    assert found is not None
+    assert (found.draft, found.error) == ("They ", "ConnectionError: reset \ufffd")
+    async with await chat.turn("q1", human="Seals?") as turn:
+        assert (turn.draft, turn.error) == ("They ", found.error)
+    with pytest.raises(KeyError):
+        await _run(chat, completion("tool_calls", tool_calls=[_CALL]), KeyError())
+    async with await chat.turn("q1", human="Seals?") as turn:
+        assert (turn.draft, turn.error) == ("", "KeyError")
+        await turn.add_result(turn.open_calls[0], "done")
+    async with await chat.turn("q1", human="Seals?") as turn:
+        assert turn.error == ""
+    with pytest.raises(ValueError, match="late"):
+        await _run(chat, completion("stop", content="They do."), ValueError("late"))
+    finished = await chat.get_turn("q1")
+    assert finished is not None
+    assert (finished.is_finished, finished.error) == (True, "")
