@@ -6,31 +6,15 @@ never from a model's output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 from convstore import ConversationStore
-from convstore.exceptions import InvalidScopeError
 from convstore.integration import check_store
-from convstore.values.scope import PATH, check_partial_scope, scope_of_run
+from convstore.values.run_scope import Run, ScopeChoice, check_scope_choice, chosen_values
+from convstore.values.scope import scope_of_run
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The settings an application gave a run when it started it.
-
-    Attributes:
-        context: The value of ``context=``, None by default.
-        configurable: ``config["configurable"]`` of the run.
-    """
-
-    context: Any = None
-    configurable: Mapping[str, Any] = field(default_factory=dict)
-
-
-ScopeChoice: TypeAlias = Mapping[str, str] | Callable[[Run], Mapping[str, str]]
-"""Values for some or all scope keys, or a function that finds them in a run."""
+__all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
 
 
 def scope_of(
@@ -55,7 +39,7 @@ def scope_of(
         InvalidScopeError: A key is missing, unknown or given twice, or a value is not a plain non-empty str.
     """
     run = Run(context, (config or {}).get("configurable") or {})
-    given = _given(chosen, run)
+    given = chosen_values(chosen, run)
     return dict(
         scope_of_run(store.scope_keys, context=context, configurable=run.configurable, given=given)
     )
@@ -69,22 +53,4 @@ def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeC
         chosen: The argument `scope` of a node or middleware of your own.
     """
     check_store(store)
-    if isinstance(chosen, Mapping):
-        check_partial_scope((*store.scope_keys, PATH), chosen)
-        return dict(chosen)
-    if chosen is not None and not callable(chosen):
-        raise InvalidScopeError(
-            f"scope must be a mapping of scope values, or a function from a Run to one, not {type(chosen).__name__}"
-        )
-    return chosen
-
-
-def _given(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
-    given: Any = chosen(run) if callable(chosen) else chosen or {}
-    if isinstance(given, Mapping):
-        return given
-    if hasattr(given, "close"):  # a coroutine that is not awaited warns
-        given.close()
-    raise InvalidScopeError(
-        f"the scope function must not be async, and must return a mapping of scope values, not {type(given).__name__}"
-    )
+    return check_scope_choice(store.scope_keys, chosen)

@@ -15,6 +15,7 @@ from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.readback.request import PAGE_TOKENS, check_page_tokens
 from convstore.sources.prompt import RenderSources
 from convstore.store.handle import ConversationStore
+from convstore.values.run_scope import Run, ScopeChoice, check_scope_choice, chosen_values
 from convstore.values.scope import Scope, scope_of_run
 
 if TYPE_CHECKING:
@@ -34,15 +35,20 @@ _RUNTIME = "__pregel_runtime"
 
 
 def retrieve_previous_sources_tool(
-    store: ConversationStore, *, page_tokens: int = PAGE_TOKENS, artifact: bool = False
+    store: ConversationStore,
+    *,
+    scope: ScopeChoice | None = None,
+    page_tokens: int = PAGE_TOKENS,
+    artifact: bool = False,
 ) -> AgentTool:
     """Return the tool that reads full content again, for an agent that serves many conversations.
 
-    The conversation is that of the run, under the store's scope keys: from the context of a graph's run or from
+    The conversation is that of the run, under the store's scope keys: from `scope`, the context of a graph's run or
     ``config["configurable"]``, which the application sets on the server side; never from the model.
 
     Args:
         store: The store of the conversations.
+        scope: Values for some or all scope keys, or a function from a `Run` to them, as nodes and middleware have it.
         page_tokens: Size of a page, 100 to 16,000.
         artifact: Show the model everything in artifacts, such as access lists and scores. By default it reads the
             sources and the content of a result, as its tool showed them.
@@ -53,10 +59,11 @@ def retrieve_previous_sources_tool(
     """
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
+    chosen = check_scope_choice(store.scope_keys, scope)
     from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     return make_retrieval_tool(
-        lambda config: read_back(store, _scope_of(store.scope_keys, config)),
+        lambda config: read_back(store, _scope_of(store.scope_keys, config, chosen)),
         page_tokens=page_tokens,
         artifact=artifact,
     )
@@ -64,8 +71,9 @@ def retrieve_previous_sources_tool(
 
 def search_conversations_tool(
     store: ConversationStore | Conversation,
-    scope: Sequence[str] = ("user_id",),
+    shared_keys: Sequence[str] = ("user_id",),
     *,
+    scope: ScopeChoice | None = None,
     page_tokens: int = PAGE_TOKENS,
 ) -> AgentTool:
     """Return a tool that searches the other conversations of the same user, for an agent that should have it.
@@ -77,11 +85,12 @@ def search_conversations_tool(
     Args:
         store: The store of the conversations; or the agent's conversation, whose scope values are used instead of those
             of a run.
-        scope: Names of scope keys whose values the conversations share, at least one.
+        shared_keys: Names of scope keys whose values the conversations share, at least one.
+        scope: As for `retrieve_previous_sources_tool`; not for a conversation.
         page_tokens: Size of an answer, 100 to 16,000.
 
     Raises:
-        InvalidInputError: Not a store, or no scope keys of it.
+        InvalidInputError: Not a store, no scope keys of it, or a conversation with `scope`.
         InvalidScopeError: From the tool, if the run lacks one of the keys.
     """
     if not isinstance(store, ConversationStore | Conversation):
@@ -90,14 +99,15 @@ def search_conversations_tool(
         )
     chat = store if isinstance(store, Conversation) else None
     owner: ConversationStore = store.store if isinstance(store, Conversation) else store
-    keys = _check_keys(scope, owner)
+    keys = _check_keys(shared_keys, owner)
+    chosen = _chosen(store, scope)
     from convstore.tools.conversation_search import make_search_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
     def with_others(
         config: RunnableConfig, answer: Callable[..., Coroutine[Any, Any, str]]
     ) -> BothWays:
         if chat is None:
-            shared, own = _scopes_of_run(owner, keys, config)
+            shared, own = _scopes_of_run(owner, keys, config, chosen)
         else:
             own = chat.scope
             shared = {key: own[key] for key in keys}
@@ -108,23 +118,30 @@ def search_conversations_tool(
     return make_search_tool(with_others, page_tokens=check_page_tokens(page_tokens))
 
 
-def _check_keys(scope: object, owner: ConversationStore) -> tuple[str, ...]:
-    if isinstance(scope, Sequence) and not isinstance(scope, str):
-        keys = tuple(scope)
+def _check_keys(names: object, owner: ConversationStore) -> tuple[str, ...]:
+    if isinstance(names, Sequence) and not isinstance(names, str):
+        keys = tuple(names)
         if keys and set(keys) <= set(owner.scope_keys):
             return keys
     raise InvalidInputError(
-        f"scope must name some of the store's keys, {owner.scope_keys}, not {scope!r}"
+        f"shared_keys must name some of the store's keys, {owner.scope_keys}, not {names!r}"
     )
 
 
 def _scopes_of_run(
-    owner: ConversationStore, keys: Sequence[str], config: RunnableConfig
+    owner: ConversationStore,
+    keys: Sequence[str],
+    config: RunnableConfig,
+    chosen: ScopeChoice | None,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the scope values of a run under some keys, and those of its conversation; none for a run outside one."""
-    shared = dict(_scope_of(keys, config))
+
+    def shared_of(run: Run) -> dict[str, Any]:
+        return {key: value for key, value in chosen_values(chosen, run).items() if key in keys}
+
+    shared = dict(_scope_of(keys, config, shared_of))
     try:
-        return shared, dict(_scope_of(owner.scope_keys, config))
+        return shared, dict(_scope_of(owner.scope_keys, config, chosen))
     except InvalidScopeError:
         return shared, {}
 
@@ -158,6 +175,7 @@ def number_sources(
     tool: BaseTool | Callable[..., Any],
     chat: Conversation | ConversationStore,
     *,
+    scope: ScopeChoice | None = None,
     render: RenderSources | None = None,
 ) -> BaseTool:
     """Return the tool with results whose source ids are unique in the conversation before a model sees them.
@@ -172,30 +190,49 @@ def number_sources(
     Args:
         tool: A retriever tool, any other tool, or a function, sync or async.
         chat: The conversation; or a store, which takes it from the run as for `retrieve_previous_sources_tool`.
+        scope: As for `retrieve_previous_sources_tool`; not for a conversation.
         render: Writes the content from the sources, in place of the tool's own; JSON stays.
 
     Raises:
-        InvalidInputError: Neither a tool nor a function, or neither a conversation nor a store.
+        InvalidInputError: Neither a tool nor a function, neither a conversation nor a store, or a conversation with
+            `scope`.
         InvalidScopeError: From the tool, as for `retrieve_previous_sources_tool`.
     """
     if not isinstance(chat, Conversation | ConversationStore):
         raise InvalidInputError(
             f"chat must be a conversation or a store, not {type(chat).__name__}"
         )
+    chosen = _chosen(chat, scope)
     from convstore.tools.numbering import make_numbered_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-    return make_numbered_tool(tool, lambda config: _numbering(chat, config), render=render)
+    return make_numbered_tool(tool, lambda config: _numbering(chat, config, chosen), render=render)
 
 
-def _scope_of(keys: Sequence[str], config: RunnableConfig) -> Scope:
+def _chosen(
+    owner: Conversation | ConversationStore, scope: ScopeChoice | None
+) -> ScopeChoice | None:
+    """Return the scope choice of a tool, checked; a conversation has its own scope."""
+    if isinstance(owner, ConversationStore):
+        return check_scope_choice(owner.scope_keys, scope)
+    if scope is not None:
+        raise InvalidInputError("pass scope= with a store; a conversation has a scope of its own")
+    return None
+
+
+def _scope_of(keys: Sequence[str], config: RunnableConfig, chosen: ScopeChoice | None) -> Scope:
     configurable = config.get("configurable") or {}
     context = getattr(configurable.get(_RUNTIME), "context", None)
-    return scope_of_run(keys, context=context, configurable=configurable)
+    given = chosen_values(chosen, Run(context, configurable))
+    return scope_of_run(keys, context=context, configurable=configurable, given=given)
 
 
-def _numbering(owner: Conversation | ConversationStore, config: RunnableConfig) -> Numbering:
+def _numbering(
+    owner: Conversation | ConversationStore, config: RunnableConfig, chosen: ScopeChoice | None
+) -> Numbering:
     """Return what numbers the sources of a conversation, or of that of a run."""
-    run = {} if isinstance(owner, Conversation) else dict(_scope_of(owner.scope_keys, config))
+    run = (
+        {} if isinstance(owner, Conversation) else dict(_scope_of(owner.scope_keys, config, chosen))
+    )
     chat = owner if isinstance(owner, Conversation) else owner.conversation(**run)
 
     async def give(store: ConversationStore, found: FoundSources) -> tuple[range, list[int | None]]:

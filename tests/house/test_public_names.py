@@ -27,7 +27,7 @@ FOR_USERS = {
         "convstore.ext.langgraph",
     ),
     *("convstore.ext.claude_agent", "convstore.ext.microsoft", "convstore.ext.openai_agents"),
-    "convstore.ext.pydantic_ai",
+    *("convstore.ext.pydantic_ai", "convstore.ext.run_scope"),
     *(
         "convstore.cli",
         "convstore.conversation",

@@ -114,7 +114,7 @@ async def test_a_run_without_the_key_is_refused(store: ConversationStore, user: 
         await tool.ainvoke({"find": "narwhals", "user_id": user}, {"configurable": {}})
     assert "narwhals now" in await tool.ainvoke({"find": "narwhals"}, run_of(user, thread=None))
     for scope in ((), "user_id", ("color",), None):
-        with pytest.raises(InvalidInputError, match="scope"):
+        with pytest.raises(InvalidInputError, match="shared_keys"):
             search_conversations_tool(store, scope)
 
 
