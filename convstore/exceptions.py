@@ -172,7 +172,7 @@ class UntrustedMessageError(InvalidInputError):
         super().__init__(
             f"{len(ignored)} messages of the history are not in this conversation and not taken from a client: "
             f"{', '.join(ignored[:10])}{' …' * (len(ignored) > 10)}; omit strict to ignore them, name the tools of "
-            'clients in client_tools, or pass accept="all" if your application made the history itself'
+            'clients in client_tools, or pass trust="all" if your application made the history itself'
         )
 
 
@@ -373,7 +373,7 @@ class LogMovedError(ConflictError):
 
 
 class ResentHistoryError(ConflictError):
-    """The log already contains the first messages of the batch (``resent="raise"``); nothing was written.
+    """The log already contains the first messages of the batch (``on_resent="raise"``); nothing was written.
 
     Attributes:
         known: Number of these messages, including leading system messages.
@@ -383,7 +383,7 @@ class ResentHistoryError(ConflictError):
         self.known = known
         super().__init__(
             f"the first {known} messages of the batch are already in this conversation; append only "
-            f'messages[{known}:], or pass resent="skip"'
+            f'messages[{known}:], or pass on_resent="skip"'
         )
 
 

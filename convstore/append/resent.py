@@ -1,4 +1,4 @@
-"""Find the part of a resent history that the log already has: the rule of ``append(resent=...)``.
+"""Find the part of a resent history that the log already has: the rule of ``append_history``.
 
 Messages are compared by their content digests. The questions align a history with the log: the longest beginning of
 its questions that ends those of the log is known. In each known turn, the messages that the log has in the same order
@@ -128,30 +128,43 @@ def parting(
     has tool messages.
     """
     active = log[leading_systems(log) :]
-    with_tools = any(message.type == "tool" for message in batch)
+    sent = batch[leading_systems(batch) :]
+    if exactly and any(message.type == "tool" for message in batch):
+        compared = active
+    else:
+        sent = _compared(sent, answers=exactly)
+        compared = _compared(active, answers=exactly)
+    last = _last_agreement(sent, compared)
+    if last is None:
+        return None, next(iter(active), None)
+    later = active if exactly else compared
+    before = next((message for message in later if message.ordinal > last.ordinal), None)
+    if before is None:
+        return active[-1], None
+    agreed = [message for message in active if message.ordinal < before.ordinal]
+    return agreed[-1], before
 
-    def compared(messages: Sequence[Comparable]) -> list[Comparable]:
-        return [
-            item
-            for item in messages
-            if item.type == "human" or (exactly and (with_tools or item.is_answer))
-        ]
 
-    sent = compared(batch[leading_systems(batch) :])
-    both = compared(active)
+def _compared(messages: Sequence[Comparable], *, answers: bool) -> list[Comparable]:
+    """Return the questions among messages, and perhaps their answers."""
+    return [
+        message
+        for message in messages
+        if message.type == "human" or (answers and message.is_answer)
+    ]
+
+
+def _last_agreement(sent: Sequence[Comparable], logged: Sequence[Comparable]) -> Comparable | None:
+    """Return the message of a log at which its agreement with the beginning of a history ends; None without one."""
     lengths = _agreements(
-        [message.digest for message in sent], [message.digest for message in both]
+        [message.digest for message in sent], [message.digest for message in logged]
     )
     longest = max(lengths, default=0)
     if not longest:
-        return None, active[0] if active else None
+        return None
     ends = [index for index, length in enumerate(lengths) if length == longest]
-    end = ends[0] if ends[0] == longest - 1 else ends[-1]
-    later = active if exactly else both
-    before = next((message for message in later if message.ordinal > both[end].ordinal), None)
-    return [message for message in active if before is None or message.ordinal < before.ordinal][
-        -1
-    ], before
+    is_prefix = ends[0] == longest - 1
+    return logged[ends[0] if is_prefix else ends[-1]]
 
 
 _Turn = list[tuple[int, Comparable]]

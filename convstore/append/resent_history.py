@@ -131,7 +131,7 @@ class Resender:
         trust: Trust,
         options: AppendOptions = PLAIN,
     ) -> Receipt:
-        """Write the part of a history that the log lacks; see `resent` of `Conversation.append`."""
+        """Write the part of a history that the log lacks; see `Conversation.append_history`."""
         sent = read_sent(messages, trust)
         if (trust.is_all and not is_history(messages)) or [item.message.type for item in sent] == [
             "human"

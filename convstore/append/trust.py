@@ -1,4 +1,4 @@
-"""Decide which messages of a client's history are taken: the rule of ``append(resent=..., accept="human")``.
+"""Decide which messages of a client's history are taken: the rule of ``append_history(trust="human")``.
 
 A client can show anything as an answer or as the result of a tool. So only its questions are taken, and the results of
 tools that run on the client. All other messages that the log does not have are ignored and named.
@@ -45,20 +45,20 @@ class Trust:
     own: frozenset[str] = frozenset()
 
 
-def check_trust(accept: str | None, client_tools: Collection[str], strict: bool) -> Trust:
-    """Return the options of a caller as one value.
+def check_trust(trust: str | None, client_tools: Collection[str], strict: bool) -> Trust:
+    """Return the options of a caller as one value; None for `trust` if the caller has not chosen.
 
     >>> check_trust(None, ["pick_date"], False).client_tools
     frozenset({'pick_date'})
     """
-    check_choice(accept, None, "human", "all", name="accept")
+    check_choice(trust, None, "human", "all", name="trust")
     check_choice(strict, False, True, name="strict")
     tools = check_names(client_tools, name="client_tools")
-    if accept == "all" and (tools or strict):
+    if trust == "all" and (tools or strict):
         raise InvalidInputError(
-            'accept="all" takes every message; omit client_tools and strict, or accept="human"'
+            'trust="all" takes every message; omit client_tools and strict, or pass trust="human"'
         )
-    return Trust(accept == "all", accept is not None, tools, strict)
+    return Trust(trust == "all", trust is not None, tools, strict)
 
 
 class Sent(NamedTuple):

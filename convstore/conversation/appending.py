@@ -1,8 +1,8 @@
-"""Check what `Conversation.append` and `append_turn` are given, and hand it to the service that writes it."""
+"""Check the arguments of `Conversation.append` and `append_history`, and pass them to the service that writes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ from convstore.append.condition import Condition, TailMoved
 from convstore.append.formats import Item
 from convstore.append.inputs import items_of, whole_messages
 from convstore.append.items import named_items, split_items
-from convstore.append.trust import Trust, check_trust
+from convstore.append.trust import Trust
 from convstore.conversation.host import Host
 from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.values.append_options import AppendOptions
@@ -30,43 +30,27 @@ class Batch(NamedTuple):
     items: Sequence[PlacedItem]
 
 
-def check_append(
-    resent: str | None,
-    accept: str | None,
-    client_tools: Collection[str],
-    strict: bool,
-    *,
-    after: int | None,
-    turn: str | None,
-) -> Trust:
-    """Return what is taken of a history that a client sent; arguments that exclude each other are refused."""
-    trust = check_trust(accept, client_tools, strict)
-    if resent is None and (accept or client_tools or strict):
-        raise InvalidInputError(
-            'accept, client_tools and strict are for histories of clients; add resent="skip"'
-        )
+def check_append(*, turn: str | None, after: int | None) -> None:
+    """Refuse a turn or an end of the log that cannot be one."""
     if turn is not None:
         check_id(turn, name="turn")
-        if resent:
-            raise InvalidInputError(
-                "turn cannot be combined with resent, whose messages have turns of their own"
-            )
     if after is not None:
         check_number(after, name="after", minimum=0, maximum=2**53)
-        if resent:
-            raise InvalidInputError(
-                "after cannot be combined with resent, which compares the batch with the log"
-            )
-    return trust
 
 
-def read_batch(batch: Any, *, key: str | None, takes_items: bool) -> Batch:
+def read_history(batch: Any, *, key: str | None) -> Batch:
+    """Return the messages of a history, which has no items; those without an id get one, on the caller's objects."""
+    read = read_batch(batch, key=key)
+    if read.items:
+        raise InvalidInputError(
+            "a history has messages only; append a LogItem in a call of its own"
+        )
+    return read
+
+
+def read_batch(batch: Any, *, key: str | None) -> Batch:
     """Return the messages and items of a batch; those without an id get one, on the caller's objects."""
     messages, found = split_items(batch)
-    if found and not takes_items:
-        raise InvalidInputError(
-            "a history of a client has messages only; append a LogItem in a call of its own"
-        )
     given = items_of(messages) if messages or not found else []
     whole = whole_messages(given, key=key)
     return Batch(given, whole, named_items(found, given, key=key))
@@ -84,24 +68,20 @@ class Writing:
     stamp: ViewStamp | None = None
     turn: str = ""
     question: str = ""
-    resent: str | None = None
-    trust: Trust = Trust()  # noqa: RUF009 - frozen
     after: int | None = None
     items: Sequence[PlacedItem] = ()
 
-    async def append(self, host: Host, scope: Scope, whole: Sequence[BaseMessage]) -> Receipt:
-        """Append the messages of a batch; see `Conversation.append`."""
+    def _options(self) -> AppendOptions:
+        """Return the options that batches and histories share, checked."""
         check_choice(self.on_unencodable, "raise", "omit", name="on_unencodable")
         check_choice(self.on_source_clash, "raise", "renumber", name="on_source_clash")
-        check_choice(self.resent, None, "skip", "raise", name="resent")
         stamp = None if self.stamp is None else check_stamp(self.stamp)
-        options = AppendOptions(self.on_unencodable, self.on_source_clash, stamp, self.question)
+        return AppendOptions(self.on_unencodable, self.on_source_clash, stamp, self.question)
+
+    async def append(self, host: Host, scope: Scope, whole: Sequence[BaseMessage]) -> Receipt:
+        """Append the messages of a batch; see `Conversation.append`."""
+        options = self._options()
         services = await host.services()
-        if self.resent:
-            skip = self.resent == "skip"
-            return await services.resender.append(
-                scope, whole, skip=skip, trust=self.trust, options=options
-            )
         try:
             written = await services.writer.append(
                 scope,
@@ -110,6 +90,17 @@ class Writing:
                 condition=Condition(self.after, self.turn),
                 options=options,
             )
-            return written.receipt
         except TailMoved as moved:
             raise LogMovedError(self.after or 0, last=moved.args[0]) from None
+        return written.receipt
+
+    async def append_history(
+        self, host: Host, scope: Scope, whole: Sequence[BaseMessage], trust: Trust, on_resent: str
+    ) -> Receipt:
+        """Append the new messages of a history; see `Conversation.append_history`."""
+        check_choice(on_resent, "skip", "raise", name="on_resent")
+        options = self._options()
+        services = await host.services()
+        return await services.resender.append(
+            scope, whole, skip=on_resent == "skip", trust=trust, options=options
+        )

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import copy_ids, naming_conflicts
+from convstore.append.trust import check_trust
 from convstore.append.turn import turn_messages
-from convstore.conversation.appending import Writing, check_append, read_batch
+from convstore.conversation.appending import Writing, check_append, read_batch, read_history
 from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ApplicationState
@@ -103,10 +104,6 @@ class Conversation:
         key: str | None = None,
         on_unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
-        resent: Literal["skip", "raise"] | None = None,
-        accept: Literal["human", "all"] | None = None,
-        client_tools: Collection[str] = (),
-        strict: bool = False,
         stamp: ViewStamp | None = None,
         turn: str | None = None,
         after: int | None = None,
@@ -125,20 +122,11 @@ class Conversation:
             on_unencodable: "omit" replaces values of unknown types by a marker and names them in the receipt.
             on_source_clash: "renumber" gives a source whose number is taken the next free one. The message is
                 unchanged; the receipt and `Source.given_id` show both numbers. One more command if numbers may clash.
-            resent: For clients that resend the whole conversation without ids. The batch is compared with the active
-                log, unless it is one question. "skip" appends only the new messages, and stored ones get the log's ids;
-                "raise" rejects a batch that begins with stored messages. One more command.
-            accept: With `resent`: "human", the default, takes human messages only. The receipt names those that it
-                ignores. "all" takes all, and is for histories that your application makes itself, never for a client's.
-            client_tools: With `resent`: names of tools that run on the client. Results of their open calls are taken.
-                Set them in your code, never from a request.
-            strict: With `resent`: raise an error instead of ignoring messages.
             stamp: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
             turn: Id of the question that the messages belong to, human messages included, for a writer that works on a
-                question while others are asked. By default the log's end and the types of the messages say it. Not with
-                `resent`.
+                question while others are asked. By default the log's end and the types of the messages say it.
             after: Write only if the log ends with this ordinal, such as ``receipt.last``; 0 for an empty log. Messages
-                that are in the log already are no conflict. Not with `resent`.
+                that are in the log already are no conflict.
 
         Raises:
             InvalidInputError: `stamp` is no stamp, or that of another conversation's view.
@@ -149,28 +137,63 @@ class Conversation:
             MessageRewoundError: A message is in the log but was rewound.
             UnknownMessageError: The log has no question with the id `turn`, or it was rewound.
             SourceIdClashError: The number of a source is taken; see `on_source_clash`.
-            ResentHistoryError: The batch begins with stored messages; the error says how many (``resent="raise"``).
-            HistoryDivergedError: A question was changed or is missing; with ``accept="all"``, or an answer.
-            UntrustedMessageError: The history holds messages that would be ignored (`strict`).
             LogMovedError: The log ends with another message than `after` says.
             StoreUnavailableError: The server did not answer; retry the call.
         """
-        trust = check_append(resent, accept, client_tools, strict, after=after, turn=turn)
-        given, whole, items = read_batch(messages, key=key, takes_items=not resent)
+        check_append(turn=turn, after=after)
+        _, whole, items = read_batch(messages, key=key)
         writing = Writing(
-            on_unencodable,
-            on_source_clash,
-            stamp,
-            question=turn or "",
-            resent=resent,
-            trust=trust,
-            after=after,
-            items=items,
+            on_unencodable, on_source_clash, stamp, question=turn or "", after=after, items=items
         )
         with naming_conflicts(whole, key=key):
-            receipt = await writing.append(self._host, self._scope, whole)
-        if resent:
-            copy_ids(whole, given)  # messages that were in the log already have the log's ids
+            return await writing.append(self._host, self._scope, whole)
+
+    async def append_history(
+        self,
+        messages: BaseMessage | dict[str, Any] | Iterable[BaseMessage | dict[str, Any]],
+        *,
+        trust: Literal["human", "all"] = "human",
+        client_tools: Collection[str] = (),
+        strict: bool = False,
+        on_resent: Literal["skip", "raise"] = "skip",
+        key: str | None = None,
+        on_unencodable: Literal["raise", "omit"] = "raise",
+        on_source_clash: Literal["raise", "renumber"] = "raise",
+        stamp: ViewStamp | None = None,
+    ) -> Receipt:
+        """Append the new messages of a history that a client sends whole with each request, without ids.
+
+        The history is compared with the active log by its questions, unless it is one question. Stored messages get the
+        ids of the log, on the caller's objects, and are in the receipt with the new ones. Otherwise it behaves like
+        `append`. One more command.
+
+        Args:
+            messages: The history, or its last turns, in the formats that `append` takes.
+            trust: "human" takes human messages only; the receipt names those that it ignores. "all" takes all, and is
+                for histories that your application makes itself, never for a client's.
+            client_tools: Names of tools that run on the client. Results of their open calls are taken, too. Set them in
+                your code, never from a request.
+            strict: Raise an error instead of ignoring messages.
+            on_resent: "raise" rejects a history that begins with stored messages.
+            key: As in `append`.
+            on_unencodable: As in `append`.
+            on_source_clash: As in `append`.
+            stamp: As in `append`.
+
+        Raises:
+            HistoryDivergedError: A question was changed or is missing; with ``trust="all"``, or an answer.
+            ResentHistoryError: The history begins with stored messages (``on_resent="raise"``).
+            UntrustedMessageError: The history holds messages that would be ignored (`strict`).
+        """
+        check_choice(trust, "human", "all", name="trust")
+        trusted = check_trust(trust, client_tools, strict)
+        given, whole, _ = read_history(messages, key=key)
+        writing = Writing(on_unencodable, on_source_clash, stamp)
+        with naming_conflicts(whole, key=key):
+            receipt = await writing.append_history(
+                self._host, self._scope, whole, trusted, on_resent
+            )
+        copy_ids(whole, given)  # stored messages have the log's ids
         return receipt
 
     async def append_turn(

@@ -145,7 +145,7 @@ class ItemContract:
             with pytest.raises(error):
                 await chat.append(batch)
         with pytest.raises(InvalidInputError, match="messages only"):
-            await chat.append([HumanMessage("q"), _item("i")], resent="skip")
+            await chat.append_history([HumanMessage("q"), _item("i")])  # type: ignore[list-item]
         with pytest.raises(InvalidMessageError):
             await chat.append_turn("t", human="q", messages=[_item("i")])  # type: ignore[list-item]
         assert (await chat.info()).created_at is None

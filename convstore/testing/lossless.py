@@ -268,8 +268,8 @@ class LosslessContract:
         await chat.append(history)
         history.append(ToolMessage("r", tool_call_id="c", artifact={"row": _Unknown()}))
         with pytest.raises(UnencodableError, match=r"message 3\.artifact\.row"):
-            await chat.append(history, resent="skip", accept="all")
-        receipt = await chat.append(history, resent="skip", accept="all", on_unencodable="omit")
+            await chat.append_history(history, trust="all")
+        receipt = await chat.append_history(history, trust="all", on_unencodable="omit")
         assert (receipt.written, receipt.omitted) == (1, ("message 3.artifact.row",))
 
     async def test_a_registered_type_comes_back_equal(

@@ -53,7 +53,7 @@ _MAX_DEPTH = 8
 def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
     """Raise an InvalidInputError that lists the choices unless a value is one of them.
 
-    >>> check_choice("skip", None, "skip", "raise", name="resent")
+    >>> check_choice("skip", "skip", "raise", name="on_resent")
     """
     if not any(
         value is choice or (isinstance(value, str) and value == choice) for choice in choices

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from itertools import islice, product
 from typing import Any, TypeAlias
 
@@ -222,10 +223,15 @@ def changed(*case: Any) -> list[BaseMessage]:
     return change(turn(), *case)
 
 
-async def taken(chat: Conversation, messages: list[BaseMessage], **how: Any) -> bool:
+async def taken(
+    chat: Conversation, messages: list[BaseMessage], *, is_history: bool = False
+) -> bool:
     """Append messages; return False if they were refused, and nothing was written."""
     try:
-        await chat.append(messages, **how)
+        if is_history:
+            await chat.append_history(messages, trust="all")
+        else:
+            await chat.append(messages)
     except InvalidInputError:
         assert not (await chat.info()).message_count
         return False
@@ -250,7 +256,7 @@ async def at_each_door(
     """Return if a turn is taken by an append, a resent history and an import, which must agree about it."""
     chat, sent, brought = (store.conversation(user_id=new_id(), thread_id=door) for door in "abc")
     is_taken = await taken(chat, deepcopy([*messages]))
-    assert await taken(sent, deepcopy([*messages]), resent="skip", accept="all") == is_taken
+    assert await taken(sent, deepcopy([*messages]), is_history=True) == is_taken
     # An import gives a message with an invalid id another one.
     assert await imported(store, brought, deepcopy([*messages])) == (is_taken or has_invalid_id)
     return is_taken
@@ -593,10 +599,14 @@ async def test_a_broken_body_of_a_client_is_refused() -> None:
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="one")
-        ways: list[dict[str, Any]] = [{}, {"resent": "skip"}, {"resent": "skip", "accept": "all"}]
-        for (field, body), how in product(bodies, ways):
+        ways: list[Any] = [
+            chat.append,
+            chat.append_history,
+            partial(chat.append_history, trust="all"),
+        ]
+        for (field, body), append in product(bodies, ways):
             with pytest.raises(InvalidMessageError) as caught:
-                await chat.append([body], **how)
+                await append([body])
             assert caught.value.field == field
 
 

@@ -92,7 +92,7 @@ async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], k
         message.model_copy(update={"id": None}) if isinstance(message, BaseMessage) else message
         for message in batch + forged
     ]
-    receipt = await chat.append(batch, resent="skip")
+    receipt = await chat.append_history(batch)
     assert await texts(chat) == [*before, "human: q8", "human: q9"]
     assert receipt.written == 2
     assert len(receipt.ordinals) == len(receipt.message_ids) == 2 * known + 2
@@ -100,7 +100,7 @@ async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], k
         len(message.content) if isinstance(message, HumanMessage) else 1 for message in forged
     )
     assert len(receipt.ignored) == 3 * forms
-    again = await chat.append(batch, resent="skip")
+    again = await chat.append_history(batch)
     assert (again.written, again.ordinals, again.ignored) == (0, receipt.ordinals, receipt.ignored)
     assert len(await texts(chat)) == len(before) + 2
 
@@ -110,10 +110,10 @@ async def test_only_questions_are_taken(chat: Conversation, forged: list[Any], k
 async def test_one_question_with_a_forged_answer(chat: Conversation, forged: list[Any]) -> None:
     """A first request, or a single turn: its question alone is new, and once it is in the log nothing is."""
     for written in (1, 0):
-        receipt = await chat.append([HumanMessage("q"), *forged], resent="skip")
+        receipt = await chat.append_history([HumanMessage("q"), *forged])
         assert receipt.written == written
         assert receipt.ignored
-    await chat.append(forged[-1], resent="skip")
+    await chat.append_history(forged[-1])
     assert await texts(chat) == ["human: q"]
 
 
@@ -125,12 +125,10 @@ async def test_an_answer_that_a_client_holds_otherwise_is_no_divergence(
     """Shorter, longer, empty or missing: a stopped stream, an approval; the log keeps its own."""
     await chat.append(talk("q0", "a0"))
     answer = [] if held is None else [AIMessage(held)]
-    receipt = await chat.append([HumanMessage("q0"), *answer, HumanMessage("q1")], resent="skip")
+    receipt = await chat.append_history([HumanMessage("q0"), *answer, HumanMessage("q1")])
     assert (receipt.ordinals, receipt.written, len(receipt.ignored)) == ((1, 3), 1, len(answer))
     await chat.append(AIMessage("a1"))
-    receipt = await chat.append(
-        [HumanMessage("q0"), *answer, *talk("q1", "a1", "q2")], resent="skip"
-    )
+    receipt = await chat.append_history([HumanMessage("q0"), *answer, *talk("q1", "a1", "q2")])
     assert (receipt.ordinals, receipt.written) == ((1, 3, 4, 5), 1)
     assert await texts(chat) == ["human: q0", "ai: a0", "human: q1", "ai: a1", "human: q2"]
 
@@ -153,7 +151,7 @@ async def test_a_changed_or_missing_question_is_a_divergence(
     """
     ids = (await chat.append(talk("q0", "a0", "q1", "a1"))).message_ids
     with pytest.raises(HistoryDivergedError) as caught:
-        await chat.append(talk(*history), resent="skip")
+        await chat.append_history(talk(*history))
     if after is not None and before is not None:
         assert (caught.value.after_id, caught.value.before_id) == (ids[after], ids[before])
     assert len(await texts(chat)) == 4
@@ -186,12 +184,12 @@ async def test_repeated_questions(
 ) -> None:
     """Questions with the same text are told apart by their number and by the answers."""
     await chat.append(talk(*log))
-    assert (await chat.append(talk(*batch), resent="skip")).written == written
+    assert (await chat.append_history(talk(*batch))).written == written
 
 
-@pytest.mark.parametrize("accept", ["human", "all"])
+@pytest.mark.parametrize("trust", ["human", "all"])
 async def test_a_request_after_an_interrupted_run_may_be_repeated(
-    chat: Conversation, accept: Any
+    chat: Conversation, trust: Any
 ) -> None:
     """The run left a call without a result; the client has another call, a result and the answer."""
     await chat.append([*talk("q0", "a0", "q1"), call("look", query="a")])
@@ -201,11 +199,11 @@ async def test_a_request_after_an_interrupted_run_may_be_repeated(
         result("found", "c1"),
         AIMessage("a1"),
     ]
-    for written in (3 if accept == "all" else 0, 0, 0):
+    for written in (3 if trust == "all" else 0, 0, 0):
         batch = [message.model_copy(update={"id": None}) for message in history]
-        assert (await chat.append(batch, resent="skip", accept=accept)).written == written
+        assert (await chat.append_history(batch, trust=trust)).written == written
     batch = [message.model_copy(update={"id": None}) for message in [*history, HumanMessage("q2")]]
-    assert [(await chat.append(batch, resent="skip", accept=accept)).written for _ in range(2)] == [
+    assert [(await chat.append_history(batch, trust=trust)).written for _ in range(2)] == [
         1,
         0,
     ]
@@ -235,15 +233,13 @@ async def test_results_of_the_client_s_tools_are_taken(
     """Once, for a call that the log has open, in every provider's form, whether or not the client sends the call."""
     await chat.append([HumanMessage("When?"), call("pick_date")])
     batch = [HumanMessage("When?"), *([call("pick_date")] if echo else []), *answer]
-    assert (await chat.append(batch, resent="skip")).written == 0
+    assert (await chat.append_history(batch)).written == 0
     for written in (1, 0):
         batch = [
             message.model_copy(update={"id": None}) if isinstance(message, BaseMessage) else message
             for message in batch
         ]
-        assert (
-            await chat.append(batch, resent="skip", client_tools=("pick_date",))
-        ).written == written
+        assert (await chat.append_history(batch, client_tools=("pick_date",))).written == written
     log = [message async for message in chat.messages(rewound=True)]
     assert [message.type for message in log] == ["human", "ai", "tool"]
     assert (log[2].text, log[2].name, log[2].additional_kwargs) in [
@@ -259,9 +255,8 @@ async def test_a_result_and_words_in_one_message_are_both(chat: Conversation) ->
         {"type": "text", "text": "Or later."},
     ]
     for message in ({"role": "user", "content": content}, HumanMessage(content)):
-        receipt = await chat.append(
+        receipt = await chat.append_history(
             [HumanMessage("When?"), call("pick_date"), message],
-            resent="skip",
             client_tools=["pick_date"],
         )
     assert (receipt.written, len(receipt.ignored)) == (0, 0)
@@ -275,7 +270,7 @@ async def test_words_after_a_known_result_keep_their_id(chat: Conversation) -> N
     )
     content: Any = [{"type": "tool_result", "tool_use_id": "c1", "content": "3 May"}, "Or later."]
     message = HumanMessage(content, id="q2")
-    await chat.append([HumanMessage("When?"), call("pick_date"), message], resent="skip")
+    await chat.append_history([HumanMessage("When?"), call("pick_date"), message])
     [*_, said] = await chat.list_messages()
     assert (said.message.text, said.message.id, message.id) == ("Or later.", "q2", "q2")
 
@@ -302,7 +297,7 @@ async def test_other_results_are_not(chat: Conversation, sent: list[Any]) -> Non
     made = AIMessage("", tool_calls=[{"name": name, "args": {}, "id": id_} for name, id_ in calls])
     await chat.append([HumanMessage("When?"), made])
     batch = [HumanMessage("When?"), *(message.model_copy(update={"id": None}) for message in sent)]
-    receipt = await chat.append(batch, resent="skip", client_tools=("pick_date",))
+    receipt = await chat.append_history(batch, client_tools=("pick_date",))
     assert receipt.written == sum(
         message.tool_call_id == "c1" for message in sent[:1] if isinstance(message, ToolMessage)
     )
@@ -316,9 +311,9 @@ async def test_an_answered_call_is_not_open(chat: Conversation) -> None:
         await chat.append([HumanMessage("When?"), call("pick_date"), result("3 May")])
     ).message_ids
     batch = [HumanMessage("When?"), result("4 May")]
-    assert (await chat.append(batch, resent="skip", client_tools=("pick_date",))).written == 0
+    assert (await chat.append_history(batch, client_tools=("pick_date",))).written == 0
     await chat.rewind(before_id=ids[1])
-    assert (await chat.append(batch, resent="skip", client_tools=("pick_date",))).written == 0
+    assert (await chat.append_history(batch, client_tools=("pick_date",))).written == 0
 
 
 async def test_ids_and_marks_of_a_client_pose_as_nothing(chat: Conversation) -> None:
@@ -328,42 +323,37 @@ async def test_ids_and_marks_of_a_client_pose_as_nothing(chat: Conversation) -> 
         "additional_kwargs": {"convstore": {"kind": "summary"}, "x": 1},
         "response_metadata": {"convstore": {"turn": "t"}},
     }
-    await chat.append([*talk("q0", "a0"), HumanMessage("q1", **mark)], resent="skip")
+    await chat.append_history([*talk("q0", "a0"), HumanMessage("q1", **mark)])
     asked = [message async for message in chat.messages(rewound=True)][-1]
     assert (asked.additional_kwargs, asked.response_metadata) == ({"x": 1}, {})
     with pytest.raises(Exception, match="exists in this conversation with different content"):
-        await chat.append(
-            [*talk("q0", "a0", "q1"), HumanMessage("Forged", id=ids[1])], resent="skip"
-        )
+        await chat.append_history([*talk("q0", "a0", "q1"), HumanMessage("Forged", id=ids[1])])
     assert len(await texts(chat)) == 3
 
 
 async def test_all_is_for_the_application_itself(chat: Conversation) -> None:
-    """`accept="all"` appends calls, results and answers too, as `append` does without `resent`."""
+    """`trust="all"` appends calls, results and answers too, as `append` does."""
     batch = [HumanMessage("q0"), call(), result(), AIMessage("a0"), HumanMessage("q1")]
-    assert (await chat.append(batch, resent="skip", accept="all")).written == 5
+    assert (await chat.append_history(batch, trust="all")).written == 5
     assert (await chat.append([call(), result()])).written == 2
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"accept": "human"},
-        {"accept": "all"},
-        {"client_tools": ("pick_date",)},
-        {"strict": True},
-        {"resent": "skip", "accept": "ai"},
-        {"resent": "skip", "accept": "all", "strict": True},
-        {"resent": "skip", "accept": "all", "client_tools": ("pick_date",)},
-        {"resent": "skip", "client_tools": "pick_date"},
-        {"resent": "skip", "client_tools": (1,)},
-        {"resent": "skip", "strict": "yes"},
+        {"trust": "ai"},
+        {"trust": None},
+        {"trust": "all", "strict": True},
+        {"trust": "all", "client_tools": ("pick_date",)},
+        {"client_tools": "pick_date"},
+        {"client_tools": (1,)},
+        {"strict": "yes"},
     ],
 )
 async def test_options_that_would_do_nothing_are_refused(
     chat: Conversation, options: dict[str, Any]
 ) -> None:
     """Before anything is written."""
-    with pytest.raises(InvalidInputError, match=r"accept|client_tools|strict"):
-        await chat.append(talk("q0"), **options)
+    with pytest.raises(InvalidInputError, match=r"trust|client_tools|strict"):
+        await chat.append_history(talk("q0"), **options)
     assert (await chat.info()).created_at is None

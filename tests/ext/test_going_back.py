@@ -651,7 +651,7 @@ async def test_no_iterator_of_a_saver_is_left_open(store: ConversationStore, con
     """A thread that began without the middleware, and a replay, look for older checkpoints and stop early."""
     saver = OpenIterators()
     model = ScriptedModel(replies=[AIMessage(f"Answer {number}.") for number in range(9)])
-    agent = agent_of(store, model, saver, [], accept="human")
+    agent = agent_of(store, model, saver, [], trust="human")
     for number in range(3):
         await agent.ainvoke({"messages": [HumanMessage(f"Question {number}?")]}, config)
     states = [state async for state in agent.aget_state_history(config)]

@@ -155,7 +155,7 @@ async def test_an_agent_that_takes_over_reads_results_of_parallel_calls(
     for over in ("hand_over", "hand_over_alone"):
         first = ScriptedModel(replies=[calls("look", over, query="a")])
         second = ScriptedModel(replies=[AIMessage("Done.")])
-        middleware = [ConversationMiddleware(store, accept="all")]
+        middleware = [ConversationMiddleware(store, trust="all")]
         graph = StateGraph(MessagesState)
         agent: Any = create_agent(first, [look, hand_over, hand_over_alone], middleware=middleware)
         graph.add_node("first", agent, destinations=("second",))

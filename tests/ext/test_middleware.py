@@ -627,7 +627,7 @@ async def test_an_agent_hands_over_to_another_in_a_graph(
         "first", create_agent(first, [hand_over], middleware=[ConversationMiddleware(store)])
     )
     own = ConversationMiddleware(
-        store, scope={"user_id": "second"}, accept="all"
+        store, scope={"user_id": "second"}, trust="all"
     )  # no client sends to this node
     graph.add_node("second", create_agent(second, middleware=[own]))
     graph.add_edge("__start__", "first")

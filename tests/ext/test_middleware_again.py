@@ -549,7 +549,7 @@ async def test_messages_that_come_with_the_first_question_are_logged_with_it(
 ) -> None:
     """Examples before the question, and the beginning of an answer after it: the application's, so logged and shown."""
     model = ScriptedModel(replies=[AIMessage("Fine.")])
-    agent = create_agent(model, middleware=[ConversationMiddleware(store, accept="all")])
+    agent = create_agent(model, middleware=[ConversationMiddleware(store, trust="all")])
     given = [
         HumanMessage("2+2?", id="e1"),
         AIMessage("4", id="e2"),

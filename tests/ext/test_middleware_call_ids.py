@@ -30,7 +30,7 @@ def calling(*ids: str | None, name: str = "search", **arguments: Any) -> AIMessa
 
 
 def make_agent(
-    store: ConversationStore, *replies: Any, accept: Any = None, **options: Any
+    store: ConversationStore, *replies: Any, trust: Any = None, **options: Any
 ) -> tuple[Any, ScriptedModel, list[str]]:
     """An agent with a tool that says how often it ran; a new one acts as another worker."""
     ran: list[str] = []
@@ -43,7 +43,7 @@ def make_agent(
 
     model = ScriptedModel(replies=list(replies))
     agent = create_agent(
-        model, [search], middleware=[ConversationMiddleware(store, accept=accept)], **options
+        model, [search], middleware=[ConversationMiddleware(store, trust=trust)], **options
     )
     return agent, model, ran
 
@@ -151,7 +151,7 @@ async def test_a_history_may_have_a_malformed_call_without_an_id(
     malformed = InvalidToolCall(
         name="search", args="{", id=call_id, error=None, type="invalid_tool_call"
     )
-    agent, _, _ = make_agent(store, AIMessage("So."), AIMessage("Well."), accept="all")
+    agent, _, _ = make_agent(store, AIMessage("So."), AIMessage("Well."), trust="all")
     history = [HumanMessage("Find bees."), AIMessage("", invalid_tool_calls=[malformed])]
     config: Any = {"configurable": scope}
     found = (await agent.ainvoke({"messages": history}, config))["messages"]

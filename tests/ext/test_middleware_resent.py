@@ -22,7 +22,7 @@ class BrokenOffError(Exception):
 
 
 def make_agent(
-    store: ConversationStore, replies: list[Any], accept: Any = None, **options: Any
+    store: ConversationStore, replies: list[Any], trust: Any = None, **options: Any
 ) -> tuple[Any, ScriptedModel, list[str]]:
     """An agent with a tool that counts how often it ran; a new one acts as another worker."""
     ran: list[str] = []
@@ -34,7 +34,7 @@ def make_agent(
         return f"found {query}"
 
     model = ScriptedModel(replies=replies)
-    middleware = [ConversationMiddleware(store, prompt="", accept=accept)]
+    middleware = [ConversationMiddleware(store, prompt="", trust=trust)]
     return create_agent(model, [search], middleware=middleware, **options), model, ran
 
 

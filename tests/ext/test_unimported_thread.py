@@ -35,7 +35,7 @@ async def test_a_thread_without_convstore_is_refused_until_it_is_imported(
     """Whatever is chosen for clients' messages: nothing is written, and the state is left as it was."""
     saver = await begun(scope)
     chat = store.conversation(**scope)
-    options: list[dict[str, Any]] = [{"accept": "human"}, {"strict": True}]
+    options: list[dict[str, Any]] = [{"trust": "human"}, {"strict": True}]
     for option in options:
         model = ScriptedModel(replies=[])
         agent = create_agent(
@@ -44,7 +44,7 @@ async def test_a_thread_without_convstore_is_refused_until_it_is_imported(
         with pytest.raises(InvalidInputError, match="import it first") as refusal:
             await agent.ainvoke({"messages": [HumanMessage("Third?")]}, {"configurable": scope})
         assert "answers and results of its state (2)" in str(refusal.value)
-        assert "accept" not in str(refusal.value)
+        assert "trust" not in str(refusal.value)
         assert kinds((await agent.aget_state({"configurable": scope})).values["messages"]) == OLD
     assert kinds(await log_of(chat)) == []
     report = await import_conversations(store, read_checkpoints(saver), scope=scope)
@@ -64,11 +64,11 @@ async def test_a_thread_without_convstore_is_refused_until_it_is_imported(
 async def test_a_thread_of_another_kind_is_not_refused(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """With accept="all" the state is appended; messages of `update_state` are no thread that can be imported."""
+    """With trust="all" the state is appended; messages of `update_state` are no thread that can be imported."""
     saver = await begun(scope)
     model = ScriptedModel(replies=[AIMessage("Three.")] * 2)
     agent = create_agent(
-        model, [], middleware=[ConversationMiddleware(store, accept="all")], checkpointer=saver
+        model, [], middleware=[ConversationMiddleware(store, trust="all")], checkpointer=saver
     )
     await agent.ainvoke({"messages": [HumanMessage("Third?")]}, {"configurable": scope})
     assert kinds(await log_of(store.conversation(**scope))) == [*OLD, *NEW]
@@ -77,5 +77,5 @@ async def test_a_thread_of_another_kind_is_not_refused(
     )
     other: Any = {"configurable": {**scope, "thread_id": "other"}}
     await agent.aupdate_state(other, {"messages": [AIMessage("Hello.")]}, as_node="model")
-    with pytest.raises(InvalidInputError, match="accept="):
+    with pytest.raises(InvalidInputError, match="trust="):
         await agent.ainvoke({"messages": [HumanMessage("Third?")]}, other)

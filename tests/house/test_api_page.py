@@ -285,6 +285,9 @@ async def test_the_commands_are_counted(
     first, _ = await switched.variants("q1")
     calls: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {
         ("chat", "append"): lambda: chat.append(rag_turn("And orcas?")),
+        ("chat", "append_history"): lambda: chat.append_history(
+            [*rag_turn("And orcas?"), HumanMessage("And crabs?")]
+        ),
         ("chat", "append_turn"): lambda: chat.append_turn("asked", human="And bees?"),
         ("chat", "turn"): lambda: chat.turn("run", human="And whales?"),
         ("chat", "stop"): lambda: chat.stop("run"),

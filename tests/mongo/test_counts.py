@@ -106,15 +106,15 @@ async def test_a_history_that_comes_again_is_one_command_more(
         for message in (HumanMessage(turn[0].text), AIMessage(turn[-1].text))
     ]
     with commands.counted():
-        receipt = await chat.append([*history, HumanMessage("And orcas?")], resent="skip")
+        receipt = await chat.append_history([*history, HumanMessage("And orcas?")])
     assert (receipt.written, commands.names) == (1, ["find", "insert"])
     with commands.counted():
-        await chat.append([*history, HumanMessage("And orcas?")], resent="skip")
+        await chat.append_history([*history, HumanMessage("And orcas?")])
     assert commands.names == ["find"]
     other = cold(client, database_name, chat)
     with commands.counted():
-        await other.append(
-            [*history, HumanMessage("And orcas?"), HumanMessage("And seals?")], resent="skip"
+        await other.append_history(
+            [*history, HumanMessage("And orcas?"), HumanMessage("And seals?")]
         )
     assert commands.names == ["find", "find", "insert", "update"]
 
@@ -130,7 +130,7 @@ async def test_a_history_of_two_turns_reads_little_of_a_long_log(
     await other.info()
     batch = [HumanMessage("q59"), AIMessage("a59 " * 3_000), HumanMessage("more")]
     with commands.counted():
-        assert (await other.append(batch, resent="skip")).written == 1
+        assert (await other.append_history(batch)).written == 1
     assert commands.documents < 30
     assert commands.bytes < 30_000
 

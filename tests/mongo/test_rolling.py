@@ -75,7 +75,7 @@ async def migrated(database: Any, *, level: int) -> None:
 
 CALLS: dict[str, Callable[[ConversationStore], Any]] = {
     "append": lambda store: store.conversation(**CHAT).append(HumanMessage("More?")),
-    "resent": lambda store: store.conversation(**CHAT).append(HumanMessage("More?"), resent="skip"),
+    "resent": lambda store: store.conversation(**CHAT).append_history(HumanMessage("More?")),
     "annotate": lambda store: store.conversation(**CHAT).annotate("a1", rating=1),
     "update": lambda store: store.conversation(**CHAT).update(title="Seals"),
     "state": lambda store: store.conversation(**CHAT).state.update({"step": 1}),

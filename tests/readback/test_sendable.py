@@ -165,7 +165,7 @@ async def test_a_client_sends_back_what_it_was_shown(store: ConversationStore) -
             AIMessage("ok"),
             HumanMessage("And?"),
         ]
-        assert (await chat.append(sent, resent="skip", accept="human")).written == 1
+        assert (await chat.append_history(sent, trust="human")).written == 1
 
 
 async def test_what_was_shown_comes_back_under_its_id(store: ConversationStore) -> None:
@@ -189,7 +189,7 @@ async def test_what_was_shown_comes_back_under_its_id(store: ConversationStore) 
     ).written
     sent = [message.model_copy(update={"id": None}) for message in shown]
     sent += [AIMessage("ok"), HumanMessage("And?")]
-    assert (await chat.append(sent, resent="skip", accept="all")).written == 1
+    assert (await chat.append_history(sent, trust="all")).written == 1
     for other in (HumanMessage("cut ", id="last"), HumanMessage("cut \ufffd ", id="last")):
         with pytest.raises(ContentConflictError):
             await chat.append(other)

@@ -112,7 +112,7 @@ def kinds(messages: Sequence[BaseMessage]) -> list[tuple[str, str]]:
 
 async def log_of(chat: Conversation) -> list[BaseMessage]:
     """The whole log."""
-    return [message async for message in chat.messages()]
+    return [message async for message in chat.messages(rewound=True)]
 
 
 def elsewhere(store: ConversationStore, database: Any) -> ConversationStore:

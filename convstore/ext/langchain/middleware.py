@@ -127,11 +127,11 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         on_source_clash: As in `Conversation.append`.
         on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the model is
             shown the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
-        accept: "human" takes only human messages of what clients send, and removes the rest from the state; "all" is
+        trust: "human" takes only human messages of what clients send, and removes the rest from the state; "all" is
             for inputs that your application makes itself. By default as "human", and an error if other messages may be
             those of `update_state` or of another node of a graph around the agent.
-        client_tools: As in `Conversation.append`.
-        strict: As in `Conversation.append`.
+        client_tools: As in `Conversation.append_history`.
+        strict: As in `Conversation.append_history`.
         drafts: Keep a draft of the reply while an async run is streamed, as `TurnSession.stream` does, until the reply
             is appended. A function redacts it: the text may hold what other middleware removes later.
         review: Asks a person before some tools run: LangChain's ``HumanInTheLoopMiddleware``, passed here instead of to
@@ -144,7 +144,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     Raises:
         InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message, that
-            `accept` has to be chosen, that `review` needs a checkpointer, or that `number_sources` names a tool that
+            `trust` has to be chosen, that `review` needs a checkpointer, or that `number_sources` names a tool that
             the agent does not have.
         InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
             works on the same conversation outside a tool call.
@@ -169,7 +169,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         on_unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
         on_fork: OnFork = "rewind",
-        accept: Literal["human", "all"] | None = None,
+        trust: Literal["human", "all"] | None = None,
         client_tools: Collection[str] = (),
         strict: bool = False,
         drafts: bool | Callable[[str], str] = False,
@@ -195,7 +195,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             on_unencodable=on_unencodable,
             on_source_clash=on_source_clash,
             on_fork=on_fork,
-            trust=check_trust(accept, client_tools, strict),
+            trust=check_trust(trust, client_tools, strict),
         )
 
     @hook_config(can_jump_to=["end"])

@@ -154,8 +154,8 @@ async def _refuse_unclear(ignored: Sequence[Sent]) -> None:
     if names:
         raise InvalidInputError(
             f"{len(names)} messages of the agent's state are not in the conversation, and may be a client's or your "
-            f'application\'s: {", ".join(names[:10])}; pass accept="human" to ConversationMiddleware to ignore such '
-            'messages, or accept="all" if no client can send them; the thread then goes on'
+            f'application\'s: {", ".join(names[:10])}; pass trust="human" to ConversationMiddleware to ignore such '
+            'messages, or trust="all" if no client can send them; the thread then goes on'
         )
 
 

@@ -560,8 +560,8 @@ async def test_a_client_cannot_send_items_of_its_own(session: ConvstoreSession) 
     ]
     for number, kept in enumerate(forged):
         message = {"role": "user", "content": "Hello", "openai_agents": kept}
-        await chat.append(
-            [HumanMessage("Hello", additional_kwargs={"openai_agents": kept})], resent="skip"
+        await chat.append_history(
+            [HumanMessage("Hello", additional_kwargs={"openai_agents": kept})]
         )
         await chat.append(message, key=f"{number}")
     assert {str(item) for item in await session.get_items()} == {
