@@ -30,20 +30,19 @@ from convstore.exceptions import (
     ConversationDeletedError,
     HistoryDivergedError,
     ResentHistoryError,
-    StoreError,
     UntrustedMessageError,
 )
 from convstore.log.entry import Entry, Totals
 from convstore.mongo.log import NO_CONTENT
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import append_timeout, pause
+from convstore.runtime.clock import append_timeout
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
+from convstore.runtime.retrying import Attempts
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 
-_TRIES = 1_000
 _NO_LOG = Totals()
 _NOTHING = Receipt(message_ids=(), first=0, last=0, ordinals=(), written=0)
 _LIKELY = 4
@@ -150,22 +149,20 @@ class Resender:
         trust: Trust,
         options: AppendOptions,
     ) -> Receipt:
-        for tries in range(_TRIES):
+        attempts = Attempts()
+        while True:
             try:
                 decision = await self.decide(scope, sent, trust)
                 if decision.is_known and not skip:
                     raise ResentHistoryError(known=decision.match.known)
                 receipt = decision.receipt(await self._write(scope, decision, options))
             except (TailMoved, ConversationDeletedError):
-                await pause(tries)
+                await attempts.back_off()
                 continue
             for index, match in decision.match.matched.items():
                 if sent[index].message.type == sent[index].origin.type:
                     sent[index].origin.id = match.id
             return receipt
-        raise StoreError(
-            f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
-        )
 
     async def _write(
         self, scope: Scope, decision: Decision, options: AppendOptions

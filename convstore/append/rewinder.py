@@ -12,7 +12,6 @@ from functools import partial
 from convstore.exceptions import (
     CorruptDocumentError,
     InvalidInputError,
-    StoreError,
     UnknownMessageError,
 )
 from convstore.log.entry import NO_FACTS, Entry, Facts, Totals
@@ -26,13 +25,12 @@ from convstore.mongo.keys import entry_id
 from convstore.mongo.log import SlotTaken, StoredMessageRow
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import append_timeout, pause
+from convstore.runtime.clock import append_timeout
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.places import place_at, standing_at
+from convstore.runtime.retrying import Attempts
 from convstore.values.scope import Scope
-
-_TRIES = 100
 
 _Make = Callable[[], Awaitable[tuple[Snapshot, Change | None]]]
 Reselect = Callable[[Snapshot], Awaitable[None]]
@@ -259,7 +257,8 @@ class Rewinder:
     async def _append_in_order(
         self, cached: CachedConversation, make: _Make
     ) -> tuple[Totals, Totals]:
-        for tries in range(_TRIES):
+        attempts = Attempts()
+        while True:
             log, change = await make()
             tail = log.tail
             if change is None:
@@ -275,7 +274,7 @@ class Rewinder:
             try:
                 await settle(self._refresher.insert(cached, entry, insert))
             except SlotTaken:
-                await pause(tries)
+                await attempts.back_off()
                 continue
             if entry.number <= acknowledged:  # the number was taken before: a backup was restored
                 self._cache.forget(cached)
@@ -283,9 +282,6 @@ class Rewinder:
             cached.follow(active := log.active.after(entry))
             await self.reselect(Snapshot(cached, entry.totals, active))
             return tail, entry.totals
-        raise StoreError(
-            f"other writers were faster {_TRIES} times; call again, with fewer writers to one conversation"
-        )
 
 
 def _facts(standing: Standing | None, cuts: tuple[EntryItem, ...]) -> Facts:

@@ -42,9 +42,10 @@ from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import append_timeout, pause
+from convstore.runtime.clock import append_timeout
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.retrying import Attempts
 from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
@@ -52,8 +53,6 @@ from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.items import PlacedItem
 from convstore.values.scope import Scope
 from convstore.values.stamps import check_own
-
-_TRIES = 1_000
 
 
 class Writer:
@@ -216,8 +215,9 @@ class Writer:
         sent = list[Chunk]()
         used = list[Chunk]()
         try:
-            for tries in range(_TRIES):
-                tail = None if tries else await self._tail(cached, request, known.new)
+            attempts = Attempts()
+            while True:
+                tail = None if attempts.lost else await self._tail(cached, request, known.new)
                 if tail is None or self._must_look_up(cached, request, tail, questions):
                     known = await self._look_up(cached, request)
                     if request.is_written(known.new):
@@ -230,6 +230,7 @@ class Writer:
                 request.condition.check(tail)
                 entry = await self._compose(cached, request, known, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
+                    attempts.lose()
                     continue
                 acknowledged = cached.entries
                 used = known.new.chunks
@@ -246,11 +247,10 @@ class Writer:
                 cached.tail = None
                 used = []
                 await self._refuse_taken_source_ids(cached, known.new)
-                if tries:
-                    await pause(tries)
-            raise StoreError(
-                f"other writers were faster {_TRIES} times; append again, with fewer writers to one conversation"
-            )
+                if attempts.lost:
+                    await attempts.back_off()
+                else:
+                    attempts.lose()
         finally:
             # An entry whose insert failed for another reason may be in the log, so its chunks stay.
             if unused := [chunk.number for chunk in sent if chunk not in used]:

@@ -31,6 +31,7 @@ from convstore.messages.provenance import kind_of, without_mark
 from convstore.messages.text import indented
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import MISSING_TEXT
+from convstore.mongo.leases import while_leased
 from convstore.runtime.active_log import newest_first
 from convstore.runtime.background import Background, settle
 from convstore.runtime.cache import CachedConversation
@@ -398,24 +399,21 @@ class Compactor:
         self, plan: _Plan, owner: str, work: Coroutine[Any, Any, CompactionResult | None]
     ) -> CompactionResult | None:
         """Await the summarizer and renew the lease meanwhile; cancel it if it takes too long or loses the lease."""
-        task = asyncio.ensure_future(work)
-        try:
-            for _ in range(_MAX_RENEWALS):
-                if (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
-                    return _answer(task)
-                await self._reader.schema.check()
-                if not await self._states.renew(plan.state, owner=owner, time=_LEASE):
-                    raise SummaryError("another worker took over while the summary was written")
-            raise SummaryError(
-                f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s"
-            )
-        finally:
-            # Retrieve the exception, so that asyncio does not log it.
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            task.cancel()
-            await asyncio.wait(
-                {task}, timeout=_ENDING_SECONDS
-            )  # abandon a task that ignores its cancellation
+        renewals = 0
+
+        async def renew() -> None:
+            nonlocal renewals
+            renewals += 1
+            if renewals >= _MAX_RENEWALS:
+                raise SummaryError(
+                    f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s"
+                )
+            await self._reader.schema.check()
+            if not await self._states.renew(plan.state, owner=owner, time=_LEASE):
+                raise SummaryError("another worker took over while the summary was written")
+
+        ended = await while_leased(work, renew, every=_RENEW_SECONDS, ending=_ENDING_SECONDS)
+        return _answer(ended)
 
 
 def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:

@@ -41,6 +41,7 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver, DriverName, driver_errors, is_refusal
 from convstore.mongo.indexes import SHARD_KEYS, Index, scope_indexes
 from convstore.mongo.keys import HEADS, MIGRATIONS
+from convstore.mongo.leases import while_leased
 from convstore.mongo.refusals import Refusals
 from convstore.mongo.times import ALWAYS_BY_SERVER_TIME, SERVER_TIME, SWEEP_MARGIN
 from convstore.mongo.tombstones import Tombstones
@@ -255,15 +256,13 @@ class Migrator:
 
     async def _while_leased(self, owner: str, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run some work and renew the lease meanwhile; cancel the work when the lease is lost."""
-        task = asyncio.ensure_future(work)
         ends = time.monotonic() + _LEASE_TIME.total_seconds()
-        try:
-            while not (await asyncio.wait({task}, timeout=_RENEW_SECONDS))[0]:
-                ends = await self._renew(owner, ends)
-            return task.result()
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
+
+        async def renew() -> None:
+            nonlocal ends
+            ends = await self._renew(owner, ends)
+
+        return (await while_leased(work, renew, every=_RENEW_SECONDS)).result()
 
     async def _renew(self, owner: str, ends: float) -> float:
         """Renew the lease and return its end, unchanged while the server is unreachable; raise if the lease is lost."""

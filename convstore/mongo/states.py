@@ -18,6 +18,7 @@ from convstore.mongo.collection import Collection, Document, within
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, decoded, size_of
 from convstore.mongo.keys import LOG, end_range, entry_bound, entry_id, state_id
+from convstore.mongo.leases import is_free
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import (
     changes_in,
@@ -179,11 +180,9 @@ class States:
 
     async def lease(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
-        is_free = {
-            "$or": [{"lease.until": {"$exists": False}}, await self._times.is_past("lease.until")]
-        }
+        is_lease_free = await is_free(self._times, "lease.until")
         taken = await self._times.setting({"lease.owner": owner}, field="lease.until", ahead=time)
-        return await self._change(state, is_free, taken)
+        return await self._change(state, is_lease_free, taken)
 
     async def renew(self, state: State, *, owner: str, time: timedelta) -> bool:
         """Renew a lease; False if it is lost. One command."""

@@ -14,6 +14,7 @@ from convstore.mongo.bson_values import reading, stored_text, utc
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, state_id
+from convstore.mongo.leases import is_free, is_held
 from convstore.mongo.versions import check_version, readable
 
 _FIELDS = {"turn": 1}
@@ -61,9 +62,6 @@ class TurnLeases:
         Raises:
             SchemaVersionError: A newer convstore wrote the state.
         """
-        is_free = {
-            "$or": [{"turn.until": {"$exists": False}}, await self._times.is_past("turn.until")]
-        }
         values = {
             "turn.id": lease.turn,
             "turn.owner": lease.owner,
@@ -72,7 +70,7 @@ class TurnLeases:
         }
         values["turn.variant"] = lease.variant
         change = await self._times.setting(values, field="turn.until", ahead=time)
-        query = _query(conversation) | readable("state") | is_free
+        query = _query(conversation) | readable("state") | await is_free(self._times, "turn.until")
         if (before := await self._log.find_and_update(query, change, _FIELDS)) is not None:
             return Taken(is_taken=True, lease=_lease(before))
         held = await self._log.find_one(_query(conversation), {**_FIELDS, "v": 1, "summary.v": 1})
@@ -113,10 +111,7 @@ class TurnLeases:
 
     async def _is_held(self) -> dict[str, Any]:
         """Return the filter for states whose lease has not lapsed."""
-        return {
-            "turn.until": {"$exists": True},
-            "$and": [{"$nor": [await self._times.is_past("turn.until")]}],
-        }
+        return await is_held(self._times, "turn.until")
 
 
 def _query(conversation: str) -> dict[str, Any]:

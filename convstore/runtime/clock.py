@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -24,15 +23,6 @@ ID_LIFETIME = 10.0
 
 APPEND_SECONDS = 60.0
 """Timeout of an append; a later sweep finds everything that it may have written."""
-
-
-_BACKOFF = 0.002
-_LONGEST_BACKOFF = 0.2
-
-
-async def pause(tries: int) -> None:
-    """Back off before the next try, exponentially and with jitter."""
-    await asyncio.sleep(random.uniform(0, min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(tries, 10))))  # noqa: S311 - jitter
 
 
 @asynccontextmanager

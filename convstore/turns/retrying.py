@@ -6,18 +6,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from convstore.append.condition import TailMoved
-from convstore.exceptions import StoreError
-from convstore.runtime.clock import pause
+from convstore.runtime.retrying import Attempts
 
 _Result = TypeVar("_Result")
-_TRIES = 100
 
 
 async def until_written(write: Callable[[], Awaitable[_Result]]) -> _Result:
     """Write, and write again as long as other writers moved the end of the log."""
-    for tries in range(_TRIES):
+    attempts = Attempts()
+    while True:
         try:
             return await write()
         except TailMoved:
-            await pause(tries)
-    raise StoreError(f"other writers were faster {_TRIES} times; call again")
+            await attempts.back_off()

@@ -33,8 +33,9 @@ from convstore.mongo.state_documents import current_summary, state_from
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import is_newer
 from convstore.runtime.background import SETTLE_SECONDS
-from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME, pause
+from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_end import LogEndReader
+from convstore.runtime.retrying import Attempts
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.verify.copied import LogCopy, joined_pairs
 
@@ -49,7 +50,6 @@ _ROOM = 1_000
 
 _CLOCKS_DIFFER = timedelta(hours=1)
 _EVER = datetime.min.replace(tzinfo=UTC)
-_TRIES = 100
 _LOGGER = logging.getLogger("convstore")
 
 Numbers = list[tuple[int, int]]
@@ -210,7 +210,8 @@ class Repairer:
     async def _append(self, source: str, target: str, copy: LogCopy, entry: Entry) -> None:
         """Append to the copy what it lacks of an entry of the log."""
         payloads = await self._payloads(source, entry)
-        for tries in range(_TRIES):
+        attempts = Attempts()
+        while True:
             work = partial(copy.follow, entry, payloads)
             made = await run_in_thread_if_long(
                 work, characters=characters_of(entry.messages, payloads)
@@ -227,7 +228,7 @@ class Repairer:
                     line = "entry %s of %s came late, and its source ids are taken in %s: it was not moved"
                     _LOGGER.warning(line, entry.number, source, target)
                     break
-                await pause(tries)
+                await attempts.back_off()
         copy.match(entry)
 
     async def _payloads(self, source: str, entry: Entry) -> dict[str, str]:
