@@ -50,8 +50,9 @@ class ResultNumbering:
         chat: Any,
         results: Sequence[ToolMessage],
         *,
-        tool: str = "",
+        tools: Mapping[str, str],
         is_split: bool = False,
+        may_be_logged: bool = False,
     ) -> dict[int, ToolMessage]:
         """Return the results that get numbers, by the id of the object that each replaces.
 
@@ -60,15 +61,24 @@ class ResultNumbering:
         Args:
             chat: The conversation.
             results: Results that no model has seen.
-            tool: Name of the tool, for results that do not name it.
+            tools: Names of tools by the ids of their calls, for results that do not name their tool.
             is_split: True if the tool returned a list of sources, which is the artifact; an empty content shows it.
+            may_be_logged: True if the log may have the results already, with their numbers, which are taken then. One
+                command more.
         """
-        numbered = {}
+        wanted = list[Unnumbered]()
         for message in results:
-            unnumbered = self.find(chat, message, tool=tool)
+            unnumbered = self.find(chat, message, tool=tools.get(message.tool_call_id, ""))
             if unnumbered is not None:
-                is_whole = is_split and message.content == ""
-                numbered[id(message)] = await _numbered(chat, unnumbered, is_whole=is_whole)
+                wanted.append(unnumbered)
+        logged = await _logged(chat, wanted) if wanted and may_be_logged else {}
+        numbered = {}
+        for unnumbered in wanted:
+            message = unnumbered.message
+            is_whole = is_split and message.content == ""
+            numbered[id(message)] = logged.get(str(message.id)) or await _numbered(
+                chat, unnumbered, is_whole=is_whole
+            )
         return numbered
 
     def find(self, chat: Any, message: ToolMessage, *, tool: str = "") -> Unnumbered | None:
@@ -96,6 +106,18 @@ class ResultNumbering:
 
 def _wants_numbers(message: ToolMessage, found: FoundSources, plan: NumberingPlan) -> bool:
     return plan.is_marked or says_sources(message, found)
+
+
+async def _logged(chat: Any, wanted: Sequence[Unnumbered]) -> dict[str, ToolMessage]:
+    """Return the results that the log has, as it has them, by id."""
+    messages = {str(each.message.id): each.message for each in wanted}
+    records = await chat.get_tool_messages(list(messages))
+    return {
+        record.tool_message_id: messages[record.tool_message_id].model_copy(
+            update={"content": record.content, "artifact": record.artifact}
+        )
+        for record in records
+    }
 
 
 async def _numbered(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> ToolMessage:

@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.entered import note_entry, note_exit
+from convstore.conversation.numbering import ResultNumbering
 from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
@@ -28,7 +29,7 @@ from convstore.log.facts.event import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
-from convstore.sources.numbering import with_rendered
+from convstore.sources.numbering import Given, with_numbers, with_rendered
 from convstore.sources.source import FoundSources
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import TurnKeeper
@@ -52,6 +53,9 @@ class _Numbers(NamedTuple):
     texts: list[str]
     numbers: list[int]
     earlier: list[int | None]
+
+
+_BY_DEFAULT = ResultNumbering(None)
 
 
 class TurnSession:
@@ -322,7 +326,7 @@ class TurnSession:
         call: TurnCall,
         content: Any = "",
         *,
-        sources: Sequence[Any] = (),
+        sources: Sequence[Any] | None = None,
         artifact: Any = None,
         error: bool = False,
     ) -> Receipt:
@@ -337,7 +341,9 @@ class TurnSession:
             sources: What the tool found: a list of LangChain documents, texts, ``(text, metadata)`` pairs, or dicts
                 with a text, a title or an address. They get numbers of the conversation. A content that shows every
                 source gets the numbers in its text; below any other, the model sees each source as ``[number] title
-                (address)`` above its text. One command more.
+                (address)`` above its text. One command more. None numbers the sources in content and artifact if these
+                say that they are sources: documents, ``search_result`` blocks, responses of known search services, and
+                texts that count them; () leaves all as it is.
             artifact: A value that the model does not see. With sources, the message's artifact is
                 ``{"sources": [...], "artifact": artifact}``.
             error: True if the tool failed, and `content` says why; it has no sources then.
@@ -348,20 +354,33 @@ class TurnSession:
             UnencodableError: A content block, a source or the artifact has a value of an unknown type.
             ContentConflictError: The call has another result. Nothing was written.
         """
-        found = given_sources(sources)
-        if error and found.items:
+        if error and sources:
             raise InvalidInputError(
                 "a failed call has no sources; leave out error=True, or the sources"
             )
         message = result_of(self._checked(call), content, is_error=error)
         check_fields(message, index=0)
         message.artifact = artifact
-        if found.items:
-            message = await self._with_numbers(message, found)
+        message = await self._with_numbers(message, sources)
         return await self._keeper.writes.append(self._held, Addition([message]))
 
-    async def _with_numbers(self, message: ToolMessage, found: FoundSources) -> ToolMessage:
-        """Return a result with numbers on its sources; a repetition gets the numbers of the first time."""
+    async def _with_numbers(
+        self, message: ToolMessage, sources: Sequence[Any] | None
+    ) -> ToolMessage:
+        """Return a result with numbers on the sources that the caller names, else on those that it says to hold."""
+        if sources is None:
+            unnumbered = _BY_DEFAULT.find(self._chat, message)
+            if unnumbered is None:
+                return message
+            given = await self._numbers_for(message, unnumbered.found)
+            return with_numbers(message, unnumbered.found, given, plan=unnumbered.plan)
+        found = given_sources(sources)
+        if not found.items:
+            return message
+        return with_rendered(message, found, await self._numbers_for(message, found))
+
+    async def _numbers_for(self, message: ToolMessage, found: FoundSources) -> Given:
+        """Return numbers for the sources of a result; a repetition gets the numbers of the first time."""
         id_ = str(message.id)
         texts = [source.text for source in found.items]
         async with self._numbering:
@@ -374,7 +393,7 @@ class TurnSession:
                 numbers = await self.reserve(len(texts))
                 known = _Numbers(texts, list(numbers), await self._chat.find_shown_sources(texts))
             self._reserved[id_] = known
-        return with_rendered(message, found, (known.numbers, known.earlier))
+        return known.numbers, known.earlier
 
     async def _stored_numbers(self, result_id: str) -> _Numbers:
         """Return the numbers of the sources of a result in the log; those of its own copies are not earlier ones."""

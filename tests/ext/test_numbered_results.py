@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.types import Command
 from scripted_agents import ScriptedModel
@@ -19,6 +19,9 @@ from scripted_agents import ScriptedModel
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.langchain.numbers import ToolNumbers
+from convstore.ext.langgraph import append_node
+from convstore.integration import ResultNumbering
 
 ADA = {"user_id": "ada", "thread_id": "t"}
 
@@ -109,21 +112,75 @@ async def test_what_says_that_it_is_sources_is_numbered(store: ConversationStore
     assert (seen, len(logged)) == ([], 2)
 
 
-async def test_an_application_adds_tools_or_turns_numbers_off(
+async def test_a_graph_has_the_numbers_in_its_state(store: ConversationStore) -> None:
+    """The append node between tool and model numbers what no model has seen, once, also after a crash."""
+    append = append_node(store)
+    message: ToolMessage = counted.invoke(_call("counted"))
+    message.id = "result"
+    question = HumanMessage("q", id="q")
+    asked = AIMessage("", id="a", tool_calls=[_call("counted")])
+    state = {"messages": [question, asked, message]}
+    config = {"configurable": ADA}
+    await store.conversation(**ADA).reserve_source_ids(7)
+    [shown] = (await append.ainvoke(state, config))["messages"]
+    seen, logged = await numbers_of(store, shown)
+    assert seen == logged == [8, 9]
+    assert (await append.ainvoke(state, config))["messages"] == [shown]
+    seen_before = {"messages": [*state["messages"], AIMessage("So [1].", id="b")]}
+    other = {"configurable": ADA | {"thread_id": "u"}}
+    assert "messages" not in await append.ainvoke(seen_before, other)
+
+
+async def test_a_session_numbers_what_says_that_it_is_sources(store: ConversationStore) -> None:
+    """By default documents in an artifact and marks; () leaves the content as it is; again, nothing is written."""
+    chat = store.conversation(**ADA)
+    content, found = "(1) one\n(2) two", [Document("one"), Document("two")]
+    async with await chat.turn("q", human="Two?") as turn:
+        await turn.append(AIMessage("", tool_calls=[_call("a"), _call("b"), _call("c")]))
+        first, second, third = turn.open_calls
+        await turn.add_result(first, content, artifact=found, sources=())
+        for written in (1, 0):
+            receipt = await turn.add_result(second, content, artifact=found)
+            assert receipt.written == written
+        await turn.add_result(third, "2 hits", artifact=found)
+        shown = [each.content for each in (await chat.load_history()).messages[-3:]]
+    assert shown == [
+        content,
+        "(3) one\n(4) two",
+        "[5], already shown as [1]\n[6], already shown as [2]\n\n2 hits",
+    ]
+
+
+def _call(name: str) -> Any:
+    return {"name": name, "args": {}, "id": f"call-{name}", "type": "tool_call"}
+
+
+async def test_without_numbers_the_log_line_names_a_tool_whose_marks_mislead(
     store: ConversationStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A named tool is numbered; with () each content stays, and the log names the tool whose marks mislead, once."""
+    """Once for a tool; a list that is not numbered by default has a hint; a name that no tool has is refused."""
+    chat = store.conversation(**ADA)
+    marks = counted.invoke(_call("counted"))
+    records = tickets.invoke(_call("tickets"))
+    with caplog.at_level(logging.INFO, logger="convstore"):
+        for names, message in (((), marks), (None, records)):
+            for _ in range(2):
+                assert await ResultNumbering(names).number(chat, [message], tools={}) == {}
+    warned, told = [record.getMessage() for record in caplog.records]
+    assert "'counted' show marks" in warned
+    assert "number_sources=('tickets',)" in told
+    with pytest.raises(InvalidInputError, match="'serach', but the agent has no such tool"):
+        ToolNumbers(["serach", "tickets"]).check(TOOLS)
+
+
+@pytest.mark.slow
+async def test_an_application_adds_tools_or_turns_numbers_off(store: ConversationStore) -> None:
+    """A named tool is numbered; with () each content stays."""
     shown = await run(store, number_sources=("tickets",))
     seen, logged = await numbers_of(store, shown["tickets"])
     assert seen == logged != []
     await store.conversation(**ADA).delete()
-    with caplog.at_level(logging.INFO, logger="convstore"):
-        for _ in range(2):
-            shown = await run(store, number_sources=())
-            assert shown["counted"].content == counted.invoke({})
-            await store.conversation(**ADA).delete()
-    warned = [record for record in caplog.records if "marks" in record.getMessage()]
-    assert len(warned) == 1
-    assert "'counted'" in warned[0].getMessage()
+    shown = await run(store, number_sources=())
+    assert shown["counted"].content == counted.invoke({})
     with pytest.raises(InvalidInputError, match="'serach', but the agent has no such tool"):
         await run(store, number_sources=("serach",))

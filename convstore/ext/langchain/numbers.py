@@ -42,7 +42,8 @@ class ToolNumbers:
     ) -> Any:
         """Return a tool's output with numbers on the sources of its results."""
         results = [each for each in messages_in(output, call) if isinstance(each, ToolMessage)]
-        numbered = await self._numbering.number(chat, results, tool=call["name"], is_split=is_split)
+        tools = {str(call["id"]): call["name"]}
+        numbered = await self._numbering.number(chat, results, tools=tools, is_split=is_split)
         return with_results(output, numbered)
 
 

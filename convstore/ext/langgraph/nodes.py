@@ -18,6 +18,7 @@ from convstore import Conversation, ConversationStore
 from convstore.ext.around import own_conversation, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langgraph.hearing import Joined, join_turn, joined_turn
+from convstore.ext.langgraph.numbers import with_numbers
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
@@ -31,7 +32,7 @@ from convstore.ext.langgraph.state import (
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.integration import append_in_halves, append_in_turn, run_sync
+from convstore.integration import ResultNumbering, append_in_halves, append_in_turn, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import came_with, ids_of, is_answer, last_question, last_turn_of
 from convstore.types import History
@@ -47,6 +48,7 @@ def load_node(
     scope: ScopeChoice | None = None,
     policy: HistoryPolicy | None = None,
     append_first: bool = False,
+    number_sources: Collection[str] | None = None,
     on_fork: OnFork = "rewind",
     drafts: bool | Callable[[str], str] = False,
 ) -> LoadNode:
@@ -62,6 +64,7 @@ def load_node(
         scope: See `scope_of`; by default taken from the run's context and ``config["configurable"]``.
         policy: The policy of the view; None for the store's.
         append_first: Append the state's messages that are not in the log before the view is loaded.
+        number_sources: With `append_first`, as in `append_node`.
         on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the view is
             that of the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
         drafts: In a turn that the caller entered, keep a draft of what a model streams in a node, as
@@ -82,6 +85,7 @@ def load_node(
         scope=scope,
         policy=policy,
         append_first=append_first,
+        numbering=ResultNumbering(number_sources),
         on_fork=on_fork,
         redact=redact,
     )
@@ -91,6 +95,7 @@ def append_node(
     store: ConversationStore,
     *,
     scope: ScopeChoice | None = None,
+    number_sources: Collection[str] | None = None,
     on_unencodable: Literal["raise", "omit"] = "raise",
     on_source_clash: Literal["raise", "renumber"] = "raise",
     on_fork: OnFork = "rewind",
@@ -106,6 +111,10 @@ def append_node(
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: As in `load_node`.
+        number_sources: Names of tools whose sources are numbered, in addition to results that say that they hold
+            sources: documents, ``search_result`` blocks, responses of known search services, and texts that count their
+            sources. () for no numbers. A result is numbered if no AI message follows it in the state, which then has
+            it with its numbers, so put the node between tools and model.
         on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
         on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
@@ -118,7 +127,13 @@ def append_node(
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     options = {"on_unencodable": on_unencodable, "on_source_clash": on_source_clash}
-    return AppendNode(store=store, scope=scope, on_fork=on_fork, options=options)
+    return AppendNode(
+        store=store,
+        scope=scope,
+        on_fork=on_fork,
+        options=options,
+        numbering=ResultNumbering(number_sources),
+    )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -176,6 +191,7 @@ class LoadNode(_Node):
 
     policy: HistoryPolicy | None
     append_first: bool
+    numbering: ResultNumbering
     redact: Callable[[str], str] | None = None
     name: str | None = "load"
 
@@ -227,7 +243,9 @@ class LoadNode(_Node):
         changes = [*changes, *named]
         new = [each for each in messages if each.id not in logged]
         if self.append_first and new:
-            changes = [*changes, *await _append_named(chat, new, last_turn_of(messages))]
+            numbered = await with_numbers(chat, self.numbering, messages, new)
+            appended = await _append_named(chat, numbered, last_turn_of(messages))
+            changes = [*changes, *_changed(appended, new)]
             logged |= ids_of(new)
         history = history or await chat.load_history(self.policy)
         if again := _asked_again(history, messages, logged):
@@ -260,6 +278,7 @@ class AppendNode(_Node):
     """The node that `append_node` returns."""
 
     options: dict[str, Any]
+    numbering: ResultNumbering
     name: str | None = "append"
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
@@ -277,16 +296,20 @@ class AppendNode(_Node):
             new = list(joined.taken(new))
         loaded = loaded_of(state)
         stamp = _stamp(loaded, messages, new)
-        renamed = (
-            await _append_named(chat, new, turn_id, stamp=stamp, **self.options) if new else []
-        )
+        numbered = await with_numbers(chat, self.numbering, messages, new)
+        appended = await _append_named(chat, numbered, turn_id, stamp=stamp, **self.options)
+        changed = _changed(appended, new)
         if loaded is not None:
-            changed = {message.id: message for message in renamed}
-            loaded.note([changed.get(message.id, message) for message in new])
+            loaded.note(appended)
         if joined:
-            await _settled(joined, new)
+            await _settled(joined, appended)
         update = {"convstore_logged": [str(message.id) for message in new]}
-        return {**update, "messages": renamed} if renamed else update
+        return {**update, "messages": changed} if changed else update
+
+
+def _changed(appended: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages that the state has in another form."""
+    return [new for new, old in zip(appended, before, strict=True) if new is not old]
 
 
 async def _settled(joined: Joined, appended: Sequence[BaseMessage]) -> None:
@@ -304,11 +327,13 @@ async def _append_named(
     stamp: ViewStamp | None = None,
     **options: Any,
 ) -> list[BaseMessage]:
-    """Append messages of a turn, each call under a unique id.
+    """Append messages of a turn, each call under a unique id; return them as they are in the log.
 
-    The stamp is that of the first AI message. Returns the messages that this changed.
+    The stamp is that of the first AI message.
     """
     named = with_own_call_ids(messages)
+    if not named:
+        return []
     left = stamp
     is_begun = turn_id not in ids_of(named)
 
@@ -320,9 +345,7 @@ async def _append_named(
         left = None if any(isinstance(message, AIMessage) for message in batch) else left
 
     await append_in_halves(append, named)
-    return [
-        message for message, before in zip(named, messages, strict=True) if message is not before
-    ]
+    return list(named)
 
 
 def _stamp(
