@@ -154,8 +154,7 @@ def calls_of(message: BaseMessage) -> list[Call]:
     invalid = list(filter(all, map(_named, message.invalid_tool_calls)))
     malformed = range(len(calls), len(calls) + len(invalid))
     calls += invalid
-    if isinstance(message.content, list):
-        calls += _only_in_content(message.content, {call_id for call_id, _ in calls})
+    calls += _only_in_content(message.content, calls)
     return [Call(*call, position, position in malformed) for position, call in enumerate(calls)]
 
 
@@ -164,10 +163,11 @@ def _named(call: Mapping[str, Any]) -> tuple[str, str]:
     return call.get("id") or "", call.get("name") or ""
 
 
-def _only_in_content(
-    content: list[str | dict[Any, Any]], listed: set[str]
-) -> list[tuple[str, str]]:
+def _only_in_content(content: Any, calls: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the calls of content blocks that are not listed; two blocks may describe one call."""
+    if not isinstance(content, list):
+        return []
+    listed = {call_id for call_id, _ in calls}
     in_content = dict(_calls_in_content(content))  # unlike a set, it keeps the order
     return [(call_id, tool) for call_id, tool in in_content.items() if call_id not in listed]
 

@@ -28,7 +28,8 @@ _NESTED: Final = {
 _CALL_PARTS: Final = ("function", "custom")
 _CALL_TEXTS: Final = frozenset({"arguments", "input"})
 _DETAIL_TEXTS: Final = frozenset({"summary", "text"})
-_HEAD: Final = frozenset({"created", "id", "model"})
+_EMPTY: Final = (None, "", [])
+_HEAD: Final = ("created", "id", "model")
 
 
 class ChatReply:
@@ -70,8 +71,9 @@ class ChatReply:
             self._failure = error_code(failure)
         if "choices" not in chunk:
             return
-        if not self._whole.keys() >= _HEAD:
-            grow(self._whole, {name: chunk.get(name) for name in _HEAD})
+        for name in _HEAD:
+            if name not in self._whole and chunk.get(name):
+                self._whole[name] = chunk[name]
         if usage := chunk.get("usage"):
             self._whole["usage"] = usage  # of all chunks so far, where each has it
         for choice in chunk["choices"] or ():
@@ -83,18 +85,20 @@ class ChatReply:
             self._failure = error_code(failure)
         self._finish = reason_of(choice.get("finish_reason")) or self._finish
         for name, value in (choice.get("delta") or {}).items():
-            if value is None or value == "" or name == "role":
-                continue
-            if name == "content":
-                self._take_content(value)
-            elif name == "tool_calls":
-                self._calls.add(value)
-            elif name == "reasoning_details":
-                self._details.add(value)
-            elif name in _NESTED:
-                grow(self._message.setdefault(name, {}), value, _NESTED[name])
-            else:
-                grow(self._message, {name: value}, _TEXTS)
+            if (value or value not in _EMPTY) and name != "role":
+                self._take_field(name, value)
+
+    def _take_field(self, name: str, value: Any) -> None:
+        if name == "content":
+            self._take_content(value)
+        elif name == "tool_calls":
+            self._calls.add(value)
+        elif name == "reasoning_details":
+            self._details.add(value)
+        elif name in _NESTED:
+            grow(self._message.setdefault(name, {}), value, _NESTED[name])
+        else:
+            grow(self._message, {name: value}, _TEXTS)
 
     def _take_content(self, content: Any) -> None:
         """Add a text, or Mistral's blocks of texts and thoughts."""

@@ -18,14 +18,16 @@ def grow(known: dict[str, Any], delta: Mapping[str, Any], texts: Collection[str]
     {'id': 'c1', 'said': 'Half of it.', 'notes': [1]}
     """
     for name, value in delta.items():
-        if value is None or value == "":
-            continue
-        before = known.get(name)
-        if isinstance(value, list) and isinstance(before, list):
-            before.extend(value)
-        elif isinstance(value, list):
-            known[name] = list(value)
-        elif name in texts and isinstance(value, str) and isinstance(before, str):
-            known[name] = before + value
-        elif before in (None, ""):
-            known[name] = value
+        if value is not None and value != "":
+            known[name] = _grown(known.get(name), value, is_text=name in texts)
+
+
+def _grown(before: Any, value: Any, *, is_text: bool) -> Any:
+    if isinstance(value, list):
+        if not isinstance(before, list):
+            return list(value)
+        before.extend(value)
+        return before
+    if is_text and isinstance(value, str) and isinstance(before, str):
+        return before + value
+    return value if before in (None, "") else before

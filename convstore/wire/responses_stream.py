@@ -73,9 +73,9 @@ class ResponsesReply:
         elif kind in _FAILING:
             self._fail(event)
         elif kind in _CLOSING:
-            self._closing = dict(event["response"])
+            self._closing = {**event["response"]}
         elif isinstance(event.get("response"), Mapping):
-            self._begun = dict(event["response"])
+            self._begun = {**event["response"]}
 
     def _fail(self, event: Mapping[str, Any]) -> None:
         response = event.get("response")
@@ -94,7 +94,7 @@ class ResponsesReply:
         return self._numbers.setdefault(own, len(self._numbers))
 
     def _take_item(self, event: Mapping[str, Any], *, is_done: bool) -> None:
-        item = deepcopy(dict(event["item"]))  # more is added to its content
+        item = deepcopy({**event["item"]})  # more is added to its content
         number = self._number(event, item.get("id"))
         self._items[number] = item
         if is_done:

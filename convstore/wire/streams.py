@@ -7,9 +7,8 @@ others say, are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
 from langchain_core.messages.ai import add_ai_message_chunks
@@ -19,6 +18,8 @@ from convstore.values.json_form import with_invalid_calls
 from convstore.wire.anthropic_stream import READ, AnthropicReply
 from convstore.wire.chat_stream import ChatReply
 from convstore.wire.responses_stream import ResponsesReply
+
+_MALFORMED: Final = (AttributeError, KeyError, TypeError)
 
 
 class _Reply(Protocol):
@@ -74,14 +75,19 @@ class StreamedReply:
             InvalidInputError: It is of no supported kind.
         """
         value = _plain(chunk)
-        with _reading():
-            self._reply = self._reply or _reply_for(value)
+        try:
+            if self._reply is None:
+                self._reply = _reply_for(value)
             self._reply.add(value)
+        except _MALFORMED as error:
+            raise _unreadable(error) from error
 
     def message(self) -> Any:
         """Return the message so far, in a form that `append` takes; None before the first part of it."""
-        with _reading():
+        try:
             return self._reply.message() if self._reply else None
+        except _MALFORMED as error:
+            raise _unreadable(error) from error
 
     def whole(self) -> Any:
         """Return the message at the end of the stream, in a form that `append` takes.
@@ -92,20 +98,15 @@ class StreamedReply:
         problem = self._reply.problem if self._reply else "the stream ended without a message"
         if problem or self._reply is None:
             raise UnfinishedReplyError(problem)
-        with _reading():
+        try:
             return self._reply.message(is_whole=True)
+        except _MALFORMED as error:
+            raise _unreadable(error) from error
 
 
-@contextmanager
-def _reading() -> Iterator[None]:
-    """Raise what a malformed event causes as an error of the input."""
-    try:
-        yield
-    except InvalidInputError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = f"turn.stream cannot read a chunk or event: {type(error).__name__}"
-        raise InvalidInputError(problem) from error
+def _unreadable(error: Exception) -> InvalidInputError:
+    """Return the error for what a malformed event causes: the text of a cause may quote contents."""
+    return InvalidInputError(f"turn.stream cannot read a chunk or event: {type(error).__name__}")
 
 
 def _plain(chunk: Any) -> Any:
@@ -137,12 +138,14 @@ def _reply_for(value: Any) -> _Reply:
     if isinstance(value, BaseMessage):
         return _LangChain()
     kind = str(value.get("type", ""))
-    if kind == "chunk" or "choices" in value or (not kind and "error" in value):
-        return ChatReply()
-    if kind in READ or (kind == "error" and isinstance(value.get("error"), Mapping)):
+    if kind == "error":
+        return AnthropicReply() if isinstance(value.get("error"), Mapping) else ResponsesReply()
+    if kind in READ:
         return AnthropicReply()
-    if kind.startswith("response.") or kind == "error":
+    if kind.startswith("response."):
         return ResponsesReply()
+    if kind == "chunk" or "choices" in value or value.keys() == {"error"}:
+        return ChatReply()
     raise InvalidInputError(f"turn.stream does not know this event: its type is {kind!r}")
 
 
