@@ -55,6 +55,7 @@ from convstore.transfer.records import (
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.ranges import numbers_in
 from convstore.values.scope import id_problem
 from convstore.values.stamps import read_stamp, write_stamp
 
@@ -296,7 +297,7 @@ class ArchiveReader:
             return conversation.as_bad(
                 f"it has {counted(number, 'message')}, and should have {end['messages']}"
             )
-        for position in _positions_in(_ranges(end, "undone", number)):
+        for position in numbers_in(_ranges(end, "undone", number)):
             items[position - 1] = replace(items[position - 1], stamp=None)
         summaries = len(_typed(end, "summaries", list, default=[]))
         left_out = f"{counted(summaries, 'summary', 'summaries')} left out; compact makes new ones"
@@ -357,14 +358,6 @@ def _ranges(end: Mapping[str, Any], name: str, number: int) -> list[tuple[int, i
             raise ValueError(f"{name!r} must be pairs of ordinals from 1 to {number:,}")
         ranges.append((first, last))
     return ranges
-
-
-def _positions_in(ranges: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """Yield the positions in some ranges, each once: a small file may repeat a long range many times."""
-    through = 0
-    for first, last in sorted(ranges):
-        yield from range(max(first, through + 1), last + 1)
-        through = max(through, last)
 
 
 def _change(raw: Mapping[str, Any]) -> VariantChange:

@@ -14,6 +14,7 @@ from convstore.integration import ConversationLog, StoredId, VariantChange
 from convstore.transfer.prepare import Batch, ReadyMessage
 from convstore.transfer.records import ConversationRecord, counted
 from convstore.values.items import LogItem, PlacedItem
+from convstore.values.ranges import has, joined
 
 
 async def missing_items(log: ConversationLog, record: ConversationRecord) -> list[PlacedItem]:
@@ -40,7 +41,7 @@ async def rewound_ids(
     """Return the ids of the known messages that are rewound in the log."""
     end = await log.snapshot()
     ranges = [(first, last) for first, last, *_ in await log.rewound(end)] if end else []
-    return {message.id for message in known if _is_in(stored[message.id].ordinal, ranges)}
+    return {message.id for message in known if has(ranges, stored[message.id].ordinal)}
 
 
 async def differences(
@@ -93,7 +94,8 @@ async def _rewinds(
             else []
         )
     here = await rewound_ids(log, known, stored)
-    there = {message.id for message in known if _is_in(message.position, record.rewound)}
+    rewound = joined(record.rewound)
+    there = {message.id for message in known if has(rewound, message.position)}
     found = list[str]()
     if restored := len(here - there):
         found.append(
@@ -108,10 +110,6 @@ async def _rewinds(
 
 def _change_of(change: VariantChange) -> tuple[str, str, str]:
     return change.kind, change.turn, change.variant
-
-
-def _is_in(position: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    return any(first <= position <= last for first, last in ranges)
 
 
 async def _kept_values(chat: Conversation, record: ConversationRecord) -> list[str]:

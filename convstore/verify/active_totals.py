@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -16,6 +14,7 @@ from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT
 from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, continued, counts_of
 from convstore.log.totals import totals_after
+from convstore.values.ranges import has
 
 
 @dataclass(slots=True)
@@ -84,8 +83,7 @@ class ActiveTotals:
     def newest_question(self, rewound: Sequence[tuple[int, int]]) -> int:
         """Return the ordinal of the newest question that is not in rewound ranges, 0 without one."""
         for ordinal in reversed(self._questions):
-            index = bisect_right(rewound, ordinal, key=itemgetter(0)) - 1
-            if index < 0 or rewound[index][1] < ordinal:
+            if not has(rewound, ordinal):
                 return ordinal
         return 0
 

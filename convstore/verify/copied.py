@@ -35,6 +35,7 @@ from convstore.log.totals import RunningTotals
 from convstore.messages.encoding import decode_message
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
+from convstore.values.ranges import joined, without
 from convstore.values.stamps import ViewStamp, write_stamp
 from convstore.verify.active_totals import ActiveTotals
 
@@ -265,9 +266,9 @@ class LogCopy:
             return STANDING.on(made, None)
         before = _pairs(self.log_active)
         after = _pairs(rewinds)
-        gone = self._moved(_without(after, before))
-        back = self._moved(_without(before, after))
-        pairs = _without(joined_pairs([*_pairs(self.active), *gone]), back)
+        gone = self._moved(without(after, before))
+        back = self._moved(without(before, after))
+        pairs = without(joined([*_pairs(self.active), *gone]), back)
         ends = self.tail if BRANCH.of(entry) else self._moved_totals(entry.totals)
         self._totals.count(made)
         counts = self._totals.counts(made.last, pairs)
@@ -296,7 +297,7 @@ class LogCopy:
             for first, last in ranges
             for ordinal in range(first, last + 1)
         )
-        return joined_pairs((place, place) for place in places if place)
+        return joined((place, place) for place in places if place)
 
     def place_before(self, ordinal: int) -> int:
         """Return where the copy has the last message of the log up to an ordinal that it has, 0 for none."""
@@ -345,40 +346,8 @@ class LogCopy:
         return replace(continued(made.totals, there), **counts, counter=made.totals.counter)
 
 
-def joined_pairs(pairs: Iterable[tuple[int, int]]) -> Pairs:
-    """Sort ranges and merge those that touch or overlap; empty ones are dropped.
-
-    >>> joined_pairs([(5, 6), (1, 2), (3, 4), (9, 8)])
-    [(1, 6)]
-    """
-    joined: Pairs = []
-    for first, last in sorted(pair for pair in pairs if pair[1] >= pair[0]):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-        else:
-            joined.append((first, last))
-    return joined
-
-
-def _without(ranges: Pairs, others: Pairs) -> Pairs:
-    """Subtract other ranges, which must be sorted, from ranges.
-
-    >>> _without([(1, 10)], [(3, 4), (10, 12)])
-    [(1, 2), (5, 9)]
-    """
-    rest = []
-    for first, last in ranges:
-        start = first
-        for low, high in others:
-            if low <= last and high >= start:
-                rest.append((start, low - 1))
-                start = high + 1
-        rest.append((start, last))
-    return [pair for pair in rest if pair[1] >= pair[0]]
-
-
 def _pairs(rewinds: Rewinds) -> Pairs:
-    return joined_pairs((range_.first, range_.last) for range_ in rewinds.ranges)
+    return joined((range_.first, range_.last) for range_ in rewinds.ranges)
 
 
 def _after(rewinds: Rewinds, entry: Entry) -> Rewinds | None:

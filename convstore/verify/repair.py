@@ -37,7 +37,8 @@ from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import Attempts
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
-from convstore.verify.copied import LogCopy, joined_pairs
+from convstore.values.ranges import joined
+from convstore.verify.copied import LogCopy
 
 _SWEEP_AFTER = timedelta(hours=1)
 """Time after which the copy of a repair that was killed is removed."""
@@ -104,7 +105,7 @@ class Repairer:
                 if entry.after != link:
                     await self._reserve(target, copy, entry, _before_sources(entry))
                 await self._append(source, target, copy, entry)
-                copied = _with_number(copied, entry.number)
+                copied = joined([*copied, (entry.number, entry.number)])
                 link = entry.totals.link
                 last = entry
         if last and through:
@@ -204,7 +205,7 @@ class Repairer:
         """Append late entries to the copy; return the numbers of all that it has then."""
         for entry in late:
             await self._append(source, target, copy, entry)
-            copied = _with_number(copied, entry.number)
+            copied = joined([*copied, (entry.number, entry.number)])
         return copied
 
     async def _append(self, source: str, target: str, copy: LogCopy, entry: Entry) -> None:
@@ -290,12 +291,3 @@ def _before_sources(entry: Entry) -> int:
     """Return the highest source id that was in use before an entry."""
     numbers = [source.id for source in entry.sources]
     return min(numbers) - 1 if numbers else entry.totals.sources_through
-
-
-def _with_number(numbers: Numbers, number: int) -> Numbers:
-    """Add a number to ranges.
-
-    >>> _with_number([(1, 5), (11, 11)], 6)
-    [(1, 6), (11, 11)]
-    """
-    return joined_pairs([*numbers, (number, number)])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from convstore.log.rows import Row, is_hidden
 from convstore.values.policy import HistoryPolicy
+from convstore.values.ranges import without
 from convstore.values.stamps import ViewReason
 from convstore.view.load import Load
 from convstore.view.render import View
@@ -85,15 +86,9 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
 
 def _without(reason: ViewReason, others: Sequence[ViewReason]) -> Iterator[ViewReason]:
     """Yield the parts of a range that are in no other one, given these in order."""
-    first = reason.first
-    for other in others:
-        if other.last < first or other.first > reason.last:
-            continue
-        if first < other.first:
-            yield reason.model_copy(update={"first": first, "last": other.first - 1})
-        first = other.last + 1
-    if first <= reason.last:
-        yield reason.model_copy(update={"first": first})
+    pairs = [(other.first, other.last) for other in others]
+    for first, last in without([(reason.first, reason.last)], pairs):
+        yield reason.model_copy(update={"first": first, "last": last})
 
 
 def _merged(reasons: Iterable[ViewReason]) -> list[ViewReason]:

@@ -28,11 +28,11 @@ from convstore.transfer import (
     read_file,
     sqlite_table,
 )
-from convstore.transfer.archive import _positions_in
 from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import RecordItem
 from convstore.types import LogItem
 from convstore.values.items import PlacedItem
+from convstore.values.ranges import numbers_in
 
 HEALTHY = {
     "id": "healthy",
@@ -298,7 +298,7 @@ def test_repeated_ranges_take_no_more_time_than_one(tmp_path: Path) -> None:
     end = {"messages": 4, "undone": [[1, 4]] * 5_000}
     [record] = read_file(written(tmp_path, *archive()[:-1], {"end": end}))
     assert isinstance(record, ConversationRecord)
-    assert len([*_positions_in([(1, 4)] * 5_000)]) == 4
+    assert len([*numbers_in([(1, 4)] * 5_000)]) == 4
     assert all(isinstance(item, RecordItem) and item.stamp is None for item in record.messages)
 
 
