@@ -33,6 +33,7 @@ from convstore.conversation.entered import (
     EnteredTurn,
     begun_turn,
     check_not_left,
+    find_sessions_by,
     held_turn,
     observed,
 )
@@ -40,6 +41,7 @@ from convstore.conversation.host import Host, host_of
 from convstore.conversation.log import ConversationLog, LogMessage, StoredId, VariantChange
 from convstore.conversation.numbering import ResultNumbering
 from convstore.conversation.operations import Operation
+from convstore.conversation.run_turn import RunTurn
 from convstore.exceptions import (
     BatchTooLargeError,
     ConversationDeletedError,
@@ -62,7 +64,7 @@ from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.keeper import Drafting, TurnKeeper
+from convstore.turns.keeper import Busy, Drafting, TurnKeeper
 from convstore.values.append_options import AppendOptions
 from convstore.values.json_form import is_json, sendable, sendable_message, valid_text
 from convstore.values.models import (
@@ -79,6 +81,7 @@ from convstore.view.provider_rules import fit_for, made_for
 from convstore.wire.call_edits import CallEdits
 from convstore.wire.contents import ContentReader, reasoning_part
 from convstore.wire.exact import marked, restored
+from convstore.wire.history import History
 from convstore.wire.parts import Block, Media, Text, json_value, parsed_value, parts_of
 from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 from convstore.wire.streams import StreamedReply
@@ -87,6 +90,7 @@ __all__ = [
     "MAXIMUM_PAGE_TOKENS",
     "PAGE_TOKENS",
     "Block",
+    "Busy",
     "CallEdits",
     "ContentReader",
     "ConversationLog",
@@ -99,6 +103,7 @@ __all__ = [
     "Operation",
     "PydanticAIWriter",
     "ResultNumbering",
+    "RunTurn",
     "Sent",
     "StoredId",
     "StreamedReply",
@@ -110,6 +115,8 @@ __all__ = [
     "append_in_turn",
     "as_of",
     "begun_by_caller",
+    "catch_up_turn",
+    "check_session",
     "check_store",
     "check_trust",
     "conversation_id_of",
@@ -118,7 +125,9 @@ __all__ = [
     "drafting_in_turn",
     "driver_errors",
     "each_conversation",
+    "entered_by_caller",
     "estimated_count",
+    "find_sessions_by",
     "finish_in_turn",
     "fit_for",
     "from_langchain",
@@ -130,6 +139,7 @@ __all__ = [
     "is_json",
     "is_langchain",
     "json_value",
+    "last_seen",
     "log_of",
     "made_for",
     "marked",
@@ -173,27 +183,38 @@ _PAGE = 200
 
 
 async def append_in_turn(
-    chat: Conversation, messages: Sequence[BaseMessage], turn_id: str | None, **how: Any
+    chat: Conversation, held: HeldTurn, messages: Sequence[BaseMessage], **how: Any
 ) -> Receipt:
-    """Append messages of an agent: to the turn that its caller has entered, if it is this one, else to the log.
+    """Append messages of an agent to a turn. `how` are options of `Conversation.append`.
 
-    `how` are `on_unencodable`, `on_source_clash` and `stamp` of `Conversation.append`.
-
-    Raises:
-        TurnLostError: The caller's task began within that turn, which was left meanwhile.
+    They go to the log alone if it does not have the question, or that was rewound: its end then says which turn they
+    belong to.
     """
-    held = held_by_caller(chat, turn_id)
-    scope = tuple(chat.scope.items())
-    if held is None:
-        check_not_left(chat.store, scope, turn_id)
-    if turn_id is None:
-        return await chat.append(messages, **how)
     whole = normalize_messages(messages)
-    writes = (await _keeper(chat)).writes
     addition = Addition(whole, of_state=True, options=AppendOptions(**how))
-    if held is None:
-        return await writes.append_unheld(scope, turn_id, addition)
-    return await writes.append(held, addition)
+    try:
+        return await (await _keeper(chat)).writes.append(held, addition)
+    except UnknownMessageError:
+        if held.branch:
+            raise
+        return await chat.append(messages, **how)
+
+
+async def catch_up_turn(chat: Conversation, turn_id: str | None) -> None:
+    """Read again what the log has of the turn that this context holds, for example after a rewind."""
+    if held := held_by_caller(chat, turn_id):
+        await (await _keeper(chat)).writes.read_again(held)
+
+
+def check_session(chat: Conversation, turn_id: str | None) -> None:
+    """Raise a TurnLostError if this task began within a session of a turn that was left meanwhile."""
+    check_not_left(chat.store, tuple(chat.scope.items()), turn_id)
+
+
+def last_seen(history: History) -> int:
+    """Return the last ordinal that a view saw; 0 for an empty log."""
+    stamp = history._stamp  # noqa: SLF001 - without the digest of its messages, which takes long
+    return stamp([]).ordinal if stamp else 0
 
 
 def check_store(store: object) -> None:
@@ -274,7 +295,8 @@ async def append_in_halves(
 
 async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage]:
     """Return the messages of a turn in full: as the caller who has entered it knows it, else as the log has it."""
-    if held := held_by_caller(chat, turn_id):
+    held = held_by_caller(chat, turn_id)
+    if held is not None and held.record.is_asked:
         return list(held.record.messages)
     found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
     return (
@@ -294,26 +316,16 @@ async def update_state_of(
     return await states.update(scope, changes, revision, conversation=conversation_id)
 
 
-async def pause_in_turn(chat: Conversation, turn_id: str, pauses: Mapping[str, Pause]) -> None:
+async def pause_in_turn(chat: Conversation, held: HeldTurn, pauses: Mapping[str, Pause]) -> None:
     """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
-    services = await host_of(chat).services()
-    if held := held_by_caller(chat, turn_id):
-        await services.turn_keeper.writes.pause(held, pauses)
-    else:
-        await services.decisions.pause(tuple(chat.scope.items()), turn_id, pauses)
+    await (await _keeper(chat)).writes.pause(held, pauses)
 
 
-async def finish_in_turn(chat: Conversation, turn_id: str) -> None:
+async def finish_in_turn(chat: Conversation, held: HeldTurn) -> None:
     """Record that an agent's run ended its turn without an answer, with the result of a tool; safe to repeat."""
-    services = await host_of(chat).services()
-    held = held_by_caller(chat, turn_id)
-    if held is None:
-        await services.decisions.finish(tuple(chat.scope.items()), turn_id)
-    else:
-        finished = Addition.of_event(TurnEvent("finish", turn_id))
-        await services.turn_keeper.writes.record(
-            held, lambda: finished if held.record.is_done else None
-        )
+    finished = Addition.of_event(TurnEvent("finish", held.record.turn_id))
+    writes = (await _keeper(chat)).writes
+    await writes.record(held, lambda: finished if held.record.is_done else None)
 
 
 async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:
@@ -324,20 +336,22 @@ async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall,
     return await decisions.find_paused(tuple(chat.scope.items()), turn_id)
 
 
-async def drafting_in_turn(chat: Conversation, turn_id: str, text: Callable[[], str]) -> Drafting:
+async def drafting_in_turn(chat: Conversation, held: HeldTurn, text: Callable[[], str]) -> Drafting:
     """Return a context that stores what `text` returns as the draft of a reply, once a second.
 
     It yields a function that drops the draft, for when the reply was appended.
     """
-    keeper = await _keeper(chat)
-    if held := held_by_caller(chat, turn_id):
-        return keeper.drafting(held, text, keeps=True)
-    return await keeper.drafting_unheld(tuple(chat.scope.items()), turn_id, text)
+    return (await _keeper(chat)).drafting(held, text, keeps=True)
 
 
 def held_by_caller(chat: Conversation, *turn_ids: str | None) -> HeldTurn | None:
-    """Return the turn that this context has entered; None if it has entered no turn, or another one than these."""
+    """Return the turn that this context has entered, or its run holds; None for no turn, or another one than these."""
     return held_turn(chat.store, tuple(chat.scope.items()), *turn_ids)
+
+
+def entered_by_caller(chat: Conversation) -> HeldTurn | None:
+    """Return the turn that this context has entered, not one that its run took; None without one."""
+    return held_turn(chat.store, tuple(chat.scope.items()), of_run=False)
 
 
 def begun_by_caller(chat: Conversation, turn_id: str | None) -> HeldTurn | None:

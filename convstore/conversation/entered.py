@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -36,6 +37,22 @@ class _Session(Protocol):
 
 
 _ENTERED: ContextVar[tuple[_Session, ...]] = ContextVar("_ENTERED", default=())
+_FINDERS: list[Callable[[], Sequence[_Session]]] = []
+
+
+def find_sessions_by(find: Callable[[], Sequence[_Session]]) -> None:
+    """Also take the sessions that a function returns as entered, the innermost last.
+
+    A framework holds the turns of its runs: they are found by the run that the current code is a part of, which only
+    the framework's integration knows, and not by the context, as each node of a graph has its own.
+    """
+    _FINDERS.append(find)
+
+
+def _all_sessions() -> list[_Session]:
+    """Return the sessions that this context has entered, those that were left since included, and those of its run."""
+    of_run = [session for find in _FINDERS for session in find()]
+    return [*_ENTERED.get(), *of_run]
 
 
 def note_entry(session: _Session) -> None:
@@ -48,24 +65,35 @@ def note_exit(session: _Session) -> None:
     _ENTERED.set(tuple(other for other in _ENTERED.get() if other is not session))
 
 
-def _sessions(store: Any, scope: Scope) -> list[_Session]:
+def _sessions(store: Any, scope: Scope, *, of_run: bool = True) -> list[_Session]:
     """Return the sessions that this context has entered for a conversation, those that were left since included."""
-    own = (session for session in _ENTERED.get() if session._chat.store is store)  # noqa: SLF001
+    known = _all_sessions() if of_run else _ENTERED.get()
+    own = (session for session in known if session._chat.store is store)  # noqa: SLF001
     return [session for session in own if tuple(session._chat.scope.items()) == scope]  # noqa: SLF001
 
 
 def entered_turn(store: Any, scope: Scope) -> _Session | None:
     """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
-    for session in reversed(_sessions(store, scope)):
-        if session._is_entered:  # noqa: SLF001
-            return session
-    return None
+    return _newest(_sessions(store, scope))
 
 
-def held_turn(store: Any, scope: Scope, *turn_ids: str | None) -> HeldTurn | None:
-    """Return the turn of that session; None if it is of none of these turns."""
-    session = entered_turn(store, scope)
-    return session._held if session and (not turn_ids or session.turn_id in turn_ids) else None  # noqa: SLF001
+def _newest(sessions: Sequence[_Session]) -> _Session | None:
+    entered = [session for session in sessions if session._is_entered]  # noqa: SLF001
+    return entered[-1] if entered else None
+
+
+def held_turn(
+    store: Any, scope: Scope, *turn_ids: str | None, of_run: bool = True
+) -> HeldTurn | None:
+    """Return the newest turn that was entered and not left, of these turns if any are given; None without one.
+
+    Without `of_run` turns that a run has taken are left out.
+    """
+    sessions = _sessions(store, scope, of_run=of_run)
+    if turn_ids:
+        sessions = [session for session in sessions if session.turn_id in turn_ids]
+    session = _newest(sessions)
+    return session._held if session else None  # noqa: SLF001
 
 
 class EnteredTurn(NamedTuple):
@@ -91,7 +119,7 @@ class EnteredTurn(NamedTuple):
 
         A session's stream hears its source itself.
         """
-        session = next((each for each in reversed(_ENTERED.get()) if each._is_entered), None)  # noqa: SLF001
+        session = next((each for each in reversed(_all_sessions()) if each._is_entered), None)  # noqa: SLF001
         return cls(session, session._held) if session and not is_streaming() else None  # noqa: SLF001
 
     @property

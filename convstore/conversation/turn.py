@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from math import inf
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
@@ -81,6 +82,7 @@ class TurnSession:
         self._streaming: AsyncGenerator[Any, None] | None = None
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
+        self._unattended = 0.0  # seconds since a run worked in it
         self._notes = dict[
             type, Any
         ]()  # of frameworks that work within the session, by the class of each
@@ -468,10 +470,13 @@ class TurnSession:
     async def __aenter__(self) -> TurnSession:
         if self._renewing is not None:
             raise InvalidInputError("a session is entered once; call chat.turn again")
-        self._is_entered = True
+        self._enter()
         note_entry(self)
-        self._renewing = asyncio.create_task(self._renew())
         return self
+
+    def _enter(self, *, unattended_seconds: float = inf) -> None:
+        self._is_entered = True
+        self._renewing = asyncio.create_task(self._renew(unattended_seconds))
 
     async def __aexit__(
         self,
@@ -481,12 +486,15 @@ class TurnSession:
     ) -> (
         bool | None
     ):  # after a mere `bool` type checkers would call every name of the block possibly unbound
-        self._is_entered = False
         note_exit(self)
+        await self._exit(error)
+        return self.is_stopped and self._is_closed_by(error)
+
+    async def _exit(self, error: BaseException | None) -> None:
+        self._is_entered = False
         if self._renewing is not None:
             self._renewing.cancel()
         await settle(self._leave(error))
-        return self.is_stopped and self._is_closed_by(error)
 
     def _is_closed_by(self, error: BaseException | None) -> bool:
         """Return True if an error says nothing but that this turn is over."""
@@ -502,13 +510,14 @@ class TurnSession:
         await self._keeper.note_error(self._held, error)
         await self._keeper.leave(self._held, self._stop)
 
-    async def _renew(self) -> None:
-        """Renew the lease and look for a request to stop, until the session is left."""
+    async def _renew(self, unattended_seconds: float) -> None:
+        """Renew the lease and look for a request to stop, until the session is left, or unattended for too long."""
         sleep = self._keeper.sleep
         passed = 0.0
-        while not self._held.is_lost:
+        while not self._held.is_lost and self._unattended < unattended_seconds:
             await sleep(CHECK_SECONDS)
             passed += CHECK_SECONDS
+            self._unattended += CHECK_SECONDS
             is_due = passed >= RENEW_SECONDS
             with suppress(
                 StoreError

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidScopeError
-from convstore.integration import HeldTurn, begun_by_caller, held_by_caller, log_of
+from convstore.integration import HeldTurn, begun_by_caller, entered_by_caller, log_of
 from convstore.messages.filing import ids_of, last_question
 from convstore.values.scope import root_scope
 
@@ -82,7 +82,7 @@ async def with_turn_id(
     Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
     own. One command if the ids differ, else none.
     """
-    held = held_by_caller(chat)
+    held = entered_by_caller(chat)
     at = last_question(messages)
     if held is None or at is None or held.record.turn_id in ids_of(messages):
         return messages, []

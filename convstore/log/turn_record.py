@@ -6,6 +6,7 @@ A worker that takes a turn over, and one that repeats a request, know from it wh
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -35,6 +36,9 @@ _BLOCKS = frozenset(
 )
 """Blocks other than media that a tool's result may have; any other dict is a value of the tool's own."""
 
+_NOT_ASKED = sys.maxsize
+"""Stands for the ordinal of a question that is not in the log yet: no message belongs to its turn."""
+
 _NOT_RUN = (
     "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
 )
@@ -60,6 +64,16 @@ class TurnRecord:
     def of(cls, turn_id: str, question: int) -> TurnRecord:
         """Return a record without messages; `question` is the ordinal of the turn's question, 0 if it has none."""
         return cls(LoggedTurn(question, turn_id))
+
+    @classmethod
+    def to_be_asked(cls, turn_id: str) -> TurnRecord:
+        """Return the record of a turn whose question is not in the log yet; `add` finds it."""
+        return cls.of(turn_id, _NOT_ASKED)
+
+    @property
+    def is_asked(self) -> bool:
+        """True if the log has its question."""
+        return self.fold.question != _NOT_ASKED
 
     @classmethod
     def read(cls, fold: LoggedTurn, messages: Iterable[BaseMessage]) -> TurnRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 from langchain_core.messages import BaseMessage
@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from convstore.append.condition import Condition
 from convstore.exceptions import UnknownMessageError
 from convstore.log.facts.event import EVENT, TurnEvent
-from convstore.log.turn_record import decidable, paused, results_of
+from convstore.log.turn_record import decidable, results_of
 from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
@@ -28,33 +28,6 @@ class Decisions:
         self._records = records
         self._variants = variants
         self._writing = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
-
-    async def pause(self, scope: Scope, turn_id: str, pauses: Mapping[str, Pause]) -> None:
-        """Record that calls of a turn wait for a person; calls that are recorded already are skipped."""
-
-        async def write() -> None:
-            record, tail = await self._records.read(scope, turn_id)
-            for event in paused(record, pauses):
-                tail = (
-                    await self._variants.writer.append(
-                        scope, (), condition=Condition(tail), facts=EVENT.alone(event)
-                    )
-                ).totals
-
-        await self._in_order(scope, write)
-
-    async def finish(self, scope: Scope, turn_id: str) -> None:
-        """Record that a turn ends without an answer, unless it is over, or has calls that are open or wait."""
-
-        async def write() -> None:
-            record, tail = await self._records.read(scope, turn_id)
-            if record.is_done:
-                event = TurnEvent("finish", turn_id)
-                await self._variants.writer.append(
-                    scope, (), condition=Condition(tail), facts=EVENT.alone(event)
-                )
-
-        await self._in_order(scope, write)
 
     async def _in_order(self, scope: Scope, write: Callable[[], Awaitable[None]]) -> None:
         """Write after the end of the log, one call of this process after the other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -77,6 +77,8 @@ class HeldTurn:
         ended: Set when `is_stopping` or `is_lost` becomes true.
         changed: Set after each append, for one that shows the turn and clears it.
         lock: Serialises the appends of one worker, such as parallel results.
+        sharing: "borrows" if the lease is that of another turn, on which its holder works, too; "lends" for that one.
+        may_be_superseded: A run of a framework goes on with its own turn though a later question was asked.
     """
 
     scope: Scope
@@ -97,6 +99,8 @@ class HeldTurn:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    sharing: Literal["", "lends", "borrows"] = ""
+    may_be_superseded: bool = False
 
     @property
     def key(self) -> str:
@@ -123,7 +127,7 @@ class HeldTurn:
         """The error for anything new, if the turn is over; None if it takes more, such as more of an answer."""
         if self.record.is_ended or (self.branch and self.record.is_finished):
             return TurnClosedError(self.record.turn_id)
-        if self.record.fold.is_superseded:
+        if self.record.fold.is_superseded and not self.may_be_superseded:
             return TurnConflictError(self.record.turn_id, is_newest=False)
         return None
 

@@ -23,6 +23,7 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
+from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord, results_of
 from convstore.mongo.drafts import Draft, Drafts
@@ -89,28 +90,86 @@ class TurnKeeper:
         asked: Asked | None = None,
     ) -> HeldTurn:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
-        owner = self._clock.token()
-        begin = partial(self._begin, scope, turn_id, has_question=bool(question) and not asked)
-        lease = TurnLease(
+        lease = self._lease(turn_id, variant=asked.variant if asked else "")
+
+        async def entered(made: partial[HeldTurn]) -> HeldTurn:
+            return await self._entered(made, turn_id, question, asked)
+
+        begins = bool(question) and not asked
+        return await self._take_and_work(
+            scope, lease, entered, begins=begins, busy=busy, seconds=seconds
+        )
+
+    async def enter_for_run(
+        self, scope: Scope, turn_id: str, *, busy: Busy, seconds: float, is_new: bool
+    ) -> HeldTurn:
+        """Take the lease for a run of a framework, which appends the question of its turn itself.
+
+        With `is_new` the log is not asked for the question, which it does not seem to have.
+        """
+
+        async def entered(made: partial[HeldTurn]) -> HeldTurn:
+            return await self._of_run(made, turn_id, is_new=is_new)
+
+        lease = self._lease(turn_id)
+        return await self._take_and_work(
+            scope, lease, entered, begins=True, busy=busy, seconds=seconds
+        )
+
+    async def join(self, around: HeldTurn, turn_id: str) -> HeldTurn:
+        """Return another turn on which the holder of a lease works at the same time, under the same lease."""
+        made = partial(HeldTurn, around.scope, around.conversation, around.owner, sharing="borrows")
+        held = await self._of_run(made, turn_id, is_new=False)
+        around.sharing = around.sharing or "lends"
+        return held
+
+    async def _of_run(self, made: partial[HeldTurn], turn_id: str, *, is_new: bool) -> HeldTurn:
+        """Return a turn as the log has it, or one whose question is to be appended."""
+        scope, *_ = made.args
+        made = partial(made, may_be_superseded=True)
+        if not is_new:
+            with suppress(UnknownMessageError):
+                return await self._continued(made, turn_id)
+        cached = await self._reader.find(scope)
+        tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
+        return made(TurnRecord.to_be_asked(turn_id), tail)
+
+    def _lease(self, turn_id: str, *, variant: str = "") -> TurnLease:
+        return TurnLease(
             turn_id,
-            owner,
+            self._clock.token(),
             self._clock.undated(),
             is_stopping=False,
-            variant=asked.variant if asked else "",
+            variant=variant,
         )
+
+    async def _take_and_work(
+        self,
+        scope: Scope,
+        lease: TurnLease,
+        work: Callable[[partial[HeldTurn]], Awaitable[HeldTurn]],
+        *,
+        begins: bool,
+        busy: Busy,
+        seconds: float,
+    ) -> HeldTurn:
+        """Take a lease and enter its turn; give it back if that fails."""
+        begin = partial(self._begin, scope, lease.turn, has_question=begins)
         take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
         conversation, lapsed = await take(seconds=0.0 if busy == "raise" else seconds)
-        made = partial(HeldTurn, scope, conversation, owner)
+        made = partial(HeldTurn, scope, conversation, lease.owner)
         try:
             if lapsed:
-                await self._writer.append(scope, (), facts=EVENT.alone(TurnEvent("fence", turn_id)))
+                await self._writer.append(
+                    scope, (), facts=EVENT.alone(TurnEvent("fence", lease.turn))
+                )
                 if lapsed.is_stopping:
                     await self._mark_stopped(made, lapsed)
-            held = await self._entered(made, turn_id, question, asked)
+            held = await work(made)
             await self._close_refused(held)
             return held
         except BaseException:
-            await settle(self._leases.release(conversation, owner=owner, stopping=False))
+            await settle(self._leases.release(conversation, owner=lease.owner, stopping=False))
             raise
 
     async def _close_refused(self, held: HeldTurn) -> None:
@@ -254,29 +313,6 @@ class TurnKeeper:
         )
         return drafts(is_held=look, sleep=self.sleep, keeps=keeps)
 
-    async def drafting_unheld(
-        self, scope: Scope, turn_id: str, text: Callable[[], str]
-    ) -> Drafting:
-        """Keep a draft of a reply to a turn that nobody holds, and leave it until the reply is appended."""
-        if (cached := await self._reader.find(scope)) is None:
-            raise UnknownMessageError(turn_id, begins_turn=True)
-        tail = cached.tail or await self._reader.tail(cached)
-        begun = Draft(turn_id, self._clock.token(), tail.messages, "")
-
-        async def is_free() -> bool:
-            await self._ends.state(cached)  # an error if the conversation was deleted
-            return await self._leases.holder(cached.conversation) is None
-
-        drafts = partial(
-            drafting,
-            self._drafts,
-            cached.conversation,
-            begun,
-            text,
-            check=self._reader.schema.check,
-        )
-        return drafts(is_held=is_free, sleep=self.sleep, keeps=True)
-
     async def note_error(self, held: HeldTurn, error: BaseException | None) -> None:
         """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.
 
@@ -341,6 +377,9 @@ class TurnKeeper:
         """
         async with held.lock:
             if held.is_lost:
+                return True
+            if held.sharing == "borrows":
+                held.follow(None)
                 return True
             is_ended = stopping or held.record.is_finished
             is_given = await self._leases.release(

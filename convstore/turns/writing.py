@@ -8,7 +8,7 @@ and the append is repeated after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
@@ -16,7 +16,7 @@ from typing import TypeVar
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
-from convstore.append.condition import ANYWHERE, Condition, IdsTaken, TailMoved
+from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     SchemaVersionError,
     StoreError,
@@ -33,7 +33,6 @@ from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
 from convstore.turns.variants import Variants
 from convstore.values.models import Receipt
-from convstore.values.scope import Scope
 from convstore.values.turns import Pause
 
 _Result = TypeVar("_Result")
@@ -73,67 +72,27 @@ class TurnWriter:
             TurnConflictError: A later turn has begun.
             TurnClosedError: The turn was finished or stopped, and the log does not have all of the messages.
         """
-        return (await self._while_held(held, lambda: self._add(held, addition))).receipt
+        receipt = (await self._while_held(held, lambda: self._add(held, addition))).receipt
+        if not held.record.is_asked:  # the log had the question already, or does not have it
+            await self.read_again(held)
+        return receipt
 
-    async def append_unheld(self, scope: Scope, turn_id: str, addition: Addition) -> Receipt:
-        """Append messages of a state to a turn that nobody holds, or that begins with them.
+    async def read_again(self, held: HeldTurn) -> None:
+        """Read what the log has of a turn, for example after a rewind; a variant that is hidden stays as it is."""
+        async with held.lock:
+            if held.branch is None:
+                await self._read(held)
 
-        One command, unless the log has ids of the messages already. Then what stands before the answer to the question
-        is compared with the log, and the rest is appended as `append` does. If the log does not have the question, or
-        it was rewound, the end of the log says which turn the messages belong to.
-        """
+    async def _read(self, held: HeldTurn) -> None:
+        """Read the turn and the end of the log; of a turn whose question is not in the log, the end."""
         try:
-            return await self._append_unheld(scope, turn_id, addition)
+            held.record, held.tail = await self._records.read(held.scope, held.record.turn_id)
         except UnknownMessageError:
-            return await self._write_unheld(scope, "", addition, ANYWHERE)
-
-    async def _append_unheld(self, scope: Scope, turn_id: str, addition: Addition) -> Receipt:
-        messages = addition.messages
-        try:
-            return await self._write_unheld(scope, turn_id, addition, Condition(known=frozenset()))
-        except IdsTaken:
-            pass
-        begins = [index for index, message in enumerate(messages) if message.id == turn_id]
-        end = begins[0] + 1 if begins else 0
-        receipts = list[Receipt]()
-        if end:
-            until_question = addition._replace(messages=messages[:end]).answering(None)
-            receipts.append(await self._write_unheld(scope, turn_id, until_question, ANYWHERE))
-        if end < len(messages):
-            receipts.append(
-                await self._append_known(scope, turn_id, addition._replace(messages=messages[end:]))
-            )
-        return _joined(receipts)
-
-    async def _append_known(self, scope: Scope, turn_id: str, addition: Addition) -> Receipt:
-        """Append messages of a turn of which the log has ids."""
-
-        async def after_tail() -> Receipt:
-            record, tail = await self._records.read(scope, turn_id)
-
-            async def write(named: list[BaseMessage], known: frozenset[str]) -> Receipt:
-                condition = Condition(tail, known=known)
-                return await self._write_unheld(
-                    scope, turn_id, addition._replace(messages=named), condition
-                )
-
-            first = tail.messages + 1
-            return await under_own_ids(
-                record, addition.messages, write, key=turn_id, first=first, of_state=True
-            )
-
-        return await until_written(after_tail)
-
-    async def _write_unheld(
-        self, scope: Scope, turn_id: str, addition: Addition, condition: Condition
-    ) -> Receipt:
-        written = await self._writer.append(
-            scope,
-            addition.messages,
-            condition=condition,
-            options=replace(addition.options, question=turn_id),
-        )
-        return written.receipt
+            if held.record.is_asked:
+                raise
+            cached = await self._reader.find(held.scope)
+            if cached is not None:
+                held.tail = await self._reader.tail(cached)
 
     async def record(self, held: HeldTurn, judge: Callable[[], Addition | None]) -> None:
         """Append an event of a turn, perhaps with messages.
@@ -242,8 +201,8 @@ class TurnWriter:
                 found.branch, is_shown=found.was_shown
             )  # an append of unknown outcome may have finished it
             return
-        held.record, held.tail = await self._records.read(held.scope, held.record.turn_id)
-        if held.record.fold.is_superseded:
+        await self._read(held)
+        if held.record.fold.is_superseded and not held.may_be_superseded:
             raise TurnConflictError(held.record.turn_id, is_newest=False)
 
     async def pause(self, held: HeldTurn, pauses: Mapping[str, Pause]) -> None:
@@ -271,23 +230,3 @@ class TurnWriter:
         except SchemaVersionError as error:
             held.exclude(error)
             raise
-
-
-def _joined(receipts: Sequence[Receipt]) -> Receipt:
-    """Return the receipt of a batch that was written in parts."""
-    *_, last = receipts
-    ordinals = [ordinal for receipt in receipts for ordinal in receipt.ordinals]
-    numbers = [number for receipt in receipts for number in receipt.source_ids or ()]
-    return Receipt(
-        message_ids=tuple(id_ for receipt in receipts for id_ in receipt.message_ids),
-        first=min(ordinals),
-        last=max(ordinals),
-        ordinals=tuple(ordinals),
-        written=sum(receipt.written for receipt in receipts),
-        entry=last.entry or receipts[0].entry,
-        source_ids=(min(numbers), max(numbers)) if numbers else None,
-        omitted=tuple(path for receipt in receipts for path in receipt.omitted),
-        renumbered={
-            id_: changed for receipt in receipts for id_, changed in receipt.renumbered.items()
-        },
-    )

@@ -46,6 +46,7 @@ from convstore.exceptions import (
     InvalidScopeError,
     StoreUnavailableError,
     SyncUnsupportedError,
+    TurnBusyError,
 )
 from convstore.ext.langgraph import (
     ConversationState,
@@ -448,31 +449,42 @@ async def test_another_worker_resumes(
     assert len(await log_of(store, config)) == 8
 
 
-async def test_two_runs_at_once_keep_their_turns_whole(
+async def test_the_second_of_two_runs_at_once_waits(
     store: ConversationStore, config: RunnableConfig
 ) -> None:
-    """Each turn is one batch of the log, whichever is first."""
-    both = asyncio.Barrier(2)
+    """It is shown the first one's turn, with its answer; where it may not wait, it is refused and writes nothing."""
+    asked = asyncio.Event()
+    going = asyncio.Event()
+    shown = list[list[str]]()
 
-    def slow(model: Scripted) -> Any:
-        async def call_model(state: ConversationState) -> dict[str, Any]:
-            answer = model(view_of(state))
-            await both.wait()
-            return {"messages": [answer]}
+    async def call_model(state: ConversationState) -> dict[str, Any]:
+        shown.append(texts(view_of(state)))
+        asked.set()
+        await going.wait()
+        return {"messages": [AIMessage(f"to {shown[-1][-1]}")]}
 
-        return call_model
+    def graph(**options: Any) -> Any:
+        load = load_node(store, **options)
+        return in_order(
+            MessagesState, load=load, model=call_model, append=append_node(store)
+        ).compile()
 
-    graph = in_order(
-        MessagesState, load=load_node(store), model=slow(Scripted()), append=append_node(store)
-    )
-    compiled = graph.compile()
-    inputs = [{"messages": [HumanMessage(question)]} for question in ("left", "right")]
-    await asyncio.gather(*(compiled.ainvoke(given, config) for given in inputs))
-    logged = texts(await log_of(store, config))
-    assert logged in (
-        ["left", "to left", "right", "to right"],
-        ["right", "to right", "left", "to left"],
-    )
+    def run(question: str, **options: Any) -> asyncio.Task[Any]:
+        asking = {"messages": [HumanMessage(question)]}
+        return asyncio.create_task(graph(**options).ainvoke(asking, config))
+
+    first = run("left")
+    await asked.wait()
+    with pytest.raises(TurnBusyError):
+        await run("refused", busy="raise")
+    second = run("right")
+    await asyncio.sleep(0.1)
+    assert not first.done()
+    assert not second.done()
+    going.set()
+    await asyncio.gather(first, second)
+    assert texts(await log_of(store, config)) == ["left", "to left", "right", "to right"]
+    assert shown == [["left"], ["left", "to left", "right"]]
 
 
 class FailsOnce(ConversationStore):
@@ -481,14 +493,14 @@ class FailsOnce(ConversationStore):
     failed = False
 
     def conversation(self, **scope: str) -> Conversation:
-        """Return a conversation; the first append of the store raises after it has written."""
+        """Return a conversation; the first append of messages raises after it has written."""
         writer: Any = host_of(self)._services.writer
         if "append" not in vars(writer):
             append = writer.append
 
-            async def failing(*args: Any, **options: Any) -> Any:
-                written = await append(*args, **options)
-                if not self.failed:
+            async def failing(where: Any, messages: Any, **options: Any) -> Any:
+                written = await append(where, messages, **options)
+                if messages and not self.failed:
                     self.failed = True
                     raise StoreUnavailableError("no answer")
                 return written

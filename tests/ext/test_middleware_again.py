@@ -289,7 +289,7 @@ async def test_a_checkpoint_that_is_ahead_of_the_log_is_not_lost(
     append = store._services.writer.append
 
     async def refuse(where: Any, messages: Any, **options: Any) -> Any:
-        if isinstance(messages[-1], AIMessage):
+        if messages and isinstance(messages[-1], AIMessage):
             raise BrokenOffError
         return await append(where, messages, **options)
 

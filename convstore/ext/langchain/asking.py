@@ -71,34 +71,36 @@ async def ask(
         TurnClosedError: The turn was stopped before anything was said.
         TurnLostError: Another worker took the turn over.
     """
-    held = held_by_caller(chat, run.turn_id) or turn_around()
+    own = held_by_caller(chat, run.turn_id)
+    held = [turn for turn in (own, turn_around()) if turn]
+    for turn in held:
+        turn.check(may_stop=False)
     heard = _Heard()
-    if held:
-        held.check(may_stop=False)
-    elif redact is None:
-        return await work()
     config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
     async with AsyncExitStack() as stack:
-        if redact and run.turn_id:
-            drafting = await drafting_in_turn(chat, run.turn_id, lambda: redact(heard.reply.text))
+        if redact and own:
+            drafting = await drafting_in_turn(chat, own, lambda: redact(heard.reply.text))
             run.drop_draft = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)
-            response = await _until(asking, held.ended if held else asyncio.Event())
-        if response is None and held and not heard.reply.text:
-            held.check(may_stop=False)
+            response = await _until(asking, [turn.ended for turn in held])
+        if response is None and not heard.reply.text:
+            for turn in held:
+                turn.check(may_stop=False)
         return response or ModelResponse(result=[heard.said])
 
 
-async def _until(asking: asyncio.Task[_Response], ended: asyncio.Event) -> _Response | None:
+async def _until(
+    asking: asyncio.Task[_Response], ended: Sequence[asyncio.Event]
+) -> _Response | None:
     """Return what a call of the model gives; None if an event came first, which cancels the call."""
-    stopping = asyncio.create_task(ended.wait())
+    stopping = [asyncio.create_task(event.wait()) for event in ended]
     try:
-        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({asking, *stopping}, return_when=asyncio.FIRST_COMPLETED)
         return await asking if asking.done() else None
     finally:
-        stopping.cancel()
-        asking.cancel()
-        await asyncio.wait({asking, stopping})
+        for each in (asking, *stopping):
+            each.cancel()
+        await asyncio.wait({asking, *stopping})
         if not asking.cancelled():
             asking.exception()  # seen, if it came as the call was cancelled

@@ -26,8 +26,10 @@ from convstore.exceptions import InvalidScopeError, MissingExtraError
 from convstore.ext.around import own_conversation, working_on
 from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
+from convstore.ext.run_turns import turn_of_run
 from convstore.integration import (
     PAGE_TOKENS,
+    Busy,
     agent_tools,
     check_trust,
     conversation_id_of,
@@ -86,7 +88,7 @@ from convstore.ext.langchain.run import (
     Ticket,
     run_in,
 )
-from convstore.ext.langchain.steps import Rules, begin, catch_up, end, prepare, take_up
+from convstore.ext.langchain.steps import Rules, begin, catch_up, end, hold, prepare, take_up
 from convstore.ext.older_checkpoint import OnFork, run_config
 
 _Result = TypeVar("_Result")
@@ -137,6 +139,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         review: Asks a person before some tools run: LangChain's ``HumanInTheLoopMiddleware``, passed here instead of to
             the agent. A call that waits, and that it waits, is then in the log before the agent pauses, and
             `Conversation.decide` records what the person says; see `resume_command`.
+        busy: If another run works on the conversation: "wait" waits for it, up to 30 seconds; "raise" raises
+            `TurnBusyError`; "interrupt" asks another turn to stop, and waits.
 
     Attributes:
         store: The store.
@@ -174,10 +178,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         strict: bool = False,
         drafts: bool | Callable[[str], str] = False,
         review: Review | None = None,
+        busy: Busy = "wait",
     ) -> None:
         super().__init__()
         check_option(tool_results, *get_args(_WHEN), name="tool_results")
         check_option(on_fork, *get_args(OnFork), name="on_fork")
+        check_option(busy, *get_args(Busy), name="busy")
         self.store = store
         self._scope = check_choice(store, scope)
         self._numbers = ToolNumbers(number_sources)
@@ -196,6 +202,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             on_source_clash=on_source_clash,
             on_fork=on_fork,
             trust=check_trust(trust, client_tools, strict),
+            busy=busy,
         )
 
     @hook_config(can_jump_to=["end"])
@@ -390,7 +397,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> dict[str, Any] | None:
         """Return the update of a review; results that it makes are appended, or are those that `decide` appended."""
         if isinstance(update, GraphInterrupt):
-            await _pause(chat, run, update, state["messages"])
+            await _pause(chat, run, update, state["messages"], busy=self._rules.busy)
         update = {**(update or {}), **(_ticket(run, state) or {})}
         if said := update.get("messages"):
             give_result_ids(said)
@@ -414,7 +421,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> ToolOutput:
         """Return the output of a tool with ids and numbers of sources, and append its messages."""
         if isinstance(output, GraphInterrupt):
-            await _pause(chat, run, output, request.state["messages"])
+            await _pause(chat, run, output, request.state["messages"], busy=self._rules.busy)
         call = request.tool_call
         place = call_position(request.state["messages"], request.tool_call)
         named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
@@ -431,6 +438,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
         messages = request.state["messages"]
         run = await self._run(chat, request.state, messages)
+        await hold(chat, self._rules, run)
         ai_message_id, position = call_position(messages, request.tool_call)
         return run, run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
 
@@ -457,11 +465,17 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
 
 async def _pause(
-    chat: Conversation, run: AgentRun, interrupt: GraphInterrupt, messages: Sequence[BaseMessage]
+    chat: Conversation,
+    run: AgentRun,
+    interrupt: GraphInterrupt,
+    messages: Sequence[BaseMessage],
+    *,
+    busy: Busy,
 ) -> NoReturn:
     """Record in the log which calls wait for a person, and raise the interrupt that asks."""
     if run.turn_id and (pauses := pauses_in(interrupt, messages)):
-        await pause_in_turn(chat, run.turn_id, pauses)
+        async with turn_of_run(chat, run.turn_id, busy=busy) as held:
+            await pause_in_turn(chat, held, pauses)
     raise interrupt
 
 

@@ -44,12 +44,17 @@ from convstore.ext.older_checkpoint import (
     may_be_behind,
     run_config,
 )
+from convstore.ext.run_turns import hold_turn, turn_of_run
 from convstore.integration import (
+    Busy,
     Trust,
     append_in_turn,
+    catch_up_turn,
     finish_in_turn,
     fit_for,
+    held_by_caller,
     host_of,
+    last_seen,
     made_for,
     sendable_message,
 )
@@ -84,6 +89,7 @@ class Rules:
     on_source_clash: Literal["raise", "renumber"]
     on_fork: OnFork
     trust: Trust
+    busy: Busy
 
 
 async def begin(  # noqa: PLR0915
@@ -225,13 +231,13 @@ async def take_up(
     `turn_id` is the turn of a state without its question.
     """
     run = AgentRun(chat.scope, last_turn_of(messages) or turn_id)
+    await hold(chat, rules, run, is_new=False)
     found = await read_turn(chat, run.turn_id)
     if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
-        found = await read_turn(
-            chat, run.turn_id
-        )  # the task of a parallel call may have gone back meanwhile
+        await catch_up_turn(chat, run.turn_id)  # the task of a parallel call may have gone back
+        found = await read_turn(chat, run.turn_id)
     _take_note(run, found)
     run.ahead = found.later if found else []
     run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
@@ -268,6 +274,34 @@ async def catch_up(
     run.is_known = True
 
 
+async def hold(
+    chat: Conversation, rules: Rules, run: AgentRun, *, is_new: bool | None = None
+) -> None:
+    """Make sure that this run holds its turn, so that no other one asks its model or runs its tools.
+
+    What another run has done meanwhile is taken over.
+    """
+    if run.turn_id is None or held_by_caller(chat, run.turn_id):
+        return
+    is_new = run.turn_id not in run.logged if is_new is None else is_new
+    held = await hold_turn(chat, run.turn_id, busy=rules.busy, is_new=is_new)
+    if held is None:
+        return
+    if not held.sharing and run.history and held.tail.messages > last_seen(run.history):
+        run.view = None
+    later = held.record.messages[1:]
+    if ids_of(later) - run.logged.keys():
+        only_here = [each for each in run.ahead if each.id not in ids_of(later)]
+        _take_note(run, TurnMessages(held.record.messages[0], later))
+        run.ahead = [*later, *only_here]
+
+
+def _has_moved(run: AgentRun, receipt: Receipt, appended: Sequence[BaseMessage]) -> bool:
+    """Return True if others appended something between the load of the view and the question."""
+    is_begun = run.turn_id in ids_of(appended)
+    return is_begun and run.history is not None and receipt.first > last_seen(run.history) + 1
+
+
 async def _append(
     chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]
 ) -> Receipt:
@@ -280,17 +314,23 @@ async def _append(
         how["stamp"] = _stamp(run)
         run.shown = None
     if run.resent is None:
-        return await append_in_turn(chat, missing, _turn_of(run, missing), **how)
+        turn_id = _turn_of(run, missing)
+        if turn_id is None:
+            return await chat.append(missing, **how)
+        is_new = turn_id not in run.logged
+        async with turn_of_run(chat, turn_id, busy=rules.busy, is_new=is_new) as held:
+            receipt = await append_in_turn(chat, held, missing, **how)
+            if not held.sharing and _has_moved(run, receipt, missing):
+                run.view = None
+            return receipt
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [message.model_copy() for message in (*run.resent, *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = AppendOptions(**how)
     resender = (await host_of(chat).services()).resender
     scope = tuple(chat.scope.items())
-    receipt: Receipt = await resender.append(
-        scope, history, skip=True, trust=trust, options=options
-    )
-    return receipt
+    found: Receipt = await resender.append(scope, history, skip=True, trust=trust, options=options)
+    return found
 
 
 def _turn_of(run: AgentRun, missing: Sequence[BaseMessage]) -> str | None:
@@ -327,6 +367,7 @@ async def prepare(
     """
     give_result_ids(messages)
     await catch_up(chat, rules, run, as_in_state(messages, state))
+    await hold(chat, rules, run)
     if answer := run.next_answer(messages):
         return answer
     messages = await _with_unread(chat, run, messages)
@@ -397,7 +438,8 @@ async def end(
     if (
         run.turn_id and messages and isinstance(messages[-1], ToolMessage)
     ):  # of a tool with `return_direct`
-        await finish_in_turn(chat, run.turn_id)
+        async with turn_of_run(chat, run.turn_id, busy=rules.busy) as held:
+            await finish_in_turn(chat, held)
     await _summarise(chat, rules, run, messages)
     return []
 

@@ -62,7 +62,7 @@ class Joined:
     async def _draft(
         self, text: Callable[[], str], done: asyncio.Event
     ) -> Callable[[], Awaitable[None]]:
-        async with await drafting_in_turn(self.chat, self.held.record.turn_id, text) as drop:
+        async with await drafting_in_turn(self.chat, self.held, text) as drop:
             waiting = [asyncio.ensure_future(event.wait()) for event in (done, self.held.ended)]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -96,13 +96,19 @@ class Joined:
         return message.id in self.said or (bool(message.text) and message.text in self.said)
 
 
+def check_entered(chat: Conversation) -> None:
+    """Raise an error if the turn that the caller of a graph entered is to be stopped, or was taken over."""
+    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
+    if entered is not None:
+        Joined(chat, entered.held, None).check()
+
+
 def join_turn(chat: Conversation, redact: Callable[[str], str] | None) -> None:
-    """Let a graph work in the turn that its caller entered, if any; an error if that is to be stopped."""
+    """Let a graph work in the turn that its caller entered, or its run holds; nothing without one."""
     entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
     if entered is not None:
         joined = entered.notes.setdefault(Joined, Joined(chat, entered.held, redact))
         joined.redact = redact
-        joined.check()
 
 
 def joined_turn(chat: Conversation, turn_id: str | None) -> Joined | None:

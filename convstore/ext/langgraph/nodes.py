@@ -17,7 +17,7 @@ from langgraph.runtime import get_runtime
 from convstore import Conversation, ConversationStore
 from convstore.ext.around import own_conversation, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
-from convstore.ext.langgraph.hearing import Joined, join_turn, joined_turn
+from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn, joined_turn
 from convstore.ext.langgraph.numbers import with_numbers
 from convstore.ext.langgraph.state import (
     ConversationState,
@@ -32,7 +32,15 @@ from convstore.ext.langgraph.state import (
 )
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
 from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.integration import ResultNumbering, append_in_halves, append_in_turn, run_sync
+from convstore.ext.run_turns import hold_turn, turn_of_run
+from convstore.integration import (
+    Busy,
+    ResultNumbering,
+    append_in_halves,
+    append_in_turn,
+    last_seen,
+    run_sync,
+)
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import came_with, ids_of, is_answer, last_question, last_turn_of
 from convstore.types import History
@@ -51,6 +59,7 @@ def load_node(
     number_sources: Collection[str] | None = None,
     on_fork: OnFork = "rewind",
     drafts: bool | Callable[[str], str] = False,
+    busy: Busy = "wait",
 ) -> LoadNode:
     """Return a node that loads the view, for `view_of`, and removes messages of earlier turns from the state.
 
@@ -67,8 +76,10 @@ def load_node(
         number_sources: With `append_first`, as in `append_node`.
         on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the view is
             that of the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
-        drafts: In a turn that the caller entered, keep a draft of what a model streams in a node, as
-            `TurnSession.stream` does, until the append node has logged the reply. A function redacts it.
+        drafts: Keep a draft of what a model streams in a node, as `TurnSession.stream` does, until the append node has
+            logged the reply. A function redacts it.
+        busy: If another run works on the conversation: "wait" waits for it, up to 30 seconds; "raise" raises
+            `TurnBusyError`; "interrupt" asks another turn to stop, and waits.
 
     Raises:
         InvalidScopeError: `scope` is invalid; from the node: the run lacks a key, or its checkpoint is another scope's.
@@ -88,6 +99,7 @@ def load_node(
         numbering=ResultNumbering(number_sources),
         on_fork=on_fork,
         redact=redact,
+        busy=busy,
     )
 
 
@@ -99,6 +111,7 @@ def append_node(
     on_unencodable: Literal["raise", "omit"] = "raise",
     on_source_clash: Literal["raise", "renumber"] = "raise",
     on_fork: OnFork = "rewind",
+    busy: Busy = "wait",
 ) -> AppendNode:
     """Return a node that appends the messages of the state that are not in the log yet, as one batch.
 
@@ -118,6 +131,7 @@ def append_node(
         on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
         on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
+        busy: As in `load_node`, for a run that begins behind it.
 
     Raises:
         InvalidScopeError: As in `load_node`; a checkpoint is checked if the load node did not run before in this run.
@@ -131,6 +145,7 @@ def append_node(
         store=store,
         scope=scope,
         on_fork=on_fork,
+        busy=busy,
         options=options,
         numbering=ResultNumbering(number_sources),
     )
@@ -143,9 +158,11 @@ class _Node(Runnable[Any, dict[str, Any]]):
     store: ConversationStore
     scope: ScopeChoice | None
     on_fork: OnFork
+    busy: Busy
 
     def __post_init__(self) -> None:
         self.scope = check_choice(self.store, self.scope)
+        check_option(self.busy, *get_args(Busy), name="busy")
         check_option(self.on_fork, *get_args(OnFork), name="on_fork")
 
     def __call__(self, state: ConversationState) -> dict[str, Any]:
@@ -227,32 +244,25 @@ class LoadNode(_Node):
         return compose(LoadedView(history, policy, logged, messages), messages)
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
-        messages: Sequence[BaseMessage] = messages_of(state)
+        found = messages_of(state)
         await check_owner(chat, owner_in(state))
-        join_turn(chat, self.redact)
+        check_entered(chat)
         logged = logged_of(state)
-        changes = list[BaseMessage]()
         history = None if self.append_first else await chat.load_history(self.policy)
-        if history is None or may_be_behind(history, messages):
-            branch = await go_back(chat, messages, self.on_fork)
-            if branch:
-                messages = branch.messages
-                changes = branch.changes
-                history = None
-        messages, named = await with_turn_id(chat, messages)
-        changes = [*changes, *named]
-        new = [each for each in messages if each.id not in logged]
-        if self.append_first and new:
-            numbered = await with_numbers(chat, self.numbering, messages, new)
-            appended = await _append_named(chat, numbered, last_turn_of(messages))
-            changes = [*changes, *_changed(appended, new)]
-            logged |= ids_of(new)
+        messages, changes, history = await self._where_it_began(chat, found, history)
+        turn_id = last_turn_of(messages)
+        if self.append_first:
+            changes = [*changes, *await self._append_first(chat, messages, logged)]
+            logged |= ids_of(messages)
         history = history or await chat.load_history(self.policy)
+        answer = await _answer(chat, history, messages)
+        if answer is None and turn_id is not None:
+            history = await self._held(chat, turn_id, history)
         if again := _asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
+        join_turn(chat, self.redact)
         logged |= ids_of(messages) & ids_of(history.messages)
         removed = _removed(messages, logged)
-        answer = await _answer(chat, history, messages)
         answers = [answer] if answer and answer.id not in ids_of(messages) else []
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
@@ -261,10 +271,47 @@ class LoadNode(_Node):
         return {
             "messages": [*changes, *removals, *answers],
             "convstore_view": LoadedView(history, policy, frozenset(logged), messages, answer),
-            "convstore_turn": last_turn_of(messages) or "",
+            "convstore_turn": turn_id or "",
             "convstore_logged": {each: each in kept for each in sorted(logged)},
             OWNER: owner_of(chat.scope),
         }
+
+    async def _where_it_began(
+        self, chat: Conversation, messages: Sequence[BaseMessage], history: History | None
+    ) -> tuple[Sequence[BaseMessage], list[BaseMessage], History | None]:
+        """Return the messages of a state with the ids that they have in the log, the changes, and a view if it holds.
+
+        The log is rewound if the run began at an older checkpoint; the question has the id of the turn that the caller
+        entered.
+        """
+        changes = list[BaseMessage]()
+        if history is None or may_be_behind(history, messages):
+            branch = await go_back(chat, messages, self.on_fork)
+            if branch:
+                messages = branch.messages
+                changes = branch.changes
+                history = None
+        messages, named = await with_turn_id(chat, messages)
+        return messages, [*changes, *named], history
+
+    async def _append_first(
+        self, chat: Conversation, messages: Sequence[BaseMessage], logged: Collection[str]
+    ) -> list[BaseMessage]:
+        """Append the messages of a state that are not in the log; return those that this changed."""
+        new = [each for each in messages if each.id not in logged]
+        if not new:
+            return []
+        numbered = await with_numbers(chat, self.numbering, messages, new)
+        turn_id = last_turn_of(messages)
+        return _changed(await _append_named(chat, numbered, turn_id, busy=self.busy), new)
+
+    async def _held(self, chat: Conversation, turn_id: str, history: History) -> History:
+        """Hold the turn of the run until that ends; return the view, loaded again if others appended meanwhile."""
+        is_new = turn_id not in ids_of(history.messages)
+        held = await hold_turn(chat, turn_id, busy=self.busy, is_new=is_new)
+        if held is None or held.sharing or held.tail.messages <= last_seen(history):
+            return history
+        return await chat.load_history(self.policy)
 
 
 def _removed(messages: Sequence[BaseMessage], logged: Collection[str]) -> list[BaseMessage]:
@@ -297,7 +344,9 @@ class AppendNode(_Node):
         loaded = loaded_of(state)
         stamp = _stamp(loaded, messages, new)
         numbered = await with_numbers(chat, self.numbering, messages, new)
-        appended = await _append_named(chat, numbered, turn_id, stamp=stamp, **self.options)
+        appended = await _append_named(
+            chat, numbered, turn_id, stamp=stamp, busy=self.busy, **self.options
+        )
         changed = _changed(appended, new)
         if loaded is not None:
             loaded.note(appended)
@@ -325,6 +374,7 @@ async def _append_named(
     turn_id: str | None,
     *,
     stamp: ViewStamp | None = None,
+    busy: Busy,
     **options: Any,
 ) -> list[BaseMessage]:
     """Append messages of a turn, each call under a unique id; return them as they are in the log.
@@ -340,7 +390,11 @@ async def _append_named(
     async def append(batch: Sequence[BaseMessage]) -> None:
         nonlocal left, is_begun
         is_earlier = not is_begun and turn_id not in ids_of(batch)
-        await append_in_turn(chat, batch, None if is_earlier else turn_id, stamp=left, **options)
+        if is_earlier or turn_id is None:
+            await chat.append(batch, stamp=left, **options)
+        else:
+            async with turn_of_run(chat, turn_id, busy=busy) as held:
+                await append_in_turn(chat, held, batch, stamp=left, **options)
         is_begun = not is_earlier
         left = None if any(isinstance(message, AIMessage) for message in batch) else left
 

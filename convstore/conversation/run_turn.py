@@ -1,0 +1,93 @@
+"""A turn that a run of a framework holds: from the run's first step until the run ends, in whatever way.
+
+An endpoint that enters `chat.turn` itself holds the turn for the agents and graphs that it runs; this is for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from convstore.conversation.host import host_of
+from convstore.conversation.turn import TurnSession
+from convstore.turns.held import HeldTurn
+from convstore.turns.keeper import Busy
+
+WAIT_SECONDS = 30.0
+"""How long a run waits for another one that works on the conversation."""
+
+_UNATTENDED_SECONDS = 900.0
+"""How long the lease of a run that does nothing is renewed, such as a stream that nobody reads or closes."""
+
+
+class RunTurn:
+    """A turn that a run holds.
+
+    Attributes:
+        session: Its session, which is entered.
+        held: The turn.
+        chat: The conversation.
+    """
+
+    def __init__(self, chat: Any, session: TurnSession, held: HeldTurn) -> None:
+        self.chat = chat
+        self.session = session
+        self.held = held
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def enter(
+        cls,
+        chat: Any,
+        turn_id: str,
+        *,
+        busy: Busy,
+        is_new: bool = False,
+        around: HeldTurn | None = None,
+    ) -> RunTurn:
+        """Take the lease, or share that of another turn on which the caller works.
+
+        The log may lack the question, which the run appends like the rest. With `is_new` it is not asked for it.
+
+        Raises:
+            TurnBusyError: Another run works on the conversation, and did not end in time.
+        """
+        services = await host_of(chat).services()
+        keeper = services.turn_keeper
+        if around is not None:
+            held = await keeper.join(around, turn_id)
+        else:
+            held = await keeper.enter_for_run(
+                tuple(chat.scope.items()), turn_id, busy=busy, seconds=WAIT_SECONDS, is_new=is_new
+            )
+        session = TurnSession(chat, keeper, held, services.past)
+        session._enter(unattended_seconds=_UNATTENDED_SECONDS)  # noqa: SLF001 - this context does not enter it
+        return cls(chat, session, held)
+
+    def is_of(self, chat: Any) -> bool:
+        """Return True if it is a turn of a conversation."""
+        return self.chat.store is chat.store and self.chat.scope == chat.scope
+
+    def touch(self) -> None:
+        """Note that the run works on the turn, so that its lease is renewed."""
+        self.session._unattended = 0.0  # noqa: SLF001 - as below, an integration is no user of the session
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Give the lease back, also from another event loop; nothing if its own one is closed.
+
+        `error` is the one that ended the run.
+        """
+        if self._loop is asyncio.get_running_loop():
+            await self._exit(error)
+        elif self._loop.is_running():
+            await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(self._exit(error), self._loop)
+            )
+
+    def leave_and_wait(self, error: BaseException | None = None) -> None:
+        """Give the lease back from a thread without an event loop."""
+        if self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._exit(error), self._loop).result()
+
+    async def _exit(self, error: BaseException | None) -> None:
+        await self.session._exit(error)  # noqa: SLF001 - as above

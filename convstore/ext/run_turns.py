@@ -1,0 +1,292 @@
+"""Hold the turn on which a run of LangChain or LangGraph works, and give its lease back however the run ends.
+
+Hooks of a middleware and nodes of a graph hear no end of a run by an error, an interrupt or a cancellation. Callback
+handlers do. Two are registered with langchain-core: one notes which run is a part of which, the other gives the leases
+of a run back before its caller goes on. They cost a few microseconds for each Runnable of the process.
+
+All parts of a root run that work on one conversation share its turn. What a sub-agent does in a tool is another matter:
+its conversation is that of the call, and its turn is given back as the tool ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers.context import register_configure_hook
+
+from convstore import Conversation
+from convstore.integration import (
+    Busy,
+    HeldTurn,
+    RunTurn,
+    check_session,
+    find_sessions_by,
+    held_by_caller,
+)
+from convstore.values.scope import PATH
+
+_MOST_RUNS = 100_000
+"""Runs that are remembered at once; the oldest ones, whose end nobody heard, are forgotten."""
+
+
+class _TurnsOfRun:
+    """The turns that a run holds.
+
+    Attributes:
+        held: The turns, in the order in which they were taken.
+    """
+
+    def __init__(self) -> None:
+        self.held = list[RunTurn]()
+        self._locks = dict[tuple[Any, ...], asyncio.Lock]()
+
+    def lock_of(self, chat: Conversation) -> asyncio.Lock:
+        """Return the lock under which turns of a conversation are taken."""
+        return self._locks.setdefault((chat.store, *chat.scope.items()), asyncio.Lock())
+
+    async def leave_finished(self, chat: Conversation) -> None:
+        """Give the lease of a conversation back if the run has finished all its turns."""
+        own = [turn for turn in self.held if turn.is_of(chat)]
+        if all(turn.held.record.is_finished for turn in own):
+            self.held = [turn for turn in self.held if turn not in own]
+            for turn in reversed(own):
+                await turn.leave()
+
+
+class _Runs(BaseCallbackHandler):
+    """Notes the runs that have begun and not ended, and the turns that they hold.
+
+    Attributes:
+        turns: The turns that runs hold, by the run with whose end they are left.
+    """
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.turns = dict[UUID, _TurnsOfRun]()
+        self._parents = dict[UUID, UUID | None]()
+        self._tools = set[UUID]()
+
+    @property
+    def ignore_llm(self) -> bool:
+        """Hear no model: nothing works on a conversation within one."""
+        return True
+
+    def on_chain_start(
+        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+    ) -> None:
+        """Note a graph, a node or another Runnable."""
+        self._begin(run_id, parent_run_id)
+
+    def on_tool_start(
+        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+    ) -> None:
+        """Note a tool."""
+        self._begin(run_id, parent_run_id)
+        self._tools.add(run_id)
+
+    def on_retriever_start(
+        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+    ) -> None:
+        """Note a retriever."""
+        self._begin(run_id, parent_run_id)
+
+    def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Forget a run; in a thread without an event loop, leave its turns."""
+        self._end(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Forget a run that failed, was cancelled, or whose reader left, as `on_chain_end` does."""
+        self._end(run_id, error)
+
+    def on_tool_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Forget a tool."""
+        self._end(run_id)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Forget a tool that failed."""
+        self._end(run_id, error)
+
+    def on_retriever_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Forget a retriever."""
+        self._end(run_id)
+
+    def on_retriever_error(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Forget a retriever that failed."""
+        self._end(run_id)
+
+    def _begin(self, run_id: UUID, parent_run_id: UUID | None) -> None:
+        self._parents[run_id] = parent_run_id
+        if len(self._parents) > _MOST_RUNS:
+            self._forget(next(iter(self._parents)))
+
+    def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
+        self._forget(run_id)
+        if run_id in self.turns and not has_loop():
+            for turn in reversed(self.turns.pop(run_id).held):
+                turn.leave_and_wait(error)
+
+    def _forget(self, run_id: UUID) -> None:
+        self._parents.pop(run_id, None)
+        self._tools.discard(run_id)
+
+    def touch(self, held: HeldTurn) -> None:
+        """Note that a run works on a turn."""
+        for run_id in self.around():
+            for turn in self.turns[run_id].held if run_id in self.turns else ():
+                if turn.held is held:
+                    turn.touch()
+
+    def around(self) -> list[UUID]:
+        """Return the run that the current code is a part of, and those around it, the innermost first."""
+        config: Any = var_child_runnable_config.get() or {}
+        run_id: UUID | None = getattr(config.get("callbacks"), "parent_run_id", None)
+        found = list[UUID]()
+        while run_id is not None and run_id in self._parents:
+            found.append(run_id)
+            run_id = self._parents[run_id]
+        return found
+
+    def holder(self, chat: Conversation) -> UUID | None:
+        """Return the run with whose end a turn of a conversation is left; None outside of a run.
+
+        It is the outermost run; for the conversation of a sub-agent, the tool that calls it.
+        """
+        runs = self.around()
+        tools = [run_id for run_id in runs if run_id in self._tools]
+        if PATH in chat.scope and tools:
+            return tools[0]
+        return runs[-1] if runs else None
+
+
+class _Ends(AsyncCallbackHandler):
+    """Leaves the turns of async runs that end; the caller of a run goes on after that."""
+
+    run_inline = True
+
+    @property
+    def ignore_chain(self) -> bool:
+        """Hear nothing while no run holds a turn, and no sync run, which `_Runs` hears."""
+        return not _RUNS.turns or not has_loop()
+
+    @property
+    def ignore_agent(self) -> bool:
+        """Hear tools as other runs: one whose caller went away may hold a turn of its own."""
+        return self.ignore_chain
+
+    @property
+    def ignore_llm(self) -> bool:
+        """Hear no model."""
+        return True
+
+    @property
+    def ignore_retriever(self) -> bool:
+        """Hear no retriever."""
+        return True
+
+    async def on_tool_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Leave the turns of a tool that ended."""
+        await self._leave(run_id)
+
+    async def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Leave the turns of a tool that failed."""
+        await self._leave(run_id, error)
+
+    async def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
+        """Leave the turns of a run that ended."""
+        await self._leave(run_id)
+
+    async def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Leave the turns of a run that failed, was cancelled, or whose reader left."""
+        await self._leave(run_id, error)
+
+    async def _leave(self, run_id: UUID, error: BaseException | None = None) -> None:
+        turns = _RUNS.turns.pop(run_id, None)
+        for turn in reversed(turns.held if turns else ()):
+            await turn.leave(error)
+
+
+def has_loop() -> bool:
+    """Return True in a thread that runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_RUNS = _Runs()
+_ENDS = _Ends()
+
+
+async def hold_turn(
+    chat: Conversation, turn_id: str, *, busy: Busy, is_new: bool = False
+) -> HeldTurn | None:
+    """Return a turn as the caller or the current run holds it; else the run takes it, and keeps it until it ends.
+
+    None outside of a run. With `is_new` the log does not seem to have the question.
+
+    Raises:
+        TurnBusyError: Another run works on the conversation, and did not end in time.
+        TurnLostError: The caller's task began within a session of the turn, which was left meanwhile.
+    """
+    held = held_by_caller(chat, turn_id)
+    if held is not None:
+        _RUNS.touch(held)
+        return held
+    check_session(chat, turn_id)
+    holder = _RUNS.holder(chat)
+    if holder is None:
+        return None
+    return await _take(holder, chat, turn_id, busy=busy, is_new=is_new)
+
+
+@asynccontextmanager
+async def turn_of_run(
+    chat: Conversation, turn_id: str, *, busy: Busy, is_new: bool = False
+) -> AsyncIterator[HeldTurn]:
+    """Hold a turn as `hold_turn` does; outside of a run it is left with the context."""
+    held = await hold_turn(chat, turn_id, busy=busy, is_new=is_new)
+    if held is not None:
+        yield held
+        return
+    around = held_by_caller(chat)
+    turn = await RunTurn.enter(chat, turn_id, busy=busy, is_new=is_new, around=around)
+    try:
+        yield turn.held
+    finally:
+        await turn.leave()
+
+
+async def _take(
+    holder: UUID, chat: Conversation, turn_id: str, *, busy: Busy, is_new: bool
+) -> HeldTurn:
+    """Take a turn for a run; if the run works on another one of the conversation meanwhile, under its lease."""
+    async with _RUNS.turns.setdefault(holder, _TurnsOfRun()).lock_of(chat):
+        turns = _RUNS.turns.setdefault(holder, _TurnsOfRun())
+        if held := held_by_caller(chat, turn_id):  # a parallel part of the run was first
+            return held
+        await turns.leave_finished(chat)
+        around = held_by_caller(chat)
+        turn = await RunTurn.enter(chat, turn_id, busy=busy, is_new=is_new, around=around)
+        turns.held.append(turn)
+        return turn.held
+
+
+def _sessions_of_run() -> list[Any]:
+    found = [_RUNS.turns[run_id] for run_id in reversed(_RUNS.around()) if run_id in _RUNS.turns]
+    return [turn.session for turns in found for turn in turns.held]
+
+
+for _handler in (_RUNS, _ENDS):
+    register_configure_hook(
+        ContextVar(f"convstore_{type(_handler).__name__}", default=_handler), inheritable=True
+    )
+find_sessions_by(_sessions_of_run)
