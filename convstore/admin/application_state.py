@@ -84,8 +84,8 @@ class StateKeeper:
         text = self._codec.encode(dict(values), path="state")
         if (size := len(text.encode("utf-8", "surrogatepass"))) > _MAX_BYTES:
             raise InvalidInputError(
-                f"the state would take {size:,} bytes; the limit is {_MAX_BYTES:,}. Remove values by setting them to "
-                "None, and keep large ones elsewhere"
+                f"the state would take {size:,} bytes; the limit is {_MAX_BYTES:,}. "
+                "Remove values by setting them to None, and keep large ones elsewhere"
             )
         return text
 

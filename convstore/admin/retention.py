@@ -122,7 +122,8 @@ class Retention:
     async def _erase_one(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
         if not is_conversation_id(conversation):
             raise InvalidInputError(
-                f"{conversation!r} is not the id of a conversation; `convstore list` and `convstore doctor` print ids"
+                f"{conversation!r} is not the id of a conversation; `convstore list` and "
+                "`convstore doctor` print ids"
             )
         if head := await self.tombstones.find_by_conversation(conversation):
             return await (self._count_all(head) if dry_run else self._end(head))
@@ -405,7 +406,10 @@ def _tell(progress: Progress, receipt: ErasureReceipt) -> None:
 
 
 def _nameless(key: str, more: str = "") -> CorruptDocumentError:
-    problem = f"it does not name its conversation, so the log stays; to remove both, run `convstore erase --lost`{more}"
+    problem = (
+        "it does not name its conversation, so the log stays; to remove both, "
+        f"run `convstore erase --lost`{more}"
+    )
     return CorruptDocumentError(key, problem, collection=HEADS)
 
 

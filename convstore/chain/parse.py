@@ -209,7 +209,10 @@ class _Reader:
                 self._repair_or_refuse(index, message, problem, "moved to its call")
                 pair.repaired = True
             elif pair.after:
-                problem = f"the result for {message.tool_call_id!r} comes after a {pair.after[0].type} message"
+                problem = (
+                    f"the result for {message.tool_call_id!r} comes after a "
+                    f"{pair.after[0].type} message"
+                )
                 self._repair_or_refuse(index, message, problem, "moved to its call")
             pair.results.append(message)
         elif current is None:

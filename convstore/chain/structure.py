@@ -174,7 +174,8 @@ class Chain:
         ]
         if not called:
             raise MalformedChainError(
-                f"no call of this chain has the id {response.tool_call_id!r}; append the call before its result"
+                f"no call of this chain has the id {response.tool_call_id!r}; "
+                "append the call before its result"
             )
         answered = _answered(called[-1], response)
         return self._with_pairs(lambda pair: answered if pair is called[-1] else pair)

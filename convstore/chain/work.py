@@ -252,8 +252,9 @@ class Work:
         prompts = join_prompts(texts, room=job.limit, max_bytes=self._max_prompt_bytes)
         if len(prompts) >= len(texts):
             raise SummaryError(
-                f"{len(texts)} summaries of parts do not fit into fewer prompts of {self._max_prompt_bytes} bytes; "
-                "use a model whose answers are shorter, or raise max_prompt_bytes"
+                f"{len(texts)} summaries of parts do not fit into fewer prompts of "
+                f"{self._max_prompt_bytes} bytes; use a model whose answers are shorter, "
+                "or raise max_prompt_bytes"
             )
         return self._requests_for(job.strategy, prompts, job.pairs)
 
@@ -287,8 +288,8 @@ class Work:
 
 def _not_shorter(size: int, room: int) -> SummaryError:
     return SummaryError(
-        f"no summary is shorter than what it would replace, which has {room} bytes; one has {size}: "
-        "ask the model for shorter ones, or use another model"
+        f"no summary is shorter than what it would replace, which has {room} bytes; "
+        f"one has {size}: ask the model for shorter ones, or use another model"
     )
 
 

@@ -47,7 +47,7 @@ _METHODS = {"verify": "doctor", "setup": "migrate", "delete": "erase"}
 class _Commands(TyperGroup):
     """Group of commands that lists them by purpose, and removes addresses, which may hold passwords, from errors."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base class has it
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - of the base class
         """Write each group of commands with their summaries, whole."""
         all_commands: Any = self.commands
         for purpose, commands in groupby(
@@ -62,7 +62,8 @@ class _Commands(TyperGroup):
         """Find the command; for the name of a method of the store, name the command that does the same."""
         if command := _METHODS.get(args[0]):
             ctx.fail(
-                f"No such command {args[0]!r}; for the method of this name, run: convstore {command}"
+                f"No such command {args[0]!r}; for the method of this name, run: "
+                f"convstore {command}"
             )
         return super().resolve_command(ctx, args)
 

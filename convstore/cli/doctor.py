@@ -122,7 +122,10 @@ async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> Non
 
 
 def _counts_of(report: VerifyReport) -> str:
-    return f"{number_of(report.conversations, 'conversation')}, {number_of(report.entries, 'entry', 'entries')}"
+    return (
+        f"{number_of(report.conversations, 'conversation')}, "
+        f"{number_of(report.entries, 'entry', 'entries')}"
+    )
 
 
 def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:

@@ -55,7 +55,8 @@ async def erase_command(
     """
     if everything + lost + bool(target.chosen) + bool(conversation_id) != 1:
         raise typer.BadParameter(
-            "name conversations with --scope KEY=VALUE, or pass --everything for all; or pass an ID or --lost alone"
+            "name conversations with --scope KEY=VALUE, or pass --everything for all; "
+            "or pass an ID or --lost alone"
         )
     async with target.open() as store:
         total, _ = await totals_for(store, quiet=target.as_document, **target.chosen)
@@ -96,9 +97,11 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
         if left := said.get("lost"):
             are = "is" if left == 1 else "are"
             console.print(
-                f"\n{number_of(left, 'conversation')} {are} lost and may hold messages of the same person: the head, "
-                "which says whose they are, is missing or damaged. Run `convstore doctor`; restore the heads from a "
-                "backup and repeat this, or remove what is lost: convstore erase --lost --yes",
+                "\n"
+                f"{number_of(left, 'conversation')} {are} lost and may hold messages of the same "
+                "person: the head, which says whose they are, is missing or damaged. "
+                "Run `convstore doctor`; restore the heads from a backup and repeat this, "
+                "or remove what is lost: convstore erase --lost --yes",
                 style="yellow",
                 soft_wrap=True,
             )

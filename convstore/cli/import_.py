@@ -357,7 +357,10 @@ class Source:
     def _empty(self) -> str:
         """Say that there is no conversation, and which options name another place."""
         if self.is_address and self.kind == "langchain":
-            return "there is no conversation in it; name another collection (--collection) or format (--from)"
+            return (
+                "there is no conversation in it; name another collection (--collection) "
+                "or format (--from)"
+            )
         return "there is no conversation in it"
 
     async def read_into(
@@ -405,7 +408,8 @@ class Source:
             records = transfer.read_file(
                 self.name, codec=codec, on_bytes=partial(read.__setitem__, 0)
             )
-            yield records, os.path.getsize(self.name), lambda _: read[0]  # noqa: ASYNC240 - before any other work
+            size = os.path.getsize(self.name)  # noqa: ASYNC240 - before any other work
+            yield records, size, lambda _: read[0]
             return
         readers = {
             "openai-agents": transfer.read_agents_sessions,

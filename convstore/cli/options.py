@@ -228,7 +228,8 @@ async def warn_of_other_keys(store: ConversationStore) -> None:
         if stored and tuple(sorted(store.scope_keys)) not in stored:
             text = (
                 f"the stored conversations have the scope keys {' or '.join(stored.values())}; "
-                f"an application with these does not find conversations with the keys {', '.join(store.scope_keys)}"
+                "an application with these does not find conversations with the keys "
+                f"{', '.join(store.scope_keys)}"
             )
             typer.echo(f"convstore: {plain(text)}", err=True)
 

@@ -80,7 +80,8 @@ async def read_back(tool: BaseTool, message_id: str) -> ReadBack:
         passages, cursor = cut_page(page.text)
         if cursor != page.artifact.next_cursor:
             found.problems.append(
-                f"page {found.pages} ends with the cursor {cursor!r}, not {page.artifact.next_cursor!r}"
+                f"page {found.pages} ends with the cursor {cursor!r}, not "
+                f"{page.artifact.next_cursor!r}"
             )
         _take_sources(found, passages[: len(page.artifact.sources)], page.artifact)
         for passage in passages[len(page.artifact.sources) :]:

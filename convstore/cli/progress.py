@@ -92,7 +92,10 @@ def problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
 
 def counts_of(report: ImportReport | ExportReport) -> str:
     """Return the numbers of conversations and messages in words."""
-    return f"{number_of(report.conversations, 'conversation')}, {number_of(report.messages, 'message')}"
+    return (
+        f"{number_of(report.conversations, 'conversation')}, "
+        f"{number_of(report.messages, 'message')}"
+    )
 
 
 def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:

@@ -68,7 +68,10 @@ def _print(console: Console, result: SearchResult) -> None:
     console.print(f"Searched {number_of(result.searched, 'conversation')}.", style="dim")
     if result.incomplete:
         number = number_of(len(result.incomplete), "conversation")
-        text = f"Not searched whole: {number}, not indexed yet or damaged. Search again, as indexing has begun"
+        text = (
+            f"Not searched whole: {number}, not indexed yet or damaged. Search again, "
+            "as indexing has begun"
+        )
         console.print(
             f"{text}; what stays is damaged: run `convstore doctor`.",
             style="yellow",
@@ -76,7 +79,10 @@ def _print(console: Console, result: SearchResult) -> None:
         )
     if result.problems:
         number = number_of(len(result.problems), "conversation")
-        text = f"Damaged: {number}, of which messages or a title are not shown. Run `convstore doctor`."
+        text = (
+            f"Damaged: {number}, of which messages or a title are not shown. "
+            "Run `convstore doctor`."
+        )
         console.print(text, style="yellow", soft_wrap=True)
 
 

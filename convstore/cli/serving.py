@@ -48,7 +48,8 @@ async def serve(pages: Any, *, port: int, open_browser: bool, as_document: bool)
             sys.stdout.flush()
         else:
             screen().print(
-                f"The inspector is open at\n\n  {address}\n\nThe address works once. Press Ctrl-C to stop."
+                f"The inspector is open at\n\n  {address}\n\nThe address works once. "
+                "Press Ctrl-C to stop."
             )
         if open_browser and sys.stdout.isatty():
             await asyncio.to_thread(webbrowser.open, address)

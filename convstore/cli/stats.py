@@ -29,10 +29,18 @@ _LOOKED_AT = 100
 _ORIGINS = {
     "option": "",
     "environment": "The budget of a view is that of CONVSTORE_POLICY; --max-tokens sets another.",
-    "stamp": "The budget of a view is that of the newest answer with a stamp; --max-tokens sets another.",
-    "default": "The newest conversations have no stamp, so the budget of a view is the default; set --max-tokens.",
+    "stamp": (
+        "The budget of a view is that of the newest answer with a stamp; --max-tokens sets another."
+    ),
+    "default": (
+        "The newest conversations have no stamp, so the budget of a view is the default; "
+        "set --max-tokens."
+    ),
 }
-_WRITTEN = "What was written includes rewound messages and those of sub-agents; the messages stored above do not."
+_WRITTEN = (
+    "What was written includes rewound messages and those of sub-agents; "
+    "the messages stored above do not."
+)
 
 
 @on_database

@@ -55,7 +55,10 @@ _MAX_TRIGGERS = 8
 _BATCH = 100
 _ENDING_SECONDS = 5.0
 _MAX_PROBLEM = 1_000
-_TOO_LARGE = "bind max_tokens to the model, so that summaries are shorter, or raise max_tokens_before_summary"
+_TOO_LARGE = (
+    "bind max_tokens to the model, so that summaries are shorter, or raise "
+    "max_tokens_before_summary"
+)
 _NO_SUMMARIZER = (
     "this store has no summarizer; "
     "make it with ConversationStore(..., summarizer=RunningSummarizer(model))"
@@ -127,7 +130,10 @@ class Compactor:
         done = await self._background.finish(self.compact(scope), seconds=self._wait_seconds)
         return done or Compaction(
             status="running",
-            problem=f"the summarizer was not done after {self._wait_seconds:g} s; its summary is committed later",
+            problem=(
+                f"the summarizer was not done after {self._wait_seconds:g} s; "
+                "its summary is committed later"
+            ),
         )
 
     async def compact(self, scope: Scope, *, force: bool = False) -> Compaction:
@@ -230,7 +236,7 @@ class Compactor:
             )
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - a summarizer may raise anything; history loads as before
+        except Exception as error:  # noqa: BLE001 - of a summarizer; history loads as before
             doublings = min(plan.state.failures, _MAX_DOUBLINGS)
             wait = self._clock.now() + _FIRST_WAIT * 2**doublings
             name = type(error).__name__
@@ -290,7 +296,8 @@ class Compactor:
             raise SummaryError(f"the summaries would take {written} tokens; {_TOO_LARGE}")
         if sum(map(len, record.messages)) > _MAX_BODY_CHARACTERS:
             raise SummaryError(
-                f"the messages that replace old ones have more than {_MAX_BODY_CHARACTERS:,} characters; {_TOO_LARGE}"
+                f"the messages that replace old ones have more than {_MAX_BODY_CHARACTERS:,} "
+                f"characters; {_TOO_LARGE}"
             )
         replaced = sum(weigh(plan.rows)[: result.cut])
         if plan.earlier:
@@ -298,8 +305,9 @@ class Compactor:
         shown = self._shown(record)
         if shown >= replaced:
             raise SummaryError(
-                f"the summary was rejected: it takes {shown} tokens, the messages it replaces only {replaced}; "
-                "bind max_tokens to the model, or raise max_tokens_before_summary"
+                f"the summary was rejected: it takes {shown} tokens, the messages it replaces "
+                f"only {replaced}; bind max_tokens to the model, or raise "
+                "max_tokens_before_summary"
             )
 
     def _shown(self, record: SummaryRecord) -> int:

@@ -131,7 +131,8 @@ class _ChainStrategy(CompactionStrategy):
             self._summarizer.forget(done.calls)
         elif _checked(done).calls:
             raise SummaryError(
-                "the conversation cannot be cut where its summaries end; try again after more messages were appended"
+                "the conversation cannot be cut where its summaries end; try again after more "
+                "messages were appended"
             )
         return folded
 

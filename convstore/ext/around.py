@@ -56,8 +56,9 @@ def own_conversation(chat: Conversation) -> Conversation:
         if outer.store is chat.store and scope in (around, root_scope(around)):
             if call is None or scope != root_scope(around):
                 raise InvalidScopeError(
-                    f"this agent was called by another one that works on the same conversation ({chat.scope}), outside "
-                    'a tool call or under the same path; give it a place of its own, say scope={"path": "researcher"}, '
+                    f"this agent was called by another one that works on the same conversation "
+                    f"({chat.scope}), outside a tool call or under the same path; "
+                    'give it a place of its own, say scope={"path": "researcher"}, '
                     "or leave the middleware out of it"
                 )
             if turn := turn_around():

@@ -26,12 +26,12 @@ async def check_owner(chat: Conversation, owner: Any, *, is_begin: bool = False)
     digest, _, conversation = str(owner or "").partition(" ")
     if digest and digest != owner_of(chat.scope).partition(" ")[0]:
         raise InvalidScopeError(
-            "the checkpoint of this run is that of another conversation: a checkpointer finds it by thread_id alone; "
-            'make that unique, such as f"{user_id}:{thread_id}", pass the scope as context=..., and '
-            "scope=lambda run: run.context to the middleware or the nodes"
+            "the checkpoint of this run is that of another conversation: a checkpointer finds it "
+            'by thread_id alone; make that unique, such as f"{user_id}:{thread_id}", pass the '
+            "scope as context=..., and scope=lambda run: run.context to the middleware or the nodes"
         )
     if is_begin and conversation and conversation != await conversation_id_of(chat):
         raise ConversationDeletedError(
-            "the conversation of this checkpoint was deleted, and the checkpoint still has its messages; delete it, "
-            "too, with `await checkpointer.adelete_thread(thread_id)`"
+            "the conversation of this checkpoint was deleted, and the checkpoint still has its "
+            "messages; delete it, too, with `await checkpointer.adelete_thread(thread_id)`"
         )

@@ -29,8 +29,8 @@ _LONG_TOKEN = 200
 """A longer token without spaces is data; only its beginning is a term."""
 
 _PAIRED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
-    "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 """Scripts without spaces between words, and Hangul, whose words carry particles."""
 
@@ -41,13 +41,28 @@ _ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u06
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[nrtbf\"\\/])")
 
 _STOP_WORDS = {
-    "english": "the of and to in is that it was for on with as are this be at by from have you what how not",
-    "german": "der die das und ist nicht ein eine zu mit von den auf für im dem des sich wie wir sie ich auch es",
-    "french": "le la les et est une des du que dans pour qui pas sur au avec ce sont nous vous il elle je ne",
+    "english": (
+        "the of and to in is that it was for on with as are this be at by from have you "
+        "what how not"
+    ),
+    "german": (
+        "der die das und ist nicht ein eine zu mit von den auf für im dem des sich wie wir "
+        "sie ich auch es"
+    ),
+    "french": (
+        "le la les et est une des du que dans pour qui pas sur au avec ce sont nous vous "
+        "il elle je ne"
+    ),
     "spanish": "el la los las y es una de que en por para con no del se lo su al como más pero sus",
-    "italian": "il lo gli e è una di che per con non del della sono si come anche più ma le nel alla i",
-    "portuguese": "o os as e é uma de que em para com não do da se no na por mais dos das como mas ao",
-    "dutch": "de het een en van is dat niet op te zijn met voor in er maar om aan ook als bij ik je wat",
+    "italian": (
+        "il lo gli e è una di che per con non del della sono si come anche più ma le nel alla i"
+    ),
+    "portuguese": (
+        "o os as e é uma de que em para com não do da se no na por mais dos das como mas ao"
+    ),
+    "dutch": (
+        "de het een en van is dat niet op te zijn met voor in er maar om aan ook als bij ik je wat"
+    ),
     "russian": "и в не на что с по это как из у к за от о но для бы же так вы мы он она",
 }
 _LANGUAGES_OF: dict[str, list[str]] = {}
@@ -56,11 +71,15 @@ for _language, _words in _STOP_WORDS.items():
         _LANGUAGES_OF.setdefault(_word, []).append(_language)
 _local = threading.local()
 _QUESTION_WORDS = """
-    a an and or if then so but about who whom whose which when where why do does did has had can could would should
+    a an and or if then so but about who whom whose which when where why do does did has had can
+    could would should
     will i he she we they me my our your his her their its any some
-    wann wo wer wen wem warum welche welchem welchen welcher welches ich er wir ihr mein unser als an aus bei nach vor
-    quand ou quoi quel quelle quels quelles pourquoi comment combien cuando donde quien cual cuales cuanto cuanta
-    quando dove chi cosa quale quali perche quanto onde quem qual quais wanneer waar wie welke waarom hoe
+    wann wo wer wen wem warum welche welchem welchen welcher welches ich er wir ihr mein unser als
+    an aus bei nach vor
+    quand ou quoi quel quelle quels quelles pourquoi comment combien cuando donde quien cual
+    cuales cuanto cuanta
+    quando dove chi cosa quale quali perche quanto onde quem qual quais wanneer waar wie welke
+    waarom hoe
     когда где кто какой какая какие почему сколько 什么 多少 哪里 哪个 怎么 时候 何時
 """
 _MEANINGFUL = "come den die hat hoe man no not on over plus se si son sur van war"
@@ -70,19 +89,21 @@ _COMMON = frozenset(" ".join((*_STOP_WORDS.values(), _QUESTION_WORDS)).split()) 
 )
 
 _IRREGULAR_FORMS = """
-    be was were been; become became; begin began begun; bite bit bitten; blow blew blown; break broke broken;
-    bring brought; build built; buy bought; catch caught; choose chose chosen; deal dealt; dig dug; draw drew
-    drawn; dream dreamt; drink drank drunk; drive drove driven; eat ate eaten; fall fell fallen; feed fed; feel
-    felt; fight fought; find found; fly flew flown; forget forgot forgotten; forgive forgave forgiven; freeze
-    froze frozen; get got gotten; give gave given; go went gone; grow grew grown; hang hung; hear heard; hide
-    hid hidden; hold held; keep kept; know knew known; leave left; lend lent; lose lost; make made; mean meant;
-    meet met; pay paid; ride rode ridden; ring rang rung; rise rose risen; run ran; say said; see saw seen; sell
-    sold; send sent; shake shook; shoot shot; show shown; sing sang sung; sink sank sunk; sit sat; sleep slept;
-    speak spoke spoken; spend spent; stand stood; steal stole stolen; swear swore sworn; sweep swept; swim swam
-    swum; take took taken; teach taught; tear tore torn; tell told; think thought; throw threw thrown;
-    understand understood; wake woke woken; wear wore worn; weep wept; win won; write wrote written; child
-    children; foot feet; goose geese; knife knives; leaf leaves; life lives; man men; mouse mice; person people;
-    shelf shelves; tooth teeth; wife wives; woman women; good better best; bad worse worst
+    be was were been; become became; begin began begun; bite bit bitten; blow blew blown; break
+    broke broken; bring brought; build built; buy bought; catch caught; choose chose chosen; deal
+    dealt; dig dug; draw drew drawn; dream dreamt; drink drank drunk; drive drove driven; eat ate
+    eaten; fall fell fallen; feed fed; feel felt; fight fought; find found; fly flew flown; forget
+    forgot forgotten; forgive forgave forgiven; freeze froze frozen; get got gotten; give gave
+    given; go went gone; grow grew grown; hang hung; hear heard; hide hid hidden; hold held; keep
+    kept; know knew known; leave left; lend lent; lose lost; make made; mean meant; meet met; pay
+    paid; ride rode ridden; ring rang rung; rise rose risen; run ran; say said; see saw seen; sell
+    sold; send sent; shake shook; shoot shot; show shown; sing sang sung; sink sank sunk; sit sat;
+    sleep slept; speak spoke spoken; spend spent; stand stood; steal stole stolen; swear swore
+    sworn; sweep swept; swim swam swum; take took taken; teach taught; tear tore torn; tell told;
+    think thought; throw threw thrown; understand understood; wake woke woken; wear wore worn; weep
+    wept; win won; write wrote written; child children; foot feet; goose geese; knife knives; leaf
+    leaves; life lives; man men; mouse mice; person people; shelf shelves; tooth teeth; wife wives;
+    woman women; good better best; bad worse worst
 """
 _IRREGULAR = {
     form: base for base, *forms in map(str.split, _IRREGULAR_FORMS.split(";")) for form in forms
@@ -289,9 +310,12 @@ def _stemmer(language: str) -> Stemmer.Stemmer:
 
 
 _CANARIES = """
-    organization international added generously nationally houses news dying freundlichkeiten häuser aufgegessen größte
-    continuellement nationaux mangeraient rápidamente organizaciones corriendo organizzazione velocemente parlavano
-    organizações rapidamente falavam mogelijkheden organisatie gelopen организация международный добавленный
+    organization international added generously nationally houses news dying freundlichkeiten
+    häuser aufgegessen größte
+    continuellement nationaux mangeraient rápidamente organizaciones corriendo organizzazione
+    velocemente parlavano
+    organizações rapidamente falavam mogelijkheden organisatie gelopen организация международный
+    добавленный
 """
 
 

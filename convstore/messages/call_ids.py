@@ -67,12 +67,13 @@ class CallIdTemplate:
         for part in random:
             if _charset(part[2]) is None or not 1 <= int(part[1][:9]) <= _LONGEST:
                 raise InvalidInputError(
-                    f"{part[0]!r} in a template of call ids: the length is 1 to {_LONGEST}, the charset one of "
-                    f"{', '.join(_CHARSETS)}"
+                    f"{part[0]!r} in a template of call ids: the length is 1 to {_LONGEST}, "
+                    f"the charset one of {', '.join(_CHARSETS)}"
                 )
         if not random or re.search(r"[{}]", _PART.sub("", self.template)):
             raise InvalidInputError(
-                f"{self.template!r} is no template of call ids; one looks like 'call_{{r:24:x}}' or '{{f}}_{{r:8:h}}'"
+                f"{self.template!r} is no template of call ids; one looks like 'call_{{r:24:x}}' "
+                f"or '{{f}}_{{r:8:h}}'"
             )
 
     def fits(self, call_id: str, *, tool: str) -> bool:

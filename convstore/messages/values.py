@@ -384,7 +384,10 @@ class _Walk:
             return type(element).__qualname__ if scalar is None else self._order(scalar)
         # The repr of a registered type may contain memory addresses, so the encoded value is used instead.
         standard = _STANDARD.get(type(element)) is kind
-        return f"{kind.name} {kind.dump(element) if standard else self._codec.encode(element, omitted=[])}"
+        return (
+            f"{kind.name} "
+            f"{kind.dump(element) if standard else self._codec.encode(element, omitted=[])}"
+        )
 
     def _path_of(self, wanted: Any) -> str:
         return next(iter(self._paths_of({id(wanted): wanted})), self._path)

@@ -95,8 +95,8 @@ _DETAILS = re.compile(r", (?:Timeout: \d|Topology Description:|full error:).*", 
 _COMMAND = re.compile(r"(execute command \{ \w+: \"[^\"]*\").*", re.DOTALL)
 # DNS failures as Linux, macOS, Windows and dnspython report them.
 _NO_HOST = re.compile(
-    "Name or service not known|name resolution|nodename nor servname|getaddrinfo failed|No address associated|DNS"
-    "|resolution lifetime|SRV"
+    "Name or service not known|name resolution|nodename nor servname|getaddrinfo failed|No "
+    "address associated|DNS|resolution lifetime|SRV"
 )
 
 
@@ -125,8 +125,9 @@ class Driver:
         )
         if found is None:
             raise InvalidInputError(
-                f"database must be a database of PyMongo's AsyncMongoClient, Motor or mongomock-motor, such as "
-                f'AsyncMongoClient(...)["app"], not {type(database).__qualname__}'
+                "database must be a database of PyMongo's AsyncMongoClient, Motor or "
+                'mongomock-motor, such as AsyncMongoClient(...)["app"], '
+                f"not {type(database).__qualname__}"
             )
         self.name: DriverName = found
         self.database = database
@@ -310,7 +311,10 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
         text = str(warning.message)
         # The collector may close a socket of another client meanwhile; its address is no secret.
         if warning.category is not ResourceWarning and contains_part_of(text, uri):
-            text = "an option of the address is unknown, deprecated or has an invalid value; see PyMongo's options"
+            text = (
+                "an option of the address is unknown, deprecated or has an invalid value; "
+                "see PyMongo's options"
+            )
         warnings.warn(
             text, warning.category, stacklevel=2
         )  # a caller's source line may contain the address
@@ -327,7 +331,7 @@ async def close_client(client: Any) -> None:
                 await client.close()  # without the sessions, which the first call has taken out
 
 
-class driver_errors:  # noqa: N801 - used as a function; one made of a generator takes three times as long
+class driver_errors:  # noqa: N801 - used as a function; a generator takes three times as long
     """Turn the driver's errors into ours, with the driver's as ``__cause__``, and limit the wait for an answer.
 
     A suspended server neither answers nor closes connections, so callers would hang without a limit. With
@@ -362,15 +366,17 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
         return StoreUnavailableError(text)
     if isinstance(error, InvalidOperation):
         return StoreClosedError(
-            f"the MongoDB client of this store is closed or was taken over ({error}); close the store before its client"
+            f"the MongoDB client of this store is closed or was taken over ({error}); "
+            "close the store before its client"
         )
     if isinstance(error, RuntimeError):
         return _of_event_loop(str(error))
     if isinstance(error, OperationFailure) and error.code == _UNAUTHORIZED:
         return MissingPrivilegeError(
-            f"MongoDB does not permit the user of this store a command ({reason_of(error)}): grant it to the user; "
-            "docs/operations.md has the roles for serving, migrating and checking. Another server may lack the "
-            "command: `convstore doctor --server` tells"
+            f"MongoDB does not permit the user of this store a command ({reason_of(error)}): "
+            "grant it to the user; docs/operations.md has the roles for serving, "
+            "migrating and checking. Another server may lack the command: "
+            "`convstore doctor --server` tells"
         )
     if isinstance(error, PyMongoError | BSONError | OverflowError):
         return _refusal(error)
@@ -388,8 +394,9 @@ def _of_event_loop(text: str) -> StoreError | None:
         return StoreUnavailableError("a cancellation broke the search for the server; call again")
     if "loop" in text:
         return StoreError(
-            "the MongoDB client of this store belongs to the event loop of its first use, which is not this one or "
-            "has ended: make a store for each event loop, and use and close it there, in one `asyncio.run`"
+            "the MongoDB client of this store belongs to the event loop of its first use, "
+            "which is not this one or has ended: make a store for each event loop, "
+            "and use and close it there, in one `asyncio.run`"
         )
     return None
 
@@ -421,8 +428,8 @@ def _refusal(error: Exception) -> StoreError:
     reason = reason_of(error)
     if isinstance(error, OperationFailure) and (error.code in _BAD_LOGIN or "bad auth" in reason):
         return StoreError(
-            f"MongoDB refused the user name or the password ({reason.rstrip('.')}): check both, and the authSource, "
-            "which names the database that has the user"
+            f"MongoDB refused the user name or the password ({reason.rstrip('.')}): check both, "
+            "and the authSource, which names the database that has the user"
         )
     if isinstance(error, ConfigurationError):
         if hint := _dns_hint(reason):
@@ -432,8 +439,9 @@ def _refusal(error: Exception) -> StoreError:
         return StoreError(f"PyMongo cannot work with this server or these options: {reason}")
     if isinstance(error, CursorNotFound):
         return StoreError(
-            f"the server closed the cursor of a long read ({reason}), as after ten minutes without a request or in a "
-            "failover: start again from the beginning; a repeated import writes only what is missing"
+            f"the server closed the cursor of a long read ({reason}), as after ten minutes "
+            "without a request or in a failover: start again from the beginning; "
+            "a repeated import writes only what is missing"
         )
     if _is_undecided(error):
         return StoreUnavailableError(
@@ -449,7 +457,10 @@ def _server_hint(error: Exception, reason: str) -> str:
     if "retryable writes" in reason.lower():
         return "; add retryWrites=false to the address"
     if isinstance(error, OperationFailure) and not _REFUSALS.isdisjoint(_codes(error)):
-        return "; if the database was moved to this server, run `convstore migrate`, which tries what the server lacks"
+        return (
+            "; if the database was moved to this server, run `convstore migrate`, "
+            "which tries what the server lacks"
+        )
     return ""
 
 

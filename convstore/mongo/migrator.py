@@ -167,7 +167,8 @@ class Migrator:
             if name not in known and records[name].get("level", LEVEL + 1) > LEVEL
         ]:
             raise SchemaVersionError(
-                f"the database was set up by a newer convstore (it has {newer[-1]}); upgrade the package"
+                f"the database was set up by a newer convstore (it has {newer[-1]}); "
+                "upgrade the package"
             )
         return records
 
@@ -175,8 +176,8 @@ class Migrator:
         """Raise a NotSetUpError if a migration is due, a SchemaVersionError if the database is newer. One command."""
         if due := (await self.records()).due():
             raise NotSetUpError(
-                f"the database {self._database!r} is not set up for this convstore ({due[0].name} has not run); "
-                "call `await store.setup()` once, or run `convstore migrate`"
+                f"the database {self._database!r} is not set up for this convstore ({due[0].name} "
+                "has not run); call `await store.setup()` once, or run `convstore migrate`"
             )
 
     async def check_keys(self) -> None:
@@ -185,8 +186,9 @@ class Migrator:
         stored = {tuple(sorted(head.scope.keys() - {PATH})) for head in heads if head.scope}
         if stored and tuple(sorted(self.scope_keys)) not in stored:
             warnings.warn(
-                f"the scope keys of this store are {', '.join(self.scope_keys)}, those of the conversations in the "
-                f"database {self._database!r} {' or '.join(map(', '.join, sorted(stored)))}; it will find none of them",
+                f"the scope keys of this store are {', '.join(self.scope_keys)}, "
+                f"those of the conversations in the database {self._database!r} "
+                f"{' or '.join(map(', '.join, sorted(stored)))}; it will find none of them",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -217,8 +219,9 @@ class Migrator:
             )
         except MissingPrivilegeError as error:
             raise MissingPrivilegeError(
-                f"the database {self._database!r} has to be migrated first, which the user of this store may not do: "
-                f"run `convstore migrate` as a user with the role for it. {error}"
+                f"the database {self._database!r} has to be migrated first, "
+                "which the user of this store may not do: run `convstore migrate` as a user with "
+                f"the role for it. {error}"
             ) from error
 
     async def missing_shard_keys(self) -> list[str]:
@@ -279,8 +282,8 @@ class Migrator:
             return ends
         if not renewed.matched_count:
             raise StoreUnavailableError(
-                "another process took over the migration of this database, as this one did not respond for a minute; "
-                "call setup() again"
+                "another process took over the migration of this database, as this one did not "
+                "respond for a minute; call setup() again"
             )
         return renewed_ends
 
@@ -324,11 +327,12 @@ class Migrator:
         """Wait for the lease; one that its owner did not release expires."""
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
-                while not await self._try_lease(owner):  # noqa: ASYNC110 - the other runner is another process
+                while not await self._try_lease(owner):  # noqa: ASYNC110 - held by another process
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError as error:
             raise StoreUnavailableError(
-                "another process has been migrating this database for two minutes; try again when it is done"
+                "another process has been migrating this database for two minutes; "
+                "try again when it is done"
             ) from error
 
     async def _try_lease(self, owner: str) -> bool:

@@ -198,8 +198,8 @@ class _Probe:
                 await self._remove_own()
         except TimeoutError as error:
             raise StoreUnavailableError(
-                "the server stopped answering, so collections convstore_probe_* may be left; the next "
-                "`convstore doctor --server` removes them"
+                "the server stopped answering, so collections convstore_probe_* may be left; "
+                "the next `convstore doctor --server` removes them"
             ) from error
 
     async def _remove_own(self) -> None:
@@ -209,8 +209,8 @@ class _Probe:
             is_lost = marker is None and self._is_marked
             if is_lost or (marker is not None and marker.get("owner") != self._owner):
                 raise StoreError(
-                    "another `convstore doctor --server` works on this database, so the result may be "
-                    "wrong: run one at a time"
+                    "another `convstore doctor --server` works on this database, "
+                    "so the result may be wrong: run one at a time"
                 )
         await self._drop()
 

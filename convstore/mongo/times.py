@@ -89,8 +89,9 @@ class ServerClock:
             best = min(best, await self._ask(), key=lambda measured: measured.round_trip)
         if best.round_trip > _LONGEST_ROUND_TRIP:
             raise StoreUnavailableError(
-                f"the server took {best.round_trip:.1f} s to tell its time, so a lease cannot be judged by it; "
-                "call again, or look for what blocks the event loop or the network"
+                f"the server took {best.round_trip:.1f} s to tell its time, "
+                "so a lease cannot be judged by it; call again, or look for what blocks the "
+                "event loop or the network"
             )
         return best
 
@@ -102,8 +103,8 @@ class ServerClock:
         server_time = reply.get("localTime")
         if not isinstance(server_time, datetime):
             raise StoreError(
-                "this server neither knows $$NOW nor tells its time in hello, so leases are not possible on it; "
-                "docs/releases.md has the servers that work"
+                "this server neither knows $$NOW nor tells its time in hello, "
+                "so leases are not possible on it; docs/releases.md has the servers that work"
             )
         round_trip = received - sent
         # The server wrote the time half a round trip before the reply came.

@@ -43,8 +43,8 @@ def check_version(document: Mapping[str, Any], kind: Kind) -> None:
     """Raise a SchemaVersionError if a newer convstore wrote a document."""
     if is_newer(document, kind):
         raise SchemaVersionError(
-            f"the {kind} {document.get('_id')!r} was written by a newer convstore; upgrade the package to use its "
-            "conversation"
+            f"the {kind} {document.get('_id')!r} was written by a newer convstore; "
+            "upgrade the package to use its conversation"
         )
 
 

@@ -306,7 +306,10 @@ class ConversationCache:
     def discard(self, cached: CachedConversation) -> None:
         """Drop a conversation that another worker deleted; log and count the messages that were lost unnoticed."""
         if cached.unverified:
-            line = "conversation %s was deleted, with %s messages that were appended since this worker saw it last"
+            line = (
+                "conversation %s was deleted, with %s messages that were appended since this "
+                "worker saw it last"
+            )
             _LOGGER.warning(line, cached.conversation, cached.unverified)
             self.on_discarded(cached.unverified)
             cached.unverified = 0

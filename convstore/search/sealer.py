@@ -180,7 +180,10 @@ class Sealer:
                 pass  # every call reports it
             except Exception as error:  # noqa: BLE001 - logged; the others are sealed
                 _remember(self._retry_at, conversation, self._clock.monotonic() + _RETRY_SECONDS)
-                line = "conversation %s cannot be sealed (%s), so searches read its log: run `convstore doctor`"
+                line = (
+                    "conversation %s cannot be sealed (%s), so searches read its log: "
+                    "run `convstore doctor`"
+                )
                 _LOGGER.warning(line, conversation, type(error).__name__)
 
     async def seal(self, scope: Scope) -> None:
@@ -219,7 +222,8 @@ class Sealer:
         """
         head = await self._reader.heads.find(dict(due.scope))
         if head is None or due.conversation not in ("", head.conversation):
-            return False  # it was deleted, and its scope may have a new one, which its texts must not reach
+            # It was deleted, and its scope may have a new one, which its texts must not reach.
+            return False
         cached = self._reader.cache.outside(
             due.scope, head.conversation
         )  # the cache is for conversations in use

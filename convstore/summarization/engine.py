@@ -45,13 +45,14 @@ class Request:
         text = str(reply.text) if isinstance(reply, BaseMessage) else reply
         if not isinstance(text, str):
             raise SummaryError(
-                f"the summarizer answered with {type(text).__name__}, not with text; return a str from the handler"
+                f"the summarizer answered with {type(text).__name__}, not with text; "
+                "return a str from the handler"
             )
         text = text.removeprefix(self.prefix)
         if not text.strip():
             raise SummaryError(
-                "the model answered the request for a summary without text; nothing was summarised, "
-                "try again or use another model"
+                "the model answered the request for a summary without text; "
+                "nothing was summarised, try again or use another model"
             )
         return text
 

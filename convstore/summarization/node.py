@@ -119,7 +119,10 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
     def _read(self, state: Any) -> tuple[list[BaseMessage], dict[str, Any]]:
         key = self.input_messages_key
         if not isinstance(state, Mapping | BaseModel):
-            problem = f"Invalid input type: {type(state).__name__}; a state is a dict or a pydantic model."
+            problem = (
+                f"Invalid input type: {type(state).__name__}; a state is a dict or a "
+                "pydantic model."
+            )
             raise InvalidInputError(problem)
         messages = part_of(state, key)
         context = part_of(state, "context")

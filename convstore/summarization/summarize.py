@@ -212,7 +212,8 @@ class _Input:
         )
         if not kept:
             warnings.warn(
-                f"no human message begins a part of {budget} tokens; the summarizer is shown all that it summarises",
+                f"no human message begins a part of {budget} tokens; the summarizer is shown all "
+                "that it summarises",
                 RuntimeWarning,
                 stacklevel=_CALLER,
             )
@@ -304,7 +305,8 @@ def _check_ids(messages: Sequence[BaseMessage], running: RunningSummary | None) 
     for index, message in enumerate(messages):
         if message.id is None:
             raise InvalidInputError(
-                f"Messages are required to have ID field; the {message.type} message {index} has none."
+                f"Messages are required to have ID field; the {message.type} message "
+                f"{index} has none."
             )
         if message.id in before:
             raise InvalidInputError(f"Message with ID {message.id} has already been summarized.")

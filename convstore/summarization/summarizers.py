@@ -115,7 +115,10 @@ class HeadTailSummarizer:
 
     name = "head-and-tail"
     _TITLE = "(Made without a model, from the beginning and the end of each message.)"
-    _SHORTENED = "(Made without a model, from the beginning and the end of each message; older lines are left out.)"
+    _SHORTENED = (
+        "(Made without a model, from the beginning and the end of each message; "
+        "older lines are left out.)"
+    )
 
     def __init__(self, rule: CompactionRule | None = None, *, characters: int = 80) -> None:
         self.rule = rule or CompactionRule()

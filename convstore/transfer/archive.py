@@ -271,7 +271,8 @@ class ArchiveReader:
         )
         if _number(value, "ordinal") != position:
             raise ValueError(
-                f"its ordinal is {value['ordinal']}, and should be {position}: a line is missing or moved"
+                f"its ordinal is {value['ordinal']}, and should be {position}: "
+                "a line is missing or moved"
             )
         return item
 

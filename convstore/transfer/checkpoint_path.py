@@ -72,7 +72,8 @@ class CheckpointPath:
             return []
         if base is None and self.is_cut:
             raise InvalidInputError(
-                "its messages cannot be rebuilt: the checkpoints have changes only, and those before them were deleted"
+                "its messages cannot be rebuilt: the checkpoints have changes only, "
+                "and those before them were deleted"
             )
         found = await self._call(
             "get_delta_channel_history", config=checkpoints[0].config, channels=[self.channel]

@@ -95,7 +95,7 @@ async def _record_or_bad(
         return BadRecord(where, str(error))
     except StoreError:
         raise
-    except Exception as error:  # noqa: BLE001 - a saver may raise any class; the next thread may be readable
+    except Exception as error:  # noqa: BLE001 - of any saver; the next thread may be readable
         reason = f"its checkpoints cannot be read: {type(error).__name__} ({location_of(error)})"
         return BadRecord(where, reason)
 
@@ -186,11 +186,13 @@ class _Thread:
             )
         if replaced:
             notes.append(
-                f"replaced in the state: {counted(replaced, 'message')}; the last content is imported"
+                f"replaced in the state: {counted(replaced, 'message')}; the last "
+                "content is imported"
             )
         if summaries := len(self._history.summaries):
             notes.append(
-                f"left out: {counted(summaries, 'summary', 'summaries')} of the graph; compact makes new ones"
+                f"left out: {counted(summaries, 'summary', 'summaries')} of the graph; "
+                "compact makes new ones"
             )
         if self._is_taken_over:
             notes.append(

@@ -85,7 +85,8 @@ async def export_conversations(
         raise InvalidInputError(f"format must be one of {', '.join(_FORMATS)}, not {format!r}")
     if not callable(write):
         raise InvalidInputError(
-            f'write is a function that takes bytes, such as open(path, "wb").write, not {type(write).__name__}'
+            'write is a function that takes bytes, such as open(path, "wb").write, '
+            f"not {type(write).__name__}"
         )
     if limit is not None:
         check_number(limit, name="limit", minimum=1)
@@ -225,7 +226,8 @@ class _Export:
             if info.scope.keys() - {PATH} != set(self._store.scope_keys):
                 keys = ", ".join(info.scope)
                 raise InvalidScopeError(
-                    f"its scope keys are {keys}; make the store with these (--scope-key, once for each)"
+                    f"its scope keys are {keys}; make the store with these (--scope-key, "
+                    "once for each)"
                 )
             if self._format == "convstore":
                 messages = await self._whole(info, file)

@@ -127,7 +127,8 @@ class _BoundedGzip(gzip.GzipFile):
         self._left -= len(line)
         if self._left < 0:
             raise OSError(
-                f"it unpacks to more than {_UNPACKED_RATIO} times its size; unpack it first (gunzip)"
+                f"it unpacks to more than {_UNPACKED_RATIO} times its size; "
+                "unpack it first (gunzip)"
             )
         return line
 

@@ -125,7 +125,8 @@ async def import_conversations(
         )
     if isinstance(records, str | Path) or not isinstance(records, Iterable | AsyncIterable):
         raise InvalidInputError(
-            f"records must come from read_file(path) or be a list of ConversationRecords, not {type(records).__name__}"
+            "records must come from read_file(path) or be a list of ConversationRecords, "
+            f"not {type(records).__name__}"
         )
     rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
     report = ImportReport(on_problem=on_problem)
@@ -165,8 +166,8 @@ class _Import:
                     self.on_conversation(self.report)
                 else:
                     raise InvalidInputError(
-                        f"a record must be a ConversationRecord(id=…, messages=…), not {type(record).__name__}; "
-                        "read_file(path) makes them of a file"
+                        "a record must be a ConversationRecord(id=…, messages=…), "
+                        f"not {type(record).__name__}; read_file(path) makes them of a file"
                     )
                 if limit is not None and self.report.conversations >= limit:
                     return
@@ -197,7 +198,8 @@ class _Import:
         keys = self.store.scope_keys
         if not isinstance(values, Mapping):
             raise InvalidScopeError(
-                f"the scope function must return a dict of {', '.join(keys)}, not {type(values).__name__}"
+                f"the scope function must return a dict of {', '.join(keys)}, "
+                f"not {type(values).__name__}"
             )
         scope = check_scope(keys, values)
         if (first := self.seen.get(scope)) is not None:
@@ -251,7 +253,8 @@ class _Import:
             except MessageRewoundError as error:
                 if work.known <= known:
                     raise InvalidInputError(
-                        "some of its messages were rewound, but not in the record; it was left unchanged"
+                        "some of its messages were rewound, but not in the record; "
+                        "it was left unchanged"
                     ) from error
                 known = work.known
             else:
@@ -374,8 +377,9 @@ class _ConversationImport:
             stored = self._stored.get(message.id)
             if stored and stored.digest != message.digest:
                 raise InvalidInputError(
-                    f"{message.item.where} is stored with different content (id {message.id!r}). The log is immutable: "
-                    "choose another scope, or delete the conversation and import it again"
+                    f"{message.item.where} is stored with different content (id {message.id!r}). "
+                    "The log is immutable: choose another scope, or delete the conversation and "
+                    "import it again"
                 )
 
     def _check_order(self, found: Sequence[ReadyMessage], new: int, *, others: int) -> None:
@@ -384,13 +388,14 @@ class _ConversationImport:
             ids = {message.id for message in found}
             missing = next(message for message in self._messages if message.id not in ids)
             raise InvalidInputError(
-                f"{missing.item.where} is missing in the log, but messages after it are stored. The log is "
-                "immutable: delete the conversation and import it again"
+                f"{missing.item.where} is missing in the log, but messages after it are stored. "
+                "The log is immutable: delete the conversation and import it again"
             )
         if others:
             raise InvalidInputError(
-                f"the conversation has {counted(others, 'message')} that the record lacks, and the record's "
-                f"{counted(new, 'new message')} would come after; choose another scope, or delete the conversation"
+                f"the conversation has {counted(others, 'message')} that the record lacks, "
+                f"and the record's {counted(new, 'new message')} would come after; "
+                "choose another scope, or delete the conversation"
             )
 
     async def _write(self, stored: int) -> None:

@@ -236,8 +236,9 @@ def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
         return []
     first = unread[0]
     return [
-        f"dates that cannot be read: {len(unread)}, the first is {first.item.unread_date} of message {first.position}; "
-        "these messages get the date of their turn, of the turn before, or of the import"
+        f"dates that cannot be read: {len(unread)}, the first is {first.item.unread_date} of "
+        f"message {first.position}; these messages get the date of their turn, of the turn before, "
+        "or of the import"
     ]
 
 

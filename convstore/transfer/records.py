@@ -2,6 +2,8 @@
 
 A source yields a `ConversationRecord` for each conversation, and a `BadRecord` for anything else. A report has counts,
 and everything that was left out or changed.
+
+The module is long because it documents each value that a program hands to an import, or reads of one.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class RecordItem:
     def __post_init__(self) -> None:
         if self.at is not None and not isinstance(self.at, datetime):
             raise InvalidInputError(
-                f"at must be a datetime, not {type(self.at).__name__}; datetime.fromisoformat makes one"
+                f"at must be a datetime, not {type(self.at).__name__}; "
+                "datetime.fromisoformat makes one"
             )
         if self.at is not None and self.at.tzinfo is None:
             object.__setattr__(self, "at", self.at.replace(tzinfo=UTC))
@@ -398,8 +401,9 @@ class ScopeRule:
         known = [key for key in own if key in self.keys or key == PATH]
         if len(known) < len(own) and not self._named().issuperset(self.keys):
             raise InvalidScopeError(
-                f"its scope has the keys {_listed(own)}, and this import writes {', '.join(self.keys)}; "
-                "name other keys (--scope-key), or a value or a field for each of these (--scope, --scope-from)"
+                f"its scope has the keys {_listed(own)}, and this import writes "
+                f"{', '.join(self.keys)}; name other keys (--scope-key), or a value or a field "
+                "for each of these (--scope, --scope-from)"
             )
         return {key: own[key] for key in known}
 
@@ -427,8 +431,8 @@ def _field(record: ConversationRecord, name: str) -> str:
             value = value.get(part) if isinstance(value, Mapping) else None
     if value is CONFLICTING:
         raise InvalidScopeError(
-            f"the field {name!r} has several values in this conversation, so it does not show whose it is; "
-            "give this conversation its scope in another way"
+            f"the field {name!r} has several values in this conversation, so it does not show "
+            "whose it is; give this conversation its scope in another way"
         )
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -436,7 +440,8 @@ def _field(record: ConversationRecord, name: str) -> str:
         found = f"is a {type(value).__name__}" if value is not None else "is missing"
         known = f"{', '.join(record.fields):.300}"
         raise InvalidScopeError(
-            f"the field {name!r} {found}; a text or a whole number is needed (the fields are {known})"
+            f"the field {name!r} {found}; a text or a whole number is needed (the fields "
+            f"are {known})"
         )
     return value
 

@@ -62,7 +62,10 @@ class SQLiteTable:
 
     def row(self, rowid: int, *columns: str) -> tuple[Any, ...]:
         """Return some columns of a row; no row may be read twice."""
-        query = f"SELECT {', '.join(columns)} FROM {self._name} WHERE _rowid_ = ?"  # noqa: S608 - quoted
+        query = (
+            f"SELECT {', '.join(columns)} FROM {self._name} "  # noqa: S608 - quoted
+            "WHERE _rowid_ = ?"
+        )
         row: tuple[Any, ...] | None = self._connection.execute(query, (rowid,)).fetchone()
         if row is None:
             raise sqlite3.DatabaseError(f"the row {rowid} cannot be found")

@@ -11,20 +11,25 @@ from urllib.parse import unquote_plus
 
 from convstore.exceptions import InvalidInputError
 
-ADDRESS_FORM = "mongodb://user:password@host:27017/database?option=value, with user and password percent-encoded"
+ADDRESS_FORM = (
+    "mongodb://user:password@host:27017/database?option=value, with user and password "
+    "percent-encoded"
+)
 
 _HIDDEN = "…"
 _SCHEMES = ("mongodb://", "mongodb+srv://", "memory://")
 # "@" is allowed only between user info and hosts, and ports are numeric, so no part of a password can pass for a host.
 _HOST = r"(?:\[[^]@/?,]+]|[^][@/?,:]+)(?::\d{1,5})?"
 _WELL_FORMED = re.compile(
-    rf"""(?P<scheme>mongodb(?:\+srv)?://) (?P<user>[^@/?]*@)? (?P<hosts>{_HOST}(?:,{_HOST})*(?:/[^@?]*)?) (?:\?[^@]*)?
+    rf"""(?P<scheme>mongodb(?:\+srv)?://) (?P<user>[^@/?]*@)?
+            (?P<hosts>{_HOST}(?:,{_HOST})*(?:/[^@?]*)?) (?:\?[^@]*)?
         | (?P<memory>memory://[^@?:]*)""",
     re.VERBOSE,
 )
 _PLAIN_OPTION = re.compile(
-    r"(?:replicaSet|tls|ssl|authSource|authMechanism|directConnection|loadBalanced|retryWrites|retryReads|w"
-    r"|readPreference|serverSelectionTimeoutMS|connectTimeoutMS|socketTimeoutMS|timeoutMS)=[\w$.-]+",
+    r"(?:replicaSet|tls|ssl|authSource|authMechanism|directConnection|loadBalanced|retryWrites"
+    r"|retryReads|w|readPreference|serverSelectionTimeoutMS|connectTimeoutMS|socketTimeoutMS"
+    r"|timeoutMS)=[\w$.-]+",
     re.IGNORECASE,
 )
 _AROUND = " \t\r\n\v\f\"'`<>\u201c\u201d\u2018\u2019"
@@ -32,7 +37,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 # A scheme followed by a host, or "user:password@" without a scheme; excludes the examples in our own messages.
 _BEGINNING = re.compile(
     r"""(?<![\w+.-]) (?! (?:mongodb://)? (?:localhost:27017/app\b | user:password@host) )
-        (?: [\w+.-]*://(?=[^\s/,…'")]) | mongo[\w+]*:/?(?=[^\s/,'"]) | [^\s'"(:/]+:(?!//)[^\s@]+@ )""",
+        (?: [\w+.-]*://(?=[^\s/,…'")]) | mongo[\w+]*:/?(?=[^\s/,'"])
+            | [^\s'"(:/]+:(?!//)[^\s@]+@ )""",
     re.VERBOSE | re.IGNORECASE,
 )
 
@@ -41,7 +47,8 @@ def check_address(uri: object) -> str:
     """Return the address if it is well-formed; the driver checks the rest. No error contains a part of it."""
     if not isinstance(uri, str):
         raise InvalidInputError(
-            f"an address must be a str such as 'mongodb://localhost:27017/app', not {type(uri).__name__}"
+            "an address must be a str such as 'mongodb://localhost:27017/app', "
+            f"not {type(uri).__name__}"
         )
     if uri != uri.strip(_AROUND):
         raise InvalidInputError(
@@ -49,12 +56,14 @@ def check_address(uri: object) -> str:
         )
     if not uri.startswith(_SCHEMES):
         raise InvalidInputError(
-            "an address begins with mongodb://, mongodb+srv:// or memory://, in lower case; this one does not"
+            "an address begins with mongodb://, mongodb+srv:// or memory://, in lower case; "
+            "this one does not"
         )
     if _UNPRINTABLE.search(uri) or not _WELL_FORMED.fullmatch(uri):
         raise InvalidInputError(
-            f"the address is malformed; it must have the form {ADDRESS_FORM}: inside the password write '@' as %40, "
-            "'/' as %2F and ':' as %3A, as urllib.parse.quote_plus does"
+            f"the address is malformed; it must have the form {ADDRESS_FORM}: "
+            "inside the password write '@' as %40, '/' as %2F and ':' as %3A, "
+            "as urllib.parse.quote_plus does"
         )
     return uri
 

@@ -11,7 +11,10 @@ STATES: Mapping[str, tuple[str, str]] = {
     "whole": ("whole", "The model gets this message as it is stored."),
     "stub": (
         "stub",
-        "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers read it again.",
+        (
+            "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers "
+            "read it again."
+        ),
     ),
     "shortened": (
         "shortened",
@@ -23,8 +26,9 @@ STATES: Mapping[str, tuple[str, str]] = {
     ),
     "summarised": (
         "in the summary",
-        "Old turns, which a compaction summarised: by its rule, before they left the view, or because it was asked to. "
-        "The model gets the summary instead, and the messages stay in the log.",
+        "Old turns, which a compaction summarised: by its rule, before they left the view, "
+        "or because it was asked to. The model gets the summary instead, and the messages "
+        "stay in the log.",
     ),
     "left_out": (
         "left out",
@@ -58,19 +62,27 @@ ADDED: Mapping[str, tuple[str, str]] = {
 """Label and explanation of each kind of message that only a view contains."""
 
 _LIMITS = {
-    "max_tokens": "to keep the view within its budget of {:,} tokens; old turns leave in few large steps, so that "
-    "prompt caches hold in between",
+    "max_tokens": (
+        "to keep the view within its budget of {:,} tokens; old turns leave in few large steps, "
+        "so that prompt caches hold in between"
+    ),
     "max_turns": "to keep the view within its limit of {:,} turns",
 }
 
 MATCHES: Mapping[str, str] = {
     "exact": "Message for message what the model was given: the digest is equal.",
     "rebuilt": "The view directly after the message; no stamp of that call is stored.",
-    "counter": "This store counts tokens with another counter than the one of that call, so the view begins elsewhere.",
+    "counter": (
+        "This store counts tokens with another counter than the one of that call, "
+        "so the view begins elsewhere."
+    ),
     "view format": "That call was made by a version of convstore that builds views by other rules.",
-    "type": "The view has values of types that are not registered here; they are shown as they are stored.",
-    "adapted": "The model got this view with changes: with messages appended with the answer, or with results that a "
-    "middleware shortened.",
+    "type": (
+        "The view has values of types that are not registered here; they are shown as "
+        "they are stored."
+    ),
+    "adapted": "The model got this view with changes: with messages appended with the answer, "
+    "or with results that a middleware shortened.",
     "log": "The log is not as it was then, as after a repair.",
 }
 """Explanation of each `PastView.match`, or `difference` if there is one."""

@@ -208,7 +208,7 @@ def _sendable(value: Any, levels: int, leaf: _Leaf) -> Any:
         value = with_invalid_calls(value)
     made: list[Any] = []
     for child in _children(value):
-        made.append(_sendable(child, levels - 1, leaf))  # noqa: PERF401 - a comprehension has a frame of its own
+        made.append(_sendable(child, levels - 1, leaf))  # noqa: PERF401 - without a frame
     if isinstance(value, BaseModel):
         return _with_fields(value, made)
     return _with_values(value, made, leaf) if isinstance(value, dict) else _with_items(value, made)

@@ -133,8 +133,9 @@ class CompactionRule:
             return replace(self, max_tokens_before_summary=trigger, max_summary_tokens=size)
         if budget is not None and trigger >= budget:
             raise InvalidInputError(
-                f"max_tokens_before_summary is {trigger}, and the policy's max_tokens {budget}: turns would leave "
-                "views before they are summarised; choose a smaller one, or None for half of max_tokens"
+                f"max_tokens_before_summary is {trigger}, and the policy's max_tokens {budget}: "
+                "turns would leave views before they are summarised; choose a smaller one, "
+                "or None for half of max_tokens"
             )
         return self
 

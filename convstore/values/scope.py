@@ -105,7 +105,8 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
     for key in names:
         if type(key) is not str or not key.isidentifier() or key in _RESERVED:
             raise InvalidScopeError(
-                f"a scope key must be a Python name other than {', '.join(sorted(_RESERVED))}, not {key!r}"
+                "a scope key must be a Python name other than "
+                f"{', '.join(sorted(_RESERVED))}, not {key!r}"
             )
     if not 1 <= len(names) <= _MAX_KEYS or len(set(names)) != len(names):
         raise InvalidScopeError(
@@ -258,8 +259,9 @@ def scope_of_run(
     values = {**from_run, **given}
     if missing := [key for key in keys if key not in values]:
         raise InvalidScopeError(
-            f"the run lacks {', '.join(missing)}: pass it in the run's context or in config['configurable'], "
-            f"or set it where the tool or the integration is created; this store's scope is {', '.join(keys)}"
+            f"the run lacks {', '.join(missing)}: pass it in the run's context or in "
+            "config['configurable'], or set it where the tool or the integration is created; "
+            f"this store's scope is {', '.join(keys)}"
         )
     return check_scope(keys, values)
 
@@ -278,8 +280,8 @@ def _values_of_run(
             type(values[0]) is type(values[1]) is str and values[0] == values[1]
         ):
             raise InvalidScopeError(
-                f"{key} has different values in the run's context and in config['configurable']; pass it once, "
-                "or set it where the tool or the integration is created"
+                f"{key} has different values in the run's context and in config['configurable']; "
+                "pass it once, or set it where the tool or the integration is created"
             )
         if values:
             found[key] = values[0]

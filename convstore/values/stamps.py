@@ -222,7 +222,8 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
     """
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(
-            f"its stamp is damaged: it is longer than {_MAX_CHARACTERS:,} characters (too many tools?)"
+            f"its stamp is damaged: it is longer than {_MAX_CHARACTERS:,} characters (too "
+            "many tools?)"
         )
     try:
         return ViewStamp.model_validate_json(

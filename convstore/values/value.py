@@ -19,7 +19,9 @@ class Value(BaseModel):
     )
 
     @model_serializer(mode="wrap", when_used="json")
-    def _as_json(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # noqa: ANN202
+    def _as_json(  # type: ignore[no-untyped-def] # noqa: ANN202
+        self, write: SerializerFunctionWrapHandler
+    ):
         # A return type would replace the fields in the model's JSON schema.
         try:
             written = write(self)

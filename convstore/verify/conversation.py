@@ -209,7 +209,7 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
             except SchemaVersionError as error:
                 subject.report("newer", ANNOTATIONS, key, str(error))
                 continue
-            except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next document
+            except Exception as error:  # noqa: BLE001 - damage may raise anything; go on
                 subject.report("damaged", ANNOTATIONS, key, getattr(error, "problem", repr(error)))
                 continue
             # A young one may belong to a message that was appended after the log was checked.

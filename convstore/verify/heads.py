@@ -98,7 +98,10 @@ def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
     number, link = head.entry
     if lost := max(0, number - check.tail.entries):
         were = "entry that was" if lost == 1 else "entries that were"
-        return f"the log lacks {lost} {were} there at the last refresh of its head, and perhaps later ones"
+        return (
+            f"the log lacks {lost} {were} there at the last refresh of its head, "
+            "and perhaps later ones"
+        )
     entry = check.kept.get(number)
     return (
         f"the log has another entry {number} than at the last refresh"

@@ -185,7 +185,7 @@ class LogCheck:
             if messages is not None and (text := branch_problem(entry, messages, self._branches)):
                 problems.append(("totals", text))
             wrong, self._candidates = check_totals(entry, messages, self._candidates)
-        except Exception as error:  # noqa: BLE001 - damage may raise anything; continue with the next entry
+        except Exception as error:  # noqa: BLE001 - damage may raise anything; check the next one
             self._unreadable(key, error)
             return
         for kind, text in (*problems, *wrong):

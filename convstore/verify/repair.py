@@ -226,7 +226,10 @@ class Repairer:
                 break
             except SlotTaken:
                 if not await self._catch_up(target, copy):
-                    line = "entry %s of %s came late, and its source ids are taken in %s: it was not moved"
+                    line = (
+                        "entry %s of %s came late, and its source ids are taken in %s: "
+                        "it was not moved"
+                    )
                     _LOGGER.warning(line, entry.number, source, target)
                     break
                 await attempts.back_off()

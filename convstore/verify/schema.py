@@ -77,7 +77,10 @@ class SchemaCheck:
         self, findings: Findings, collection: str, options: Mapping[str, Any]
     ) -> None:
         name = self._driver.prefix + collection
-        advice = "the store works without; to change it, dump the collection, drop it, run setup() and restore it"
+        advice = (
+            "the store works without; to change it, dump the collection, drop it, run setup() "
+            "and restore it"
+        )
         if (
             collection == LOG
             and "clusteredIndex" not in options
@@ -99,7 +102,10 @@ class SchemaCheck:
             if index.name not in found:
                 await self._create_index(findings, collection, index)
             elif not matches(found[index.name], index):
-                text = "the index differs from the one that the store creates; drop it, then run doctor --repair"
+                text = (
+                    "the index differs from the one that the store creates; drop it, "
+                    "then run doctor --repair"
+                )
                 findings.report("index_different", collection, index.name, text)
         for name, document in found.items():
             for kind, problem in _problems_of(collection, document).items():
@@ -130,12 +136,13 @@ def _problems_of(collection: str, index: Mapping[str, Any]) -> dict[str, str]:
     problems = {}
     if "expireAfterSeconds" in index:
         problems["index_expiring"] = (
-            "it deletes single documents when they expire, which leaves holes; drop it, and use prune"
+            "it deletes single documents when they expire, which leaves holes; drop it, "
+            "and use prune"
         )
     if collection in OF_CONVERSATIONS and _is_by_conversation(index):
         problems["index_slow"] = (
-            "servers such as MongoDB 6.0.5 read a state by it and examine the whole conversation; drop it, on a "
-            "sharded cluster after `convstore migrate --sharded`"
+            "servers such as MongoDB 6.0.5 read a state by it and examine the whole conversation; "
+            "drop it, on a sharded cluster after `convstore migrate --sharded`"
         )
     return problems
 

@@ -205,7 +205,10 @@ class StateCheck:
             and first <= record.last <= first + count - 1
         )
         if not holds or not 1 <= record.first <= record.last:
-            text = f"it replaces messages {record.first} to {record.last}, which are not in the entry it names"
+            text = (
+                f"it replaces messages {record.first} to {record.last}, which are not in the "
+                "entry it names"
+            )
             self._report_summary(record.token, text)
 
     async def _check_hints(self, state: State, check: LogCheck) -> None:
@@ -302,7 +305,10 @@ def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str
     ):
         return "its version does not follow that of the previous summary"
     if parent and (record.first != parent.first or record.last <= parent.last):
-        return "it does not begin with the same message as the summary it extends, or does not end later"
+        return (
+            "it does not begin with the same message as the summary it extends, "
+            "or does not end later"
+        )
     return ""
 
 

@@ -120,7 +120,10 @@ def make_note(
         if n
     ]
     verb = "is" if sum(left_out) == 1 else "are"
-    text = f"[Note: {' and '.join(counts)} {verb} left out here to save context. {how_to_read(results)}]"
+    text = (
+        f"[Note: {' and '.join(counts)} {verb} left out here to save context. "
+        f"{how_to_read(results)}]"
+    )
     return HumanMessage(text, id=f"note-{first}", additional_kwargs=mark("note"))
 
 

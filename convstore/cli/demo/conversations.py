@@ -27,10 +27,12 @@ from convstore.values.policy import CompactionRule, HistoryPolicy
 _BUDGET = 4_000
 _SYSTEM = SystemMessage("You are a patient tutor. Cite your sources by number, like [3].")
 _SUMMARY = (
-    "The user is new to machine learning and asked for an introduction, then about deep learning.\n\n"
-    "- Machine learning finds a function from examples; with answers it is supervised [2], without them "
-    "unsupervised [3]. Models are judged on data they have not seen [6].\n"
-    "- Deep learning learns its own features in many layers [11] and wins on images, sound and text [20]."
+    "The user is new to machine learning and asked for an introduction, "
+    "then about deep learning.\n\n"
+    "- Machine learning finds a function from examples; with answers it is supervised [2], "
+    "without them unsupervised [3]. Models are judged on data they have not seen [6].\n"
+    "- Deep learning learns its own features in many layers [11] and wins on images, "
+    "sound and text [20]."
 )
 _WRONG = "You cannot notice it; just train longer."
 _THIRD = (
@@ -59,7 +61,12 @@ class _Summarizer:
     name = "demo-model"
     rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=200, keep_last_turns=1)
 
-    async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:  # noqa: ARG002 - scripted
+    async def summarize(
+        self,
+        messages: Sequence[BaseMessage],  # noqa: ARG002 - scripted
+        *,
+        summary: str | None,  # noqa: ARG002 - scripted
+    ) -> str:
         """Return it."""
         return _SUMMARY
 

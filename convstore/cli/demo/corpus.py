@@ -50,15 +50,16 @@ TURNS = (
     (
         "Tell me about machine learning",
         MACHINE_LEARNING,
-        "Machine learning finds a function from examples instead of having it written down [1]. With answers to learn "
-        "from it is **supervised** [2], without it is **unsupervised** [3]. Judge a model only on data it has not seen "
-        "[6].",
+        "Machine learning finds a function from examples instead of having it written down [1]. "
+        "With answers to learn from it is **supervised** [2], without it is **unsupervised** [3]. "
+        "Judge a model only on data it has not seen [6].",
     ),
     (
         "What is deep learning?",
         DEEP_LEARNING,
-        "Deep learning is machine learning with models of many layers that learn their own features [11]. It wins "
-        "where the input is raw and plentiful, such as images, sound and text, and seldom on small tables [20].",
+        "Deep learning is machine learning with models of many layers that learn their own "
+        "features [11]. It wins where the input is raw and plentiful, such as images, "
+        "sound and text, and seldom on small tables [20].",
     ),
 )
 """Question, passages and answer of each answered turn."""

@@ -270,7 +270,8 @@ def _page_text(demo: Demo) -> Text:
     text.append(page.text.rpartition("\n")[2], style="cyan")
     sources = _sources_on(demo.pages)
     return text.append(
-        f"\n\n{len(demo.pages) - 1} more pages bring the rest of sources {sources} and the result itself."
+        f"\n\n{len(demo.pages) - 1} more pages bring the rest of sources {sources} and the "
+        "result itself."
     )
 
 
@@ -283,7 +284,10 @@ def _sources_on(pages: list[ToolMessage]) -> str:
 def _summary_text(demo: Demo) -> Text:
     lines = (demo.later.summary or "").splitlines()
     shown = "".join(f"{short(plain(line), maximum=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
-    rest = f"{len(lines) - _SUMMARY_LINES} more lines; it covers {demo.expanded} messages, which stay in the log.\n"
+    rest = (
+        f"{len(lines) - _SUMMARY_LINES} more lines; it covers {demo.expanded} messages, "
+        "which stay in the log.\n"
+    )
     return Text.assemble((shown, "yellow"), rest)
 
 

@@ -70,8 +70,9 @@ class ConvstoreSessionStore:
         check_partial_scope(store.scope_keys, values)
         if sorted([project, session, *values]) != sorted(store.scope_keys):
             raise InvalidScopeError(
-                f"the store has the scope keys {', '.join(store.scope_keys)}: pass a value for each but {project!r} "
-                f"and {session!r}, or name the keys for the project and the session with project= and session="
+                f"the store has the scope keys {', '.join(store.scope_keys)}: "
+                f"pass a value for each but {project!r} and {session!r}, or name the keys for the "
+                "project and the session with project= and session="
             )
         self.store = store
         self._project = project

@@ -83,8 +83,8 @@ def inspector(
     check_store(store)
     if not callable(authorize):
         raise InvalidInputError(
-            "pass authorize=, a function from the request to the scope values that it may see; without it anybody who "
-            "reaches the address could read every conversation"
+            "pass authorize=, a function from the request to the scope values that it may see; "
+            "without it anybody who reaches the address could read every conversation"
         )
     site = _Site(store, authorize, check_policy(policy))
     app = Starlette(

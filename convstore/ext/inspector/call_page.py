@@ -197,7 +197,8 @@ def _as_python(
     at = str(moment.ordinal) if moment else "None"
     if moment and moment.stamp:
         lines.append(
-            f"[answer] = await chat.list_messages(after={moment.ordinal - 1}, limit=1, rewound=True)"
+            f"[answer] = await chat.list_messages(after={moment.ordinal - 1}, limit=1, "
+            "rewound=True)"
         )
         at = "answer.stamp"
     options = (

@@ -38,8 +38,8 @@ Authorize = Callable[[Request], _Permission | Awaitable[_Permission]]
 
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
-        "frame-ancestors 'none'"
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
     ),
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -142,7 +142,8 @@ class LocalGate:
         if is_known:
             return None
         return PlainTextResponse(
-            "This address was opened before, or has no valid token. Run convstore inspect again for a new one.",
+            "This address was opened before, or has no valid token. Run convstore inspect again "
+            "for a new one.",
             403,
         )
 

@@ -29,7 +29,8 @@ from convstore.sources.detection import parse_json
 from convstore.sources.shortening import stands_for_image
 
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
 """Characters that steer a terminal, reorder text, are invisible, or cannot be encoded."""
 
@@ -129,7 +130,10 @@ class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         token = tokens[idx]
         text = self.renderInlineAsText(token.children, options, env) if token.children else ""
-        return f'<span class="image">[image: {escapeHtml(text or str(token.attrs.get("src", "")))}]</span>'
+        return (
+            '<span class="image">[image: '
+            f"{escapeHtml(text or str(token.attrs.get('src', '')))}]</span>"
+        )
 
     def th_open(
         self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
@@ -238,7 +242,10 @@ def sent_text(message: BaseMessage) -> str:
     content = [message.content] if isinstance(message.content, str) else message.content
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     texts = [_sent_block(block) for block in content] + [
-        f"{call['id']}  {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})"
+        (
+            f"{call['id']}  "
+            f"{call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})"
+        )
         for call in calls
     ]
     return "\n".join(text for text in texts if text)

@@ -134,8 +134,8 @@ class UIRequest:
             call = waiting[id_]
             if call.name not in self.client_tools:
                 raise InvalidInputError(
-                    f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from a client; "
-                    "name the tools that run on the client in client_tools"
+                    f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from "
+                    "a client; name the tools that run on the client in client_tools"
                 )
             responses.append((id_, Decision(verdict="respond", message=result)))
         return [*responses, *self.decisions.items()]

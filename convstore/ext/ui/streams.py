@@ -268,7 +268,10 @@ async def _log(error: Exception, chat: Conversation) -> None:
     with suppress(ConvstoreError):  # the server may be down
         conversation = await conversation_id_of(chat)
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    line = "conversation %s: the answer to a page ended with %s at %s:%s; on_error of ui_stream gets the error"
+    line = (
+        "conversation %s: the answer to a page ended with %s at %s:%s; on_error of ui_stream "
+        "gets the error"
+    )
     _LOGGER.error(line, conversation, type(error).__name__, frame.filename, frame.lineno)
 
 
