@@ -47,6 +47,17 @@ def cut_reason(metadata: Mapping[str, Any]) -> str:
     return ""
 
 
+def lacks_reason(metadata: Mapping[str, Any]) -> bool:
+    """Return True for the metadata of a LangChain model that always gives a stop reason, and here did not.
+
+    >>> lacks_reason({"model_provider": "openai"}), lacks_reason({})
+    (True, False)
+    """
+    if metadata.get("model_provider") not in ("anthropic", "openai"):
+        return False
+    return not any(metadata.get(key) for key in _KEYS)
+
+
 def reason_of(value: Any) -> str:
     """Return a stop reason as a text; some servers send an object with its type.
 

@@ -48,7 +48,8 @@ class ChatReply:
         """What a user has read of it."""
         content = self._message.get("content")
         if isinstance(content, list):
-            return "".join(block.get("text", "") for block in content if isinstance(block, dict))
+            texts = (block.get("text") for block in content if isinstance(block, dict))
+            return "".join(text for text in texts if isinstance(text, str))
         return str(content or self._message.get("refusal") or "")
 
     @property
@@ -71,14 +72,17 @@ class ChatReply:
             self._failure = error_code(failure)
         if "choices" not in chunk:
             return
+        self._take_head(chunk)
+        for choice in chunk["choices"] or ():
+            if not choice.get("index"):
+                self._take(choice)
+
+    def _take_head(self, chunk: Mapping[str, Any]) -> None:
         for name in _HEAD:
             if name not in self._whole and chunk.get(name):
                 self._whole[name] = chunk[name]
         if usage := chunk.get("usage"):
             self._whole["usage"] = usage  # of all chunks so far, where each has it
-        for choice in chunk["choices"] or ():
-            if not choice.get("index"):
-                self._take(choice)
 
     def _take(self, choice: Mapping[str, Any]) -> None:
         if failure := choice.get("error"):

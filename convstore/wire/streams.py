@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, mess
 from langchain_core.messages.ai import add_ai_message_chunks
 
 from convstore.exceptions import InvalidInputError, UnfinishedReplyError
+from convstore.messages.stop_reasons import lacks_reason
 from convstore.values.json_form import with_invalid_calls
 from convstore.wire.anthropic_stream import READ, AnthropicReply
 from convstore.wire.chat_stream import ChatReply
@@ -170,8 +171,6 @@ class _Text:
 class _LangChain:
     """Chunks of LangChain; they are summed when the sum is needed, as each sum costs as much as the reply is long."""
 
-    problem = ""
-
     def __init__(self) -> None:
         self.text = ""
         self._whole: BaseMessage | None = None
@@ -197,12 +196,18 @@ class _LangChain:
         return self._whole
 
     @property
+    def problem(self) -> str:
+        whole = self._sum()
+        is_cut = isinstance(whole, AIMessageChunk) and lacks_reason(whole.response_metadata)
+        return "its stream ended without a stop reason" if is_cut else ""
+
+    @property
     def arguments(self) -> dict[str, str]:
         whole = self._sum()
         calls = whole.tool_call_chunks if isinstance(whole, AIMessageChunk) else []
         return {str(call["id"]): call["args"] or "" for call in calls}
 
-    def message(self, *, is_whole: bool = False) -> Any:  # noqa: ARG002 - LangChain's models raise if it is not
+    def message(self, *, is_whole: bool = False) -> Any:  # noqa: ARG002 - chunks have no other form
         found = self._sum()
         whole = None if found is None else message_chunk_to_message(found)
         return with_invalid_calls(whole) if isinstance(whole, AIMessage) else whole

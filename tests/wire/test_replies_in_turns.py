@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages.tool import tool_call_chunk
 
 from convstore import Conversation, ConversationStore
 from convstore.append.inputs import normalize_messages
@@ -101,6 +102,10 @@ UNFINISHED: dict[str, Any] = {
     },
     "claude: cut": [_START, *block(0, {"type": "text", "text": ""}), *block(1, _USE)],
     "claude: error": [_START, {"type": "error", "error": {"type": "overloaded_error"}}],
+    "LangChain: cut": [
+        AIMessageChunk(content="Half", response_metadata={"model_provider": "openai"}),
+        AIMessageChunk(content=" of", response_metadata={"model_provider": "openai"}),
+    ],
     "nothing": [],
 }
 _INCOMPLETE = {**_ITEM, "arguments": '{"path": "a', "status": "incomplete"}
@@ -122,6 +127,16 @@ CUT: dict[str, Any] = {
         {"type": "response.incomplete", "response": response(status="incomplete")},
     ],
     "an item": {**_ITEM, "arguments": "{}", "status": "incomplete"},
+    "LangChain, streamed": [
+        AIMessageChunk(
+            content="", tool_call_chunks=[tool_call_chunk(name="write", args='{"a": "b', id="c")]
+        ),
+        AIMessageChunk(
+            content="",
+            response_metadata={"model_provider": "openai", "finish_reason": "length"},
+            chunk_position="last",
+        ),
+    ],
     "LangChain": {
         "type": "ai",
         "content": "",
