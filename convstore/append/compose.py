@@ -20,6 +20,7 @@ from convstore.log.assignment import is_written_by_model, saw_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
 from convstore.log.facts.items import ITEMS, EntryItem
 from convstore.log.facts.table import placed
+from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import is_named
 from convstore.log.totals import RunningTotals
 from convstore.messages.encoding import decode_message
@@ -34,6 +35,7 @@ from convstore.sources.stub import named_sources, stub_of
 from convstore.values.models import Receipt
 from convstore.values.scope import id_problem
 from convstore.values.stamps import write_stamp
+from convstore.wire.bound_thinking import has_bound_thinking
 
 _NO_QUESTIONS: Mapping[str, int] = {}
 
@@ -84,6 +86,8 @@ def compose(
         messages.append(message)
         sources += own
     facts = placed(batch.facts, asked)
+    if request := _request_of(batch, stamped):
+        facts = THINKING.put(facts, request)
     if batch.items:
         if after.link and not (messages or reserve or facts):
             link = after.link
@@ -111,6 +115,17 @@ def _stamped(batch: Batch) -> str:
         return ""
     said = (new.stored.id for new in batch.prepared if is_written_by_model(new.message))
     return next(said, "")
+
+
+def _request_of(batch: Batch, stamped: str) -> Thinking | None:
+    """Return the request of the stamped answer, if its thinking is bound to what it was shown."""
+    stamp = batch.stamp
+    if stamp is None or not stamp.digest:
+        return None
+    said = next((new.message for new in batch.prepared if new.stored.id == stamped), None)
+    if said is None or not has_bound_thinking(said):
+        return None
+    return Thinking(stamped, stamp.messages, stamp.digest, stamp.thinking_through)
 
 
 def _set_seen(message: EntryMessage, batch: Batch, *, is_stamped: bool) -> None:

@@ -75,6 +75,8 @@ class ViewStamp(BaseModel):
         tokens: Its size.
         parts: What fills it; messages that were appended since the load are not counted.
         digest: Digest of its messages.
+        messages: Number of its messages.
+        thinking_through: Claude's thinking up to this ordinal was left out, as messages before it have changed.
         adapted: True if the messages were changed further before the model got them.
     """
 
@@ -91,6 +93,8 @@ class ViewStamp(BaseModel):
     tokens: int = 0
     parts: ViewParts = ViewParts()
     digest: str = ""
+    messages: int = 0
+    thinking_through: int = 0
     adapted: bool = False
 
     @property

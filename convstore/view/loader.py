@@ -378,7 +378,7 @@ class Loader:
         history = History(
             messages=view.messages, summary=summary, tokens=view.tokens, report=report
         )
-        return history.sealed(self._stamper(load, decision, view))
+        return history.sealed(self._stamper(load, decision, view), view.withheld)
 
     def _stamper(self, load: Load, decision: Decision, view: View) -> Stamper:
         """Return the function that makes the stamp of a view."""
@@ -391,6 +391,7 @@ class Loader:
             summary=load.summary.token if load.summary else "",
             marks=decision.marks,
             tokens=view.tokens,
+            thinking_through=view.thinking_through,
             sizes=view.sizes,
             smaller=frozenset((*view.stubbed, *view.placeholders, *view.shortened)),
         )

@@ -77,6 +77,8 @@ class View:
     orphans: tuple[str, ...]
     late_results: tuple[str, ...]
     moved: tuple[str, ...]
+    withheld: tuple[str, ...] = ()
+    thinking_through: int = 0
 
     @property
     def tokens(self) -> int:

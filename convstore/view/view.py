@@ -29,6 +29,7 @@ from convstore.values.stamps import ViewMarks, ViewParts, ViewStamp, changed_opt
 from convstore.view.render import NOTE_RESULTS, Decoder, View, build_view, make_note
 from convstore.view.rule import Decision, decide, is_enough, render
 from convstore.view.sizes import SizedLog, Sizers
+from convstore.view.thinking import with_bound_thinking
 
 Stamper = Callable[[Sequence[BaseMessage]], ViewStamp]
 """Makes the stamp of a view from its messages."""
@@ -187,9 +188,10 @@ def view_of(active: ActiveRows, decision: Decision, decoder: Decoder) -> View:
         }  # `deep` takes six times as long
         notes.append((note[0].model_copy(update=own), note[1]))
     rows = active.rows[decision.begin :]
-    return build_view(
+    view = build_view(
         rows, decision.shown, decoder=decoder, system=active.system or (), notes=notes
     )
+    return with_bound_thinking(view, rows, decoder.counter)
 
 
 def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:
@@ -210,4 +212,10 @@ def _stamp(
         sums[part] += size
     digest = digest_of_messages(messages)
     options = changed_options(policy)
-    return ViewStamp(digest=digest, policy=options, parts=ViewParts(**sums), **identity)
+    return ViewStamp(
+        digest=digest,
+        messages=len(messages),
+        policy=options,
+        parts=ViewParts(**sums),
+        **identity,
+    )

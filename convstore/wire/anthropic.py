@@ -31,6 +31,7 @@ from convstore.wire.steps import (
     WireCall,
     arguments_text,
     is_reasoning,
+    last_model,
     read_steps,
 )
 
@@ -60,7 +61,7 @@ def to_anthropic(
     """
     if cache not in (None, "5m", "1h"):
         raise InvalidInputError(f'cache is "5m", "1h" or None, not {cache!r}')
-    rules = _rules(provider, model)
+    rules = _rules(provider, model or last_model(messages))
     steps, dropped = read_steps(messages, rules, model=model)
     hosted = _Hosted(steps)
     head = next((at for at, step in enumerate(steps) if step.role not in SYSTEM), len(steps))
@@ -172,7 +173,10 @@ def _messages(step: Step, rules: ProviderRules, hosted: _Hosted) -> Iterator[dic
         content = step.content(lambda _: None)
     else:
         content = _user_content(step)
-    yield {"role": role, "content": content_of(content) or NO_TEXT}
+    if rules.bound_thinking:
+        yield {"role": role, "content": content or [{"type": "text", "text": NO_TEXT}]}
+    else:
+        yield {"role": role, "content": content_of(content) or NO_TEXT}
     if step.results:
         results = [_result(step, result, rules) for result in step.results]
         yield {"role": "user", "content": results}

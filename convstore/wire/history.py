@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
@@ -16,7 +16,7 @@ from convstore.values.value import Value
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
 from convstore.wire.openai_responses import to_responses
-from convstore.wire.requests import AnthropicMessages, OpenAIMessages
+from convstore.wire.requests import AnthropicMessages, Dropped, OpenAIMessages
 from convstore.wire.rules import ProviderRules
 
 
@@ -37,6 +37,7 @@ class History(Value):
     report: HistoryReport = Field(default_factory=HistoryReport)
     compaction: Compaction | None = None
     _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
+    _withheld: tuple[str, ...] = PrivateAttr(())
 
     @property
     def stamp(self) -> ViewStamp | None:
@@ -93,7 +94,9 @@ class History(Value):
         if api not in ("chat", "responses"):
             raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
         write = to_chat if api == "chat" else to_responses
-        return write(self.messages, model=model, provider=provider)
+        request = write(self.messages, model=model, provider=provider)
+        request.dropped = (*self._dropped(), *request.dropped)
+        return request
 
     def to_anthropic(
         self,
@@ -117,12 +120,24 @@ class History(Value):
         Raises:
             InvalidInputError: `cache` is another value, or there is no provider of this name.
         """
-        return to_anthropic(self.messages, model=model, cache=cache, provider=provider)
+        request = to_anthropic(self.messages, model=model, cache=cache, provider=provider)
+        request.dropped = (*self._dropped(), *request.dropped)
+        return request
 
-    def sealed(self, stamp: Callable[[Sequence[BaseMessage]], ViewStamp]) -> Self:
-        """Set the function that makes the stamp; for the store."""
+    def sealed(
+        self,
+        stamp: Callable[[Sequence[BaseMessage]], ViewStamp],
+        withheld: Sequence[str] = (),
+    ) -> Self:
+        """Set the function that makes the stamp, and the answers whose thinking is left out; for the store."""
         self._stamp = stamp
+        self._withheld = tuple(withheld)
         return self
+
+    def _dropped(self) -> Iterator[Dropped]:
+        """Yield the thinking that the view itself leaves out."""
+        for id_ in self._withheld:
+            yield Dropped(id_, "reasoning", "what stands before it has changed")
 
 
 class PastView(History):

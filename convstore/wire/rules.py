@@ -58,7 +58,8 @@ class ProviderRules:
         reasoning_of: Whose reasoning goes back: that of the same "model", or of any model of its "family".
         reasoning_needed: True if each answer must have `reasoning_content`; a blank stands where there was none.
         signature_needed: True if the first call of a step needs a signature; a documented value stands in for it.
-        bound_thinking: True if a block of thinking is refused once anything before it has changed.
+        bound_thinking: True if a block of thinking is refused once anything before it has changed. Views leave it out
+            then; a text is written in one form, marked for a prompt cache or not.
         result_media: Where images and files of tool results go: "kept" if the provider takes them there, or its package
             moves them; "moved" to a message of a user after the results; "named" by a text.
         failed_media: False if a failed result is text only.
@@ -164,6 +165,7 @@ ROWS: Final = {
             family="anthropic",
             call_ids=_ANTHROPIC.call_ids,
             system="first",
+            reasoning="always",
             reasoning_of="family",
             bound_thinking=True,
             failed_media=False,

@@ -230,5 +230,6 @@ async def test_responses_come_back_in_their_form() -> None:
             elif given is MESSAGE:
                 assert history.to_anthropic()["messages"][1]["content"] == MESSAGE["content"]
             else:
-                items = history.to_openai(api="responses")[1:3]
-                assert [item["type"] for item in items] == ["message", "function_call"]
+                items = history.to_openai(api="responses")[1:4]
+                assert items[0]["content"] == "[The provider ran web_search]"
+                assert [item["type"] for item in items[1:]] == ["message", "function_call"]

@@ -13,9 +13,10 @@ from convstore.log.facts.items import ITEMS
 from convstore.log.facts.kind import FactKind, Key, LogCopy, UnknownKind
 from convstore.log.facts.rewound import REWOUND
 from convstore.log.facts.standing import STANDING
+from convstore.log.facts.thinking import THINKING
 
 KINDS: dict[str, FactKind[Any]] = {
-    kind.name: kind for kind in (EVENT, BRANCH, STANDING, REWOUND, ITEMS, CLAIM)
+    kind.name: kind for kind in (EVENT, BRANCH, STANDING, REWOUND, ITEMS, CLAIM, THINKING)
 }
 """All kinds by their names. A new kind is registered here, and nowhere else."""
 
