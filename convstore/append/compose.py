@@ -119,7 +119,7 @@ def _stamped(batch: Batch) -> str:
 
 def _request_of(batch: Batch, stamped: str) -> Thinking | None:
     """Return the request of the stamped answer, if its thinking is bound to what it was shown."""
-    stamp = batch.stamp
+    stamp = batch.options.stamp
     if stamp is None or not stamp.digest:
         return None
     said = next((new.message for new in batch.prepared if new.stored.id == stamped), None)
