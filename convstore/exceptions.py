@@ -240,8 +240,7 @@ class TurnConflictError(ConflictError):
     Attributes:
         turn_id: The turn.
         is_newest: True if the turn has different messages; False if a later turn was begun meanwhile.
-        position: Index in the turn of the message whose id has other content in the log, 0 for the question; else None.
-        key: The key that was passed to `append_turn`.
+        is_question: True if the turn has another question.
     """
 
     def __init__(
@@ -249,23 +248,23 @@ class TurnConflictError(ConflictError):
         turn_id: str,
         *,
         is_newest: bool = True,
-        position: int | None = None,
-        key: str | None = None,
+        is_question: bool = False,
     ) -> None:
         self.turn_id = turn_id
         self.is_newest = is_newest
-        self.position = position
-        self.key = key
-        place = f", the first at position {position} (the question is 0)" if position else ""
-        named = "" if key is None else f" under the key {key!r}"
-        what = "another question" if position == 0 else "different messages"
-        problem = (
-            f"has {what} in the log{named}{place}; get_turn returns it. For another question, pass a new turn_id; "
-            "for another answer, pass regenerate= to chat.turn, or rewind this one and pass a new key to append_turn"
-            if is_newest
-            else "is no longer the newest, so its answer would end up in another turn; load the history again and "
-            "answer the newest question"
-        )
+        self.is_question = is_question
+        if is_question:
+            problem = "has another question in the log, which get_turn returns; pass a new turn_id"
+        elif is_newest:
+            problem = (
+                "has different messages in the log; get_turn returns them. For another answer, pass regenerate= to "
+                "chat.turn"
+            )
+        else:
+            problem = (
+                "is no longer the newest, so its answer would end up in another turn; load the history again and "
+                "answer the newest question"
+            )
         super().__init__(f"turn {turn_id!r} {problem}")
 
 

@@ -28,14 +28,12 @@ class Condition:
 
     Attributes:
         after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
-        turn: The id of the human message whose turn the batch belongs to, see `append.turn`; "" for no turn.
         branch: The variant that the entry belongs to, if it is not active yet.
         known: Ids of the batch that the log may have already; None if it may have any.
         refusal: The error for anything that the log does not have yet, if the turn is over as of `after`.
     """
 
     after: Totals | int | None = None
-    turn: str = ""
     branch: Branch | None = None
     known: frozenset[str] | None = None
     refusal: ConflictError | None = None

@@ -264,7 +264,7 @@ def _derived_id(index: int, key: str) -> str:
 
 @contextmanager
 def naming_conflicts(
-    messages: Sequence[BaseMessage], *, key: str | None, turn: str = ""
+    messages: Sequence[BaseMessage], *, key: str | None = None, turn: str = ""
 ) -> Iterator[None]:
     """Raise a conflict of a message by its key and position, because the caller never saw an id that was derived."""
     try:
@@ -273,9 +273,9 @@ def naming_conflicts(
         ids = [message.id for message in messages]
         if error.message_id not in ids:
             raise
-        position = ids.index(error.message_id) + (turn != "" and ids[0] != turn)
         if turn:
-            raise TurnConflictError(turn, position=position, key=key) from error
+            raise TurnConflictError(turn, is_question=True) from error
+        position = ids.index(error.message_id)
         if key is None or error.message_id != _derived_id(position, key):
             raise
         raise ContentConflictError(error.message_id, key=key, position=position) from error

@@ -21,7 +21,6 @@ from convstore.append.child_numbers import ChildNumbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
 from convstore.append.items import stored_items
-from convstore.append.turn import check_turn
 from convstore.exceptions import (
     ContentConflictError,
     ConversationDeletedError,
@@ -34,7 +33,6 @@ from convstore.log.comparison import is_as_shown
 from convstore.log.entry import NO_FACTS, Entry, Facts, Totals
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.claim import CLAIM
-from convstore.log.rows import Row, rows_of
 from convstore.messages.compression import Chunk
 from convstore.mongo.keys import is_twin, parent_id
 from convstore.mongo.log import SlotTaken, StoredMessageRow
@@ -88,7 +86,7 @@ class Writer:
         condition: Condition = ANYWHERE,
         options: AppendOptions = PLAIN,
     ) -> Written:
-        """Write messages that have ids; see `Conversation.append` and, for those of one turn, `append_turn`.
+        """Write messages that have ids; see `Conversation.append`.
 
         With facts there may be no messages; they are written even if the log has the messages. There may be items
         instead of messages; they belong to no turn. With a condition for a variant the messages belong to it, and it
@@ -178,8 +176,8 @@ class Writer:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
         batch = request.batch
         stamp = batch.options.stamp
-        turn = request.condition.turn or request.batch.options.question
-        continues = bool(turn) and turn not in batch.ids
+        question = request.batch.options.question
+        continues = bool(question) and question not in batch.ids
         if (
             continues
             or (stamp and stamp.conversation_id)
@@ -190,7 +188,7 @@ class Writer:
             if not request.condition.follows(Totals()):
                 raise TailMoved(0)
             check_own(stamp, "")
-            raise UnknownMessageError(turn, begins_turn=True)
+            raise UnknownMessageError(question, begins_turn=True)
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
         work = partial(compose, batch, Totals(), at=now)
@@ -218,7 +216,7 @@ class Writer:
             attempts = Attempts()
             while True:
                 tail = None if attempts.lost else await self._tail(cached, request, known.new)
-                if tail is None or self._must_look_up(cached, request, tail, questions):
+                if tail is None or self._must_look_up(request, tail, questions):
                     known = await self._look_up(cached, request)
                     if request.is_written(known.new):
                         tail = await self._tail(cached, request, known.new)
@@ -261,21 +259,11 @@ class Writer:
                         self._log.drop_chunks(cached.conversation, request.batch.token, unused)
                     )
 
-    def _must_look_up(
-        self,
-        cached: CachedConversation,
-        request: Request,
-        tail: Totals,
-        questions: Mapping[str, int],
-    ) -> bool:
-        """Return True if the log may hold a part of the batch, or its turn may not be the last one."""
+    def _must_look_up(self, request: Request, tail: Totals, questions: Mapping[str, int]) -> bool:
+        """Return True if the log may hold a part of the batch."""
         condition = request.condition
         if self._log.must_look_first or request.batch.items:  # no index keeps their ids unique
             return True
-        if condition.turn and condition.turn not in request.batch.ids:
-            is_last_turn = cached.last_question == (condition.turn, tail.link)
-            if not is_last_turn:
-                return True
         if not request.named.issubset(questions):
             return True
         return condition.refusal is not None or not condition.follows(tail)
@@ -303,15 +291,13 @@ class Writer:
         questions = {
             id_: row.message.ordinal for id_, row in everything.items() if row.message.begins_turn
         }
-        own = {condition.turn, *batch.ids}
+        own = set(batch.ids)
         found = {id_: row for id_, row in everything.items() if id_ in own}
         cached.tail = None
         self._cache.confirm(cached, tail)
         condition.check_ids(found, tail)
         await self._refuse_changed(cached, request, found)
-        rows = await self._active_rows(cached, request, found, tail)
-        if condition.turn:
-            check_turn(condition.turn, batch.ids, found=rows, tail=tail)
+        await self._check_active(cached, request, found, tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
         new = batch.without(stored, await stored_items(self._log, cached.conversation, batch.items))
         if self._log.must_look_first:
@@ -333,36 +319,30 @@ class Writer:
         """Return the end of the log, and the messages that a request names, by their ids. Two commands, in parallel."""
         batch = request.batch
         conversation = cached.conversation
-        wanted = {request.condition.turn, *batch.ids, *request.named} - {""}
+        wanted = {*batch.ids, *request.named}
         read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
         read_messages = partial(self._log.messages_by_id, conversation, wanted)
-        if request.condition.turn or batch.items or self._log.must_look_first:
+        if batch.items or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
             return tail, await read_messages()
         return await asyncio.gather(read_tail, read_messages())
 
-    async def _active_rows(
+    async def _check_active(
         self,
         cached: CachedConversation,
         request: Request,
         found: Mapping[str, StoredMessageRow],
         tail: Totals,
-    ) -> dict[str, Row]:
-        """Return the messages of a batch that the log has as rows, by id; an error if one was rewound."""
+    ) -> None:
+        """Raise an error if a message of the batch is in the log, but rewound."""
         if not found:
-            return {}
+            return
         log = await self._reader.snapshot(cached, tail)
         branch = request.condition.branch
         if branch and not request.condition.follows(tail):
             raise TailMoved(tail.messages)  # it may have more messages now
         seen = log._replace(active=branch.active(log.active)) if branch else log
         seen.check_active([row.message for row in found.values()])
-        entries = {row.entry.number: row.entry for row in found.values()}
-        return {
-            row.message.id: row
-            for entry in entries.values()
-            for row in rows_of(log.active.of([entry]))
-        }
 
     async def _refuse_changed(
         self, cached: CachedConversation, request: Request, found: Mapping[str, StoredMessageRow]
@@ -535,12 +515,6 @@ class Writer:
         begins = max(
             (index for index, message in enumerate(messages) if message.begins_turn), default=-1
         )
-        question, link = cached.last_question
-        if messages:
-            question = messages[-1].id if messages[-1].begins_turn else ""
-        elif link != entry.after:
-            question = ""
-        cached.last_question = question, entry.totals.link
         ends = bool(messages and entry.totals.over)
         if begins >= 0 or ends:
             self._cache.end_turn(cached)

@@ -58,15 +58,11 @@ def read_batch(batch: Any, *, key: str | None) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a batch is written; the arguments of `Conversation.append`, and the turn that it must begin or continue.
-
-    `question` is the id of the question that it belongs to.
-    """
+    """How a batch is written; `question` is the id of the question that it belongs to."""
 
     on_unencodable: Literal["raise", "omit"]
     on_source_clash: Literal["raise", "renumber"]
     stamp: ViewStamp | None = None
-    turn: str = ""
     question: str = ""
     after: int | None = None
     items: Sequence[PlacedItem] = ()
@@ -87,7 +83,7 @@ class Writing:
                 scope,
                 whole,
                 items=self.items,
-                condition=Condition(self.after, self.turn),
+                condition=Condition(self.after),
                 options=options,
             )
         except TailMoved as moved:

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import copy_ids, naming_conflicts
 from convstore.append.trust import check_trust
-from convstore.append.turn import turn_messages
+from convstore.append.turn import question_message
 from convstore.conversation.appending import Writing, check_append, read_batch, read_history
 from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
@@ -196,42 +196,6 @@ class Conversation:
         copy_ids(whole, given)  # stored messages have the log's ids
         return receipt
 
-    async def append_turn(
-        self,
-        turn_id: str,
-        *,
-        human: str | HumanMessage | dict[str, Any] | None = None,
-        messages: BaseMessage | dict[str, Any] | Iterable[BaseMessage | dict[str, Any]] = (),
-        key: str | None = None,
-        on_unencodable: Literal["raise", "omit"] = "raise",
-        on_source_clash: Literal["raise", "renumber"] = "raise",
-        stamp: ViewStamp | None = None,
-    ) -> Receipt:
-        """Append a turn, or continue it: afterwards it begins with the human message and exactly these messages.
-
-        The human message gets `turn_id` as its id, by which `turns` and `get_turn` find the turn. A message without an
-        id gets one derived from `turn_id` and its position. A repeated request therefore writes nothing. Of several
-        answers to one question only one is stored, and no answer ends up in another turn. Otherwise it behaves like
-        `append`. One command; three or four if another process appended the question, or a part is already stored.
-
-        Args:
-            turn_id: Id of the turn, such as a request id.
-            human: The question; None if it is already stored.
-            messages: All messages after it. Tool calls may still lack their results.
-            key: Seed for the ids instead of `turn_id`. A second answer, after a `rewind` of the first, needs its own.
-            on_unencodable: As in `append`.
-            on_source_clash: As in `append`.
-            stamp: As for `append`.
-
-        Raises:
-            UnknownMessageError: `human` is None, and the question is not in the log.
-            TurnConflictError: The turn holds other messages, or a later turn has begun. Nothing was written.
-        """
-        whole = turn_messages(turn_id, human=human, messages=messages, key=key)
-        with naming_conflicts(whole, key=key, turn=turn_id):
-            writing = Writing(on_unencodable, on_source_clash, stamp, turn=turn_id)
-            return await writing.append(self._host, self._scope, whole)
-
     async def turn(
         self,
         turn_id: str,
@@ -271,9 +235,9 @@ class Conversation:
         if not isinstance(wait_seconds, int | float) or not 0 <= wait_seconds <= _MAX_WAIT:
             raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
         asked = check_asked(turn_id, regenerate, instead_of, has_question=human is not None)
-        whole = [] if human is None else turn_messages(turn_id, human=human, messages=(), key=None)
+        whole = [] if human is None else [question_message(turn_id, human)]
         keeper = (services := await self._services()).turn_keeper
-        with naming_conflicts(whole, key=None, turn=check_id(turn_id, name="turn_id")):
+        with naming_conflicts(whole, turn=check_id(turn_id, name="turn_id")):
             held = await keeper.enter(
                 self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked
             )

@@ -92,8 +92,6 @@ class CachedConversation:
         tail: Totals of the last entry.
         counted: The last tail that another token counter wrote, recomputed with the store's counter.
         entries: Number of entries that were acknowledged or read, so the log has at least these; it never decreases.
-        last_question: The last message of the log if it is a human one that this store appended: its id, and the link
-            of the last entry.
         questions: Ordinals of questions by their ids, the newest last.
         active: The active messages as of the newest rewind entry seen.
         system: The leading system messages.
@@ -115,7 +113,6 @@ class CachedConversation:
     tail: Totals | None = None
     counted: Totals | None = None
     entries: int = 0
-    last_question: tuple[str, int] = ("", 0)
     questions: dict[str, int] = field(default_factory=dict)
     active: Rewinds = NO_REWINDS
     system: LeadingSystem | None = None

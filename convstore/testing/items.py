@@ -146,8 +146,6 @@ class ItemContract:
                 await chat.append(batch)
         with pytest.raises(InvalidInputError, match="messages only"):
             await chat.append_history([HumanMessage("q"), _item("i")])  # type: ignore[list-item]
-        with pytest.raises(InvalidMessageError):
-            await chat.append_turn("t", human="q", messages=[_item("i")])  # type: ignore[list-item]
         assert (await chat.info()).created_at is None
         receipt = await chat.append(_item("i", {"a": [object()]}), on_unencodable="omit")
         assert receipt.omitted == ("item 0.data.a[0]",)

@@ -290,8 +290,8 @@ class RestoreContract(RestoreFixtures):
         assert _log_findings(await later.verify(user_id=user)) == []
         assert await chat.undo_rewind() == 2
         assert await chat.undo_rewind() == 0
-        await chat.append_turn("t-1", human="Go on.")
-        await chat.append_turn("t-1", messages=[AIMessage("So.")])
+        await chat.append(HumanMessage("Go on.", id="t-1"))
+        await chat.append([AIMessage("So.")], turn="t-1")
         assert await texts(chat) == [*(f"q{number}" for number in range(5)), "q10", "Go on."]
         assert await chat.rewind(before_id="t-1") == 2
         assert (await chat.reserve_source_ids(2)).start == 1

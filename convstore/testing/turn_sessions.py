@@ -100,8 +100,6 @@ class TurnSessionContract:
         """An empty question, as a form may send it, is refused before anything is written."""
         with pytest.raises(InvalidInputError, match="blank"):
             await chat.turn("r1", human=text)
-        with pytest.raises(InvalidInputError, match="blank"):
-            await chat.append_turn("r1", human=text, messages=[])
         assert await kinds_of(chat) == []
 
     async def test_only_one_worker_works_on_a_conversation(
@@ -366,7 +364,7 @@ class TurnSessionContract:
     ) -> None:
         """If a question was appended without a lease meanwhile, the answer is refused."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            await elsewhere.append_turn("r2", human="And orcas?")
+            await elsewhere.append(HumanMessage("And orcas?", id="r2"))
             with pytest.raises(TurnConflictError):
                 await turn.append(AIMessage("They do."))
         assert await kinds_of(chat) == ["human", "human"]
@@ -377,7 +375,7 @@ class TurnSessionContract:
         """The answer to a turn of a deleted conversation is not written to the scope's next conversation."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.delete()
-            await elsewhere.append_turn("r2", human="Anew")
+            await elsewhere.append(HumanMessage("Anew", id="r2"))
             with suppress(TurnLostError):
                 await turn.append(AIMessage("They do."))
         assert await kinds_of(elsewhere) == ["human"]
@@ -503,7 +501,7 @@ class TurnSessionContract:
             await turn.append(calls("book"))
             await turn.add_result(turn.open_calls[0], "booked")
             await turn.finish()
-        await chat.append_turn("r2", human="And a room")
+        await chat.append(HumanMessage("And a room", id="r2"))
         for before, is_finished in (("r2", True), (turn.messages[1].id, False)):
             await elsewhere.rewind(before_id=str(before))
             assert (found := await chat.get_turn("r1")) is not None

@@ -203,7 +203,7 @@ class WatchContract:
     async def test_a_page_sees_another_answer(self, hurried: Conversation) -> None:
         """A page shows the draft of another answer while it is made, and its message once it is finished."""
         go_on = asyncio.Event()
-        await hurried.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
+        await hurried.append([HumanMessage("Do seals sleep?", id="r1"), AIMessage("They do.")])
         async with _page(hurried) as page, asyncio.TaskGroup() as tasks:
             tasks.create_task(_answer(hurried, ("Half ", "does."), go_on, regenerate="click"))
             await page.until(lambda page: page.turn is not None and page.turn.draft == "Half ")
@@ -219,7 +219,7 @@ class WatchContract:
         self, chat: Conversation, hurried: Conversation
     ) -> None:
         """Until it is finished, or the user goes on; its calls are told with its variant."""
-        await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("They do."))
+        await chat.append([HumanMessage("Do seals sleep?", id="r1"), AIMessage("They do.")])
         async with _page(hurried) as page:
             async with await chat.turn("r1", regenerate="click") as turn:
                 await page.until(lambda page: page.status == "running")
@@ -236,7 +236,7 @@ class WatchContract:
             await chat.decide("r1", await result_id_of(chat, "c1"), "reject")
             await page.until(lambda page: page.status == "interrupted")
             assert page.texts == ["Do seals sleep?", "They do."]
-            await chat.append_turn("r2", human="Thanks", messages=AIMessage("You are welcome."))
+            await chat.append([HumanMessage("Thanks", id="r2"), AIMessage("You are welcome.")])
             await page.until(lambda page: page.turn == TurnState(turn_id="r2", status="finished"))
 
     async def test_a_page_sees_no_draft_of_before(
@@ -247,7 +247,7 @@ class WatchContract:
             await _break_off(turn)
         async with _page(hurried) as page:
             assert page.turn == TurnState(turn_id="r1", status="interrupted", draft="They ")
-            await chat.append_turn("r1", messages=[_calls()])
+            await chat.append([_calls()], turn="r1")
             await page.until(
                 lambda page: page.turn == TurnState(turn_id="r1", status="interrupted")
             )

@@ -39,7 +39,7 @@ class Questions:
                 before = await self._waiting(cached, turn_id)
                 if before is not None:
                     return await self._close_and_ask(scope, before, tail, question)
-            return await self._writer.append(scope, question, condition=Condition(tail, turn_id))
+            return await self._writer.append(scope, question, condition=Condition(tail))
 
         return await until_written(write)
 
@@ -56,7 +56,6 @@ class Questions:
         results = [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
 
         async def write(named: list[BaseMessage], known: frozenset[str]) -> Written:
-            # The results belong to the turn before, so the check of a turn does not apply to them.
             condition = Condition(tail, known=known | {str(message.id) for message in question})
             return await self._writer.append(scope, [*named, *question], condition=condition)
 

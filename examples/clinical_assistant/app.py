@@ -23,6 +23,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import HumanMessage
 from pydantic import BaseModel, Field
 
 from clinical_assistant.exports import audit_line, fine_tuning_line
@@ -177,7 +178,7 @@ def _add_chat(app: FastAPI) -> None:
         """Save the question, answer it, and save the answer: each once, however often the request comes."""
         session = assistant.conversation(user, body.session_id)
         reply = partial(ChatResponse, session_id=body.session_id, interaction_id=request_id)
-        asked = await session.append_turn(request_id, human=body.message)
+        asked = await session.append(HumanMessage(body.message, id=request_id))
         if not asked.written:
             turn = await session.get_turn(request_id)
             if answer := answer_of(turn):

@@ -18,7 +18,6 @@ from langgraph.graph import END, START, StateGraph
 from clinical_assistant.knowledge import retrieve_knowledge_base
 from convstore import (
     SOURCES_PROMPT,
-    ConflictError,
     Conversation,
     ConversationStore,
     InvalidInputError,
@@ -26,7 +25,7 @@ from convstore import (
     Turn,
     number_sources,
 )
-from convstore.exceptions import StoreError, UnknownMessageError
+from convstore.exceptions import StoreError, TurnConflictError, UnknownMessageError
 
 __all__ = ["PROMPT", "AgentState", "Assistant", "answer_of", "error_of"]
 
@@ -195,23 +194,24 @@ class Assistant:
         if state["error_message"] in _PASSING:
             return saved | {"agent_turn_interaction_id": None}
         try:
-            await chat.append_turn(interaction_id, messages=state["agent_turn"])
+            async with await chat.turn(interaction_id, busy="wait") as turn:
+                if not turn.is_finished:
+                    await turn.append(state["agent_turn"])
+                    return saved
         except UnknownMessageError:
             raise  # the session was deleted in the meantime
         except InvalidInputError as error:
             raise RuntimeError("what the model or a tool made cannot be saved") from error
-        except ConflictError:
-            answer = answer_of(await chat.get_turn(interaction_id))
-            if answer is None:
-                raise
-            return saved | {"final_response_text": answer.text, "error_message": error_of(answer)}
         except StoreUnavailableError:
             _log.exception("the turn of interaction %s cannot be saved", state["interaction_id"])
             return saved | {
                 "agent_turn_interaction_id": None,
                 "error_message": "the answer cannot be saved",
             }
-        return saved
+        answer = answer_of(await chat.get_turn(interaction_id))
+        if answer is None:
+            raise TurnConflictError(interaction_id, is_newest=False)
+        return saved | {"final_response_text": answer.text, "error_message": error_of(answer)}
 
 
 def _names(response: AIMessage) -> set[str]:

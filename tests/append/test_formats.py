@@ -359,12 +359,13 @@ async def test_views_show_calls_with_their_results(
 async def test_a_turn_is_appended_in_these_formats(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """`append_turn` takes them too; a message with results is no question."""
+    """`turn` and its session take them too; a message with results is not a question."""
     chat = store.conversation(**scope)
-    receipt = await chat.append_turn("r1", human=RESPONSES[0], messages=RESPONSES[1:])
-    assert receipt.written == 5
+    async with await chat.turn("r1", human=RESPONSES[0]) as turn:
+        receipt = await turn.append(RESPONSES[1:])
+    assert receipt.written == 4
     with pytest.raises(InvalidInputError):
-        await chat.append_turn("r2", human=ANTHROPIC[2])
+        await chat.turn("r2", human=ANTHROPIC[2])
 
 
 class Details(BaseModel):

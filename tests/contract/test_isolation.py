@@ -297,11 +297,12 @@ async def _worked_on(chat: Conversation, guess: Guesses) -> Any:
 Call = Callable[[World, Conversation, Guesses], Awaitable[Any]]
 CALLS: dict[str, Call] = {
     "append": lambda _, chat, guess: chat.append(guess.messages()),
-    "append with a turn": lambda _, chat, guess: chat.append_turn(
-        guess.id(), messages=[AIMessage("so", id=guess.id())]
+    "append_history": lambda _, chat, guess: chat.append_history(guess.messages()),
+    "append with a turn": lambda _, chat, guess: chat.append(
+        [AIMessage("so", id=guess.id())], turn=guess.id()
     ),
-    "append a turn": lambda _, chat, guess: chat.append_turn(
-        guess.id(), human="hi", messages=[AIMessage("so")]
+    "append a turn": lambda _, chat, guess: chat.append(
+        [HumanMessage("hi", id=guess.id()), AIMessage("so")]
     ),
     "turn": lambda _, chat, guess: _worked_on(chat, guess),
     "stop": lambda _, chat, guess: chat.stop(guess.id()),
@@ -414,7 +415,7 @@ CALLS: dict[str, Call] = {
 def test_every_public_call_of_a_conversation_is_tried() -> None:
     """A call that is added later is added to the list, too."""
     public = {name for name in vars(Conversation) if not name.startswith("_")} - {"store", "scope"}
-    assert public <= {name.removeprefix("append a turn") or "append_turn" for name in CALLS}
+    assert public <= CALLS.keys()
 
 
 async def compare(worlds: list[World], script: list[tuple[str, int]]) -> None:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from canary import LOGIN, sign_up
 from fastapi import FastAPI
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from programs import ROOT, run_program
 from properties import sampled
 from pymongo import MongoClient
@@ -614,7 +614,7 @@ async def test_the_audit_trail_has_every_turn(site: Site) -> None:
     """A line has user, time, tools with arguments and outputs, sources used, the answer and errors."""
     for request, message in enumerate([DOSE, "The dose again?", "Is there an outage?"]):
         await site.ask(f"r{request}", message)
-    await site.chat.append_turn("r3", human="And?")
+    await site.chat.append(HumanMessage("And?", id="r3"))
     lines = [
         json.loads(line)
         for line in (await site.get("/sessions/SESSION/audit.jsonl")).text.splitlines()
@@ -660,7 +660,7 @@ async def test_numbers_that_a_model_made_up_are_not_sources(site: Site) -> None:
     """An answer may cite anything; the trail names what there is."""
     await site.ask("r1", DOSE)
     made_up = AIMessage(f"So it is [2] [99] [0] [{10**30}] [x].")
-    await site.chat.append_turn("r2", human="Is it so?", messages=[made_up])
+    await site.chat.append([HumanMessage("Is it so?", id="r2"), made_up])
     lines = (await site.get("/sessions/SESSION/audit.jsonl", after=4)).text.splitlines()
     assert [source["source_id"] for source in json.loads(lines[0])["sources_used"]] == [2]
 

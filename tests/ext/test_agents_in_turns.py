@@ -73,7 +73,7 @@ async def test_an_agent_answers_the_turn_that_its_caller_entered(store: Conversa
 async def test_an_agent_makes_another_answer(store: ConversationStore) -> None:
     """An agent in a regenerated turn continues the call of a killed run, and its answer replaces the old one."""
     chat, asked = _chat(store), {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
-    await chat.append_turn("r1", human="Do seals sleep?", messages=AIMessage("No idea."))
+    await chat.append([HumanMessage("Do seals sleep?", id="r1"), AIMessage("No idea.")])
     call = {"name": "search", "args": {"words": "seals"}, "id": "call_1"}
     async with await chat.turn("r1", regenerate="click") as turn:
         await turn.append(AIMessage("", id="asked", tool_calls=[call]))

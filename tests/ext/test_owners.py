@@ -100,7 +100,7 @@ async def handle(me: Owner) -> Outcomes:
         )
     yield await outcome(chat.get_sources(range(1, 9)))
     yield await outcome(chat.search(me.other))
-    yield await outcome(chat.append_turn("question-1", messages=[AIMessage("Again.", id="again")]))
+    yield await outcome(chat.append([AIMessage("Again.", id="again")], turn="question-1"))
     child = chat.child("calls-1", "call-1")
     yield await outcome(child.append(me.turn(3)))
     yield await outcome(chat.children())

@@ -165,7 +165,7 @@ async def test_a_turn_waits_while_its_agent_does(
 async def test_another_answer_may_wait(store: ConversationStore, scope: dict[str, str]) -> None:
     """Another answer that waits for a decision is resumed in its own session. Until then readers see the old answer."""
     saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
-    await chat.append_turn("r1", human="Refund me.", messages=AIMessage("No."))
+    await chat.append([HumanMessage("Refund me.", id="r1"), AIMessage("No.")])
     async with await chat.turn("r1", regenerate="click") as turn:
         await agent_of(store, saver, calls("refund", euros=900)).ainvoke(ASKED, config)
         assert turn.is_waiting
@@ -244,7 +244,7 @@ async def test_an_agent_that_is_started_again_asks_once_more(
     written = await database["log"].count_documents(query)
     assert "__interrupt__" in await agent_of(store, saver).ainvoke(None, config)
     assert await database["log"].count_documents(query) == written
-    await chat.append_turn("r2", human="Never mind.")
+    await chat.append(HumanMessage("Never mind.", id="r2"))
     with pytest.raises(TurnClosedError):
         await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
 

@@ -279,7 +279,7 @@ async def test_the_commands_are_counted(
             [HumanMessage(f"{number}?", id=f"q{number}"), AIMessage("Well. " * 60, id=f"a{number}")]
         )
     switched = store.conversation(user_id=uuid.uuid4().hex, thread_id="page")
-    await switched.append_turn("q1", human="1?", messages=AIMessage("One."))
+    await switched.append([HumanMessage("1?", id="q1"), AIMessage("One.")])
     async with await switched.turn("q1", regenerate="click") as turn:
         await turn.append(AIMessage("Two."))
     first, _ = await switched.variants("q1")
@@ -288,7 +288,6 @@ async def test_the_commands_are_counted(
         ("chat", "append_history"): lambda: chat.append_history(
             [*rag_turn("And orcas?"), HumanMessage("And crabs?")]
         ),
-        ("chat", "append_turn"): lambda: chat.append_turn("asked", human="And bees?"),
         ("chat", "turn"): lambda: chat.turn("run", human="And whales?"),
         ("chat", "stop"): lambda: chat.stop("run"),
         ("chat", "load_history"): chat.load_history,

@@ -116,7 +116,7 @@ def test_the_error_about_a_number_without_a_maximum_says_so() -> None:
     ("name", "ask"),
     [
         ("turn_id", lambda chat, id_: chat.get_turn(id_)),
-        ("turn_id", lambda chat, id_: chat.append_turn(id_, human="hi")),
+        ("turn_id", lambda chat, id_: chat.turn(id_, human="hi")),
         ("message_id", lambda chat, id_: chat.annotate(id_, seen=True)),
         ("before_id", lambda chat, id_: chat.rewind(before_id=id_)),
         ("before_id", lambda chat, id_: chat.undo_rewind(before_id=id_)),

@@ -183,8 +183,8 @@ async def test_what_was_shown_comes_back_under_its_id(store: ConversationStore) 
     assert shown[1].invalid_tool_calls
     assert (await chat.append([*shown, AIMessage("ok", id="a")])).written == 1
     assert not (
-        await chat.append_turn(
-            "last", human=str(shown[-1].content), messages=[AIMessage("ok", id="a")]
+        await chat.append(
+            [HumanMessage(str(shown[-1].content), id="last"), AIMessage("ok", id="a")]
         )
     ).written
     sent = [message.model_copy(update={"id": None}) for message in shown]

@@ -129,7 +129,6 @@ LONG = {
     "test_others_append_meanwhile",
     "test_pages_of_a_listing_pass_over_what_was_rewound",
     "test_policies_have_records_of_their_own",
-    "test_questions_and_answers_of_many_at_once",
     "test_ranges_leave_out_what_was_rewound",
     "test_results_of_two_runs_keep_the_calls_they_were_made_for",
     "test_rewinds_and_appends_at_once_leave_no_hole",

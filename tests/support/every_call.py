@@ -97,8 +97,8 @@ async def _decide(chat: Conversation, _: Ids) -> None:
 # In this order: some need what others wrote.
 CALLS: dict[str, Call] = {
     "append": lambda chat, _: chat.append(rag_turn("What of bears?")),
-    "append_turn": lambda chat, _: chat.append_turn(
-        "asked", human="Why?", messages=[AIMessage("So.")]
+    "append_history": lambda chat, _: chat.append_history(
+        [HumanMessage("Why?", id="asked"), AIMessage("So."), HumanMessage("And?", id="again")]
     ),
     "turn": _turn,
     "turn, again": _regenerate,

@@ -193,7 +193,7 @@ async def test_a_turn_without_an_answer_stays_finished(
     store: ConversationStore, other: ConversationStore, tmp_path: Path
 ) -> None:
     """A turn that was stopped is finished in the copy too. A question that was asked there later is not."""
-    await chat_of(store).append_turn("q1", human="Tell me a story")
+    await chat_of(store).append(HumanMessage("Tell me a story", id="q1"))
     await chat_of(store).stop("q1")
     written = await exported(store)
     for _ in range(2):
@@ -201,7 +201,7 @@ async def test_a_turn_without_an_answer_stays_finished(
     found = await chat_of(other).get_turn("q1")
     assert found is not None
     assert found.is_finished
-    await chat_of(other).append_turn("q2", human="Another one")
+    await chat_of(other).append(HumanMessage("Another one", id="q2"))
     await brought(other, written, tmp_path)
     found = await chat_of(other).get_turn("q2")
     assert found is not None

@@ -287,8 +287,8 @@ class Database:
             [SystemMessage("Bob's rules.", id="s1"), *rag_turn("Do seals sleep?")]
         )
         for number in range(6):
-            await chats[2].append_turn(
-                f"q{number}", human="Why? " * 200, messages=AIMessage("Because. " * 200)
+            await chats[2].append(
+                [HumanMessage("Why? " * 200, id=f"q{number}"), AIMessage("Because. " * 200)]
             )
         await chats[3].append(rag_turn("Who was here?"))
         await chats[3].delete()

@@ -353,7 +353,7 @@ async def test_the_stamp_of_another_conversation_is_refused(
             with pytest.raises(InvalidInputError, match="another conversation"):
                 await handle.append(message, stamp=stamp)
         with pytest.raises(InvalidInputError, match="another conversation"):
-            await handle.append_turn("t", human="Hi", messages=AIMessage("Hello."), stamp=stamp)
+            await handle.append([HumanMessage("Hi", id="t"), AIMessage("Hello.")], stamp=stamp)
         assert (await handle.info()).conversation_id == ""
     empty = (await new.load_history()).stamp
     await new.append(HumanMessage("Hi"))
@@ -365,18 +365,17 @@ async def test_the_stamp_of_another_conversation_is_refused(
 
 async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversation) -> None:
     """The stamp belongs to the first AI message that a call writes, not to the first one that it names."""
-    await chat.append_turn("t", human="Where?")
+    await chat.append(HumanMessage("Where?", id="t"))
     steps, stamps = list[Any](), []
     for number in range(2):
         call = {"name": "find", "args": {}, "id": f"k{number}"}
         stamps.append((await chat.load_history()).stamp)
         steps += [AIMessage("", tool_calls=[call]), ToolMessage("there", tool_call_id=f"k{number}")]
-        await chat.append_turn("t", messages=steps, stamp=stamps[-1])
+        await chat.append(steps, turn="t", stamp=stamps[-1])
     stamps.append((await chat.load_history()).stamp)
-    await chat.append_turn("t", messages=[*steps, AIMessage("There.")], stamp=stamps[-1])
-    await chat.append_turn(
-        "t", messages=[*steps, AIMessage("There.")], stamp=stamps[0]
-    )  # nothing is written now
+    answer = AIMessage("There.")
+    await chat.append([*steps, answer], turn="t", stamp=stamps[-1])
+    await chat.append([*steps, answer], turn="t", stamp=stamps[0])  # nothing is written now
     found = [
         message.stamp for message in await chat.list_messages() if message.message.type == "ai"
     ]

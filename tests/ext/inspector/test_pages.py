@@ -129,7 +129,7 @@ async def test_conversations_of_one_user_are_found_without_naming_the_user(
 async def test_a_question_names_its_variants(browse: Browse, store: ConversationStore) -> None:
     """Each with its number among them, and which one views show."""
     chat = store.conversation(user_id="ada", thread_id="variants")
-    await chat.append_turn("asked", human="What do seals eat?", messages=AIMessage("Fish."))
+    await chat.append([HumanMessage("What do seals eat?", id="asked"), AIMessage("Fish.")])
     async with await chat.turn("asked", regenerate="click") as turn:
         await turn.append(AIMessage("Squid."))
     text = text_in(await page(browse(), f"/c/{(await chat.info()).conversation_id}/messages/1"))
