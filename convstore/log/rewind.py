@@ -203,7 +203,7 @@ class Rewinds:
 
         So are ends of turns that were rewound; an entry of a variant keeps its event.
         """
-        is_whole = not self.ranges and not any(BRANCH.name in entry.facts for entry in entries)
+        is_whole = not self.ranges and not any(entry.facts for entry in entries)
         return entries if is_whole else [self._shown(entry) for entry in entries]
 
     def _shown(self, entry: Entry) -> Entry:

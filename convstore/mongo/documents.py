@@ -14,7 +14,11 @@ from operator import itemgetter
 from sys import intern
 from typing import Any
 
-from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
+from convstore.exceptions import (
+    BatchTooLargeError,
+    CorruptDocumentError,
+    SchemaVersionError,
+)
 from convstore.log.entry import NO_FACTS, RULES, Entry, EntryMessage
 from convstore.log.facts.items import ITEMS
 from convstore.log.facts.kind import Key
@@ -47,6 +51,7 @@ from convstore.mongo.versions import check_version, stamped
 
 ENTRY_BYTES = 1_000_000
 """Maximum size of the document of an entry, without payloads."""
+_FORMER_FIELDS = frozenset({"event", "branch", "standing", "rewound", "items", "claimant"})
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
@@ -137,6 +142,11 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     if first + count - 1 != totals.messages or (len(messages) != count and not is_left_out):
         raise ValueError("the number of messages does not match their ordinals")
     facts = document.get("facts")
+    if not facts and not _FORMER_FIELDS.isdisjoint(document):
+        raise SchemaVersionError(
+            f"the entry {document['_id']!r} was written before the first release, and no version reads that form; "
+            "begin with an empty database"
+        )
     entry = Entry(
         first,
         utc(document["at"]),

@@ -187,14 +187,16 @@ class ItemContract:
     ) -> None:
         """Reading a damaged item raises CorruptDocumentError with its id, and `verify` reports the damage."""
         await chat.append([HumanMessage("q", id="q"), _item("i", "data")])
-        await database["log"].update_many({"items.id": "i"}, {"$set": {"items.0.kind": "other"}})
+        kind = "facts.items.0.kind"
+        query = {"facts.items.id": "i"}
+        await database["log"].update_many(query, {"$set": {kind: "other"}})
         with pytest.raises(CorruptDocumentError, match="item 'i'"):
             await _ids(elsewhere)
         assert [finding.kind for finding in (await store.verify(**_scope(chat))).findings] == [
             "checksum"
         ]
-        moved = {"items.0.kind": "mark", "items.0.after": 2, "lookup.0": f"items {2:016d}"}
-        await database["log"].update_many({"items.id": "i"}, {"$set": moved})
+        moved = {kind: "mark", "facts.items.0.after": 2, "lookup.0": f"items {2:016d}"}
+        await database["log"].update_many(query, {"$set": moved})
         assert (
             "a place that the log does not have"
             in (await store.verify(**_scope(chat))).findings[0].problem

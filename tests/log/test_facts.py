@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import SchemaVersionError
+from convstore.exceptions import CorruptDocumentError, SchemaVersionError
 from convstore.integration import host_of
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Totals
 from convstore.log.facts.kind import FactKind, FactReader, Key, Sealed
 from convstore.log.facts.table import KINDS
 from convstore.messages.values import Codec
+from convstore.mongo.documents import entry_document, entry_from
 from convstore.transfer import export_conversations, import_conversations, read_file
 
 MOODS = ["glad", "\ud800 torn", "calm"]
@@ -159,3 +161,23 @@ async def test_a_kind_that_an_older_version_would_misread_makes_it_refuse(
     known.delitem(KINDS, MOOD.name)
     with pytest.raises(SchemaVersionError):
         await chat.list_messages()
+
+
+def test_an_entry_from_before_the_first_release_is_no_damage() -> None:
+    """What was a field of its own is refused as another form, where it would be ignored else."""
+    at = datetime(2026, 11, 28, tzinfo=UTC)
+    document = entry_document("conv", Entry(1, at, (), Totals(entries=1, updated_at=at)))
+    assert not entry_from(document).facts
+    for former in ("event", "branch", "standing", "rewound", "items", "claimant"):
+        with pytest.raises(SchemaVersionError, match="before the first release"):
+            entry_from({**document, former: []})
+
+
+def test_facts_of_a_wrong_type_are_damage() -> None:
+    """Whatever stands where the facts of an entry should be, the error names the entry."""
+    at = datetime(2026, 11, 28, tzinfo=UTC)
+    document = entry_document("conv", Entry(1, at, (), Totals(entries=1, updated_at=at)))
+    known = [{name: value} for name in KINDS for value in ("x", 1, [], {}, None)]
+    for facts in ("x", 1, [1], *known):
+        with pytest.raises(CorruptDocumentError, match=document["_id"]):
+            entry_from({**document, "facts": facts})

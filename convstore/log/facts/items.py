@@ -134,7 +134,10 @@ class ItemsKind(FactKind[tuple[EntryItem, ...]]):
 
     def decode(self, stored: Any, read: FactReader) -> tuple[EntryItem, ...]:
         """Return the items that `encode` wrote."""
-        return tuple(_decoded(item, read) for item in read.parts(stored))
+        items = tuple(_decoded(item, read) for item in read.parts(stored))
+        if not items:
+            raise ValueError("its list of items is empty")
+        return items
 
     def keys(self, value: tuple[EntryItem, ...], entry: Entry) -> Iterable[Key]:
         """Return the messages that they follow, and their ids."""
