@@ -260,7 +260,7 @@ class StateContract(VerifyFixtures):
     async def test_a_large_summary_is_read_from_its_own_document(
         self, new_store: _NewStore, database: Any
     ) -> None:
-        """Above 32 KB the state has its digest; a store reads the text once."""
+        """Above 32 KB the state has its digest and range; a store reads the text once."""
         text = "words " * 8_000
         chat = new_store(summarizer=_Writer(text=text)).conversation(
             user_id=new_id(), thread_id="t"
@@ -268,7 +268,7 @@ class StateContract(VerifyFixtures):
         await _talk(chat, *range(6), words=9_000)
         assert (await chat.compact(force=True)).status == "done"
         state = await self.state_of(database, await self.id_of(database, chat))
-        assert set((state or {})["summary"]) == {"token", "digest", "totals", "tokens"}
+        assert set((state or {})["summary"]) == {"token", "digest", "range", "totals", "tokens"}
         other = new_store().conversation(**chat.scope)
         trips = [(await other.load_history()).report.round_trips for _ in range(2)]
         assert (await other.load_history()).summary == text
