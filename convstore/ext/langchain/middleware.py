@@ -58,6 +58,7 @@ except ImportError as error:
     raise MissingExtraError(package="langchain", extra="langchain") from error
 
 from convstore.ext.langchain.asking import ask
+from convstore.ext.langchain.beginning import begin
 from convstore.ext.langchain.numbers import ToolNumbers
 from convstore.ext.langchain.results import (
     OWN,
@@ -88,7 +89,7 @@ from convstore.ext.langchain.run import (
     Ticket,
     run_in,
 )
-from convstore.ext.langchain.steps import Rules, begin, catch_up, end, hold, prepare, take_up
+from convstore.ext.langchain.steps import Rules, catch_up, end, hold, prepare, take_up
 from convstore.ext.older_checkpoint import OnFork, run_config
 
 _Result = TypeVar("_Result")

@@ -52,47 +52,73 @@ async def find_resent(
     Questions without an answer between them are no history: their runs were interrupted before anything was logged. A
     history other than that of the log is a HistoryDivergedError. With `is_client` all messages are the run's input.
     """
-    question = last_question(messages)
-    end = (0 if question is None else question + 1) if trust.is_all else len(messages)
-    # LangChain puts its summary before the questions that a checkpoint keeps; after them, a mark is the client's.
-    generated = 0 if is_client else end if question is None else question
-    said = [
-        message
-        for at, message in enumerate(messages[:end])
-        if message.id not in trust.own and not (at < generated and is_made_up(message))
-    ]
-    first = next((at for at, message in enumerate(said) if message.id not in logged), len(said))
-    unknown = said[first:]
+    said = _said(messages, trust, is_client=is_client)
+    unknown = _from_first_unknown(said, logged)
     sent = read_sent(unknown, trust)
-    if len(sent) < 2 and all(
-        item.message is item.origin and item.message.type == "human" for item in sent
-    ):
+    if len(sent) < 2 and all(_is_plain_question(item) for item in sent):
         return None
     resender = (await host_of(chat).services()).resender
     scope = tuple(chat.scope.items())
     is_checked = is_client or trust.is_chosen
+    batches = [unknown]
+    if len(unknown) < len(said) and (is_client or trust.is_all):
+        # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
+        batches.append(said)
     error: HistoryDivergedError | None = None
-    # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
-    for batch in [unknown, said] if first and (is_client or trust.is_all) else [unknown]:
-        if not is_history(batch) and (trust.is_all or batch[0].type != "human"):
-            continue
+    for batch in _histories(batches, trust):
         try:
             decision = await resender.decide(scope, read_sent(batch, trust), trust)
         except HistoryDivergedError as diverged:
             error = diverged
         else:
             return await _without_known(chat, messages, decision, logged, is_checked=is_checked)
-    if (
-        error is not None
-        and is_history(unknown)
-        and any(message.type == "ai" for message in unknown)
-    ):
+    if error is not None and _has_answers(unknown):
         raise error
     if trust.is_all:
         return None
     decision = await resender.decide(scope, sent, trust, compares=error is None)
     found = await _without_known(chat, messages, decision, logged, is_checked=is_checked)
     return found if error is None else replace(found, known=None)
+
+
+def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> list[BaseMessage]:
+    """Return the messages of a state that a client may have sent."""
+    question = last_question(messages)
+    end = len(messages)
+    if trust.is_all:
+        end = 0 if question is None else question + 1
+    # LangChain puts its summary before the questions that a checkpoint keeps; after them, a mark is the client's.
+    generated = end if question is None else question
+    if is_client:
+        generated = 0
+    return [
+        message
+        for at, message in enumerate(messages[:end])
+        if message.id not in trust.own and not (at < generated and is_made_up(message))
+    ]
+
+
+def _from_first_unknown(said: list[BaseMessage], logged: set[str]) -> list[BaseMessage]:
+    """Return the messages from the first one on that the log does not have."""
+    unknown = (at for at, message in enumerate(said) if message.id not in logged)
+    return said[next(unknown, len(said)) :]
+
+
+def _is_plain_question(item: Sent) -> bool:
+    """Return True for a human message that is taken as it was sent."""
+    return item.message is item.origin and item.message.type == "human"
+
+
+def _histories(batches: Sequence[list[BaseMessage]], trust: Trust) -> list[list[BaseMessage]]:
+    """Return the batches that are to be compared with the log."""
+    if trust.is_all:
+        return [batch for batch in batches if is_history(batch)]
+    return [batch for batch in batches if is_history(batch) or batch[0].type == "human"]
+
+
+def _has_answers(batch: Sequence[BaseMessage]) -> bool:
+    """Return True for a history that has answers, so it is no row of questions whose runs were interrupted."""
+    return is_history(batch) and any(message.type == "ai" for message in batch)
 
 
 async def _without_known(
@@ -108,43 +134,106 @@ async def _without_known(
     If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent to
     two workers is one question.
     """
-    sent = decision.sent
-    matched = decision.match.matched
     if decision.ignored and not is_checked:
-        known_or_new = matched.keys() | decision.taken.keys()
-        await _refuse_unclear([item for at, item in enumerate(sent) if at not in known_or_new])
-    taken = [(index, decision.taken[index]) for index in sorted(decision.taken)]
-    question = max(
-        (index for index, item in enumerate(sent) if item.message.type == "human"), default=-1
-    )
-    batch = {id(item.origin): item.origin for item in sent}
-    left = [message for message in messages if id(message) not in batch]
-    known = [sent[index].message for index in sorted(matched)]
-    removed = [removal(message) for message in batch.values()]
-    if question in matched:
-        question_id = matched[question].id
-        found = await read_turn(chat, question_id)
-        asked = (
-            found.question
-            if found
-            else sent[question].message.model_copy(update={"id": question_id})
-        )
-        new = [asked, *(message for _, message in taken)]
-        return ResentInput([*left, *new], [*removed, *new], logged=frozenset({question_id}))
-    has_ids = not decision.is_known or any(
-        message.id in logged for message in known if message.type == "human"
-    )
-    if has_ids or id(messages[-1]) not in batch:
-        pieces = {
-            id_: [message for index, message in taken if id(sent[index].origin) == id_]
-            for id_ in batch
-        }
-        kept = [piece for message in messages for piece in pieces.get(id(message), [message])]
-        return ResentInput(kept, [*removed, *(message for _, message in taken)], known)
-    new = [
-        message.model_copy(update={"id": _derived_id(decision, index)}) for index, message in taken
-    ]
-    return ResentInput([*left, *new], [*removed, *new], known)
+        await _refuse_ignored(decision)
+    compared = _Compared.of(messages, decision)
+    question = compared.last_question
+    if question in decision.match.matched:
+        return compared.asked_before(await _question(chat, decision, question))
+    if compared.has_ids(logged) or id(messages[-1]) not in compared.batch:
+        return compared.with_own_ids()
+    return compared.with_derived_ids()
+
+
+async def _question(chat: Conversation, decision: Decision, index: int) -> BaseMessage:
+    """Return a question that the log has, as it has it."""
+    question_id = decision.match.matched[index].id
+    found = await read_turn(chat, question_id)
+    if found:
+        return found.question
+    return decision.sent[index].message.model_copy(update={"id": question_id})
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """An input that was compared with the log.
+
+    Attributes:
+        messages: The state's messages.
+        decision: What the log has of it.
+        batch: The messages that were compared, by identity.
+        taken: Those of them that are new, by their indexes.
+        known: Those that the log has.
+    """
+
+    messages: Sequence[BaseMessage]
+    decision: Decision
+    batch: dict[int, BaseMessage]
+    taken: list[tuple[int, BaseMessage]]
+    known: list[BaseMessage]
+
+    @classmethod
+    def of(cls, messages: Sequence[BaseMessage], decision: Decision) -> _Compared:
+        """Return an input with what was decided."""
+        sent = decision.sent
+        batch = {id(item.origin): item.origin for item in sent}
+        taken = [(index, decision.taken[index]) for index in sorted(decision.taken)]
+        known = [sent[index].message for index in sorted(decision.match.matched)]
+        return cls(messages, decision, batch, taken, known)
+
+    @property
+    def last_question(self) -> int:
+        """The index of the last question among those that were compared; -1 without one."""
+        humans = (at for at, item in enumerate(self.decision.sent) if item.message.type == "human")
+        return max(humans, default=-1)
+
+    def has_ids(self, logged: set[str]) -> bool:
+        """Return True if the client sends ids that the log has, or nothing that it has."""
+        if not self.decision.is_known:
+            return True
+        return any(message.id in logged for message in self.known if message.type == "human")
+
+    @property
+    def _new(self) -> list[BaseMessage]:
+        return [message for _, message in self.taken]
+
+    @property
+    def _left(self) -> list[BaseMessage]:
+        """The messages that were not compared."""
+        return [message for message in self.messages if id(message) not in self.batch]
+
+    @property
+    def _removed(self) -> list[BaseMessage]:
+        return [removal(message) for message in self.batch.values()]
+
+    def asked_before(self, question: BaseMessage) -> ResentInput:
+        """Return the input whose last question the log has."""
+        new = [question, *self._new]
+        logged = frozenset({str(question.id)})
+        return ResentInput([*self._left, *new], [*self._removed, *new], logged=logged)
+
+    def with_own_ids(self) -> ResentInput:
+        """Return the input with new messages in their places, under the ids that they have."""
+        pieces: dict[int, list[BaseMessage]] = {id_: [] for id_ in self.batch}
+        for index, message in self.taken:
+            pieces[id(self.decision.sent[index].origin)].append(message)
+        kept = [piece for message in self.messages for piece in pieces.get(id(message), [message])]
+        return ResentInput(kept, [*self._removed, *self._new], self.known)
+
+    def with_derived_ids(self) -> ResentInput:
+        """Return the input with new messages at its end, under ids that every worker derives alike."""
+        new = [
+            message.model_copy(update={"id": _derived_id(self.decision, index)})
+            for index, message in self.taken
+        ]
+        return ResentInput([*self._left, *new], [*self._removed, *new], self.known)
+
+
+async def _refuse_ignored(decision: Decision) -> None:
+    """Raise an error if a message that is neither known nor taken may be the application's."""
+    known_or_new = decision.match.matched.keys() | decision.taken.keys()
+    ignored = [item for at, item in enumerate(decision.sent) if at not in known_or_new]
+    await _refuse_unclear(ignored)
 
 
 async def _refuse_unclear(ignored: Sequence[Sent]) -> None:

@@ -12,7 +12,7 @@ from types import new_class
 from typing import Any
 
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
@@ -75,32 +75,48 @@ def _answer(call: TurnCall) -> dict[str, Any]:
 
 def pauses_in(interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> dict[str, Pause]:
     """Return how the calls of the last AI message wait, by the ids of their results; {} for another interrupt."""
-    ai = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
-    named = list(zip(ai.tool_calls, result_ids(ai), strict=False)) if ai else []
+    asking = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
+    if asking is None:
+        return {}
+    calls = list(zip(asking.tool_calls, result_ids(asking), strict=False))
     found: dict[str, Pause] = {}
     for item in interrupt.args[0] if interrupt.args else ():
-        value = item.value if isinstance(item.value, Mapping) else {}
-        if value.get("type") == "tool_approval":
-            # Compared whole, because an agent in the tool may ask about a call of its own with the same id.
-            asked = (value.get("tool_call_id"), value.get("name"), value.get("args"))
-            found |= {
-                id_: Pause(item.id)
-                for call, id_ in named
-                if (call["id"], call["name"], call["args"]) == asked
-            }
-        rest = iter(named)
-        configs = value.get("review_configs", ())
-        for action, config in zip(value.get("action_requests", ()), configs, strict=False):
-            same = (
-                id_
-                for call, id_ in rest
-                if (call["name"], call["args"]) == (action["name"], action["args"])
-            )
-            found |= {
-                id_: Pause(item.id, True, tuple(config["allowed_decisions"]))
-                for id_ in [next(same, "")]
-                if id_
-            }
+        if isinstance(item.value, Mapping):
+            found |= _asked_by_tool(item.value, item.id, calls)
+            found |= _asked_in_batch(item.value, item.id, calls)
+    return found
+
+
+_NamedCalls = Sequence[tuple[ToolCall, str]]
+
+
+def _asked_by_tool(
+    value: Mapping[str, Any], interrupt: str, calls: _NamedCalls
+) -> dict[str, Pause]:
+    """Return how a call waits whose tool asks for approval itself."""
+    if value.get("type") != "tool_approval":
+        return {}
+    # Compared whole, because an agent in the tool may ask about a call of its own with the same id.
+    asked = (value.get("tool_call_id"), value.get("name"), value.get("args"))
+    return {
+        id_: Pause(interrupt)
+        for call, id_ in calls
+        if (call["id"], call["name"], call["args"]) == asked
+    }
+
+
+def _asked_in_batch(
+    value: Mapping[str, Any], interrupt: str, calls: _NamedCalls
+) -> dict[str, Pause]:
+    """Return how calls wait that LangChain's middleware asks about at once."""
+    found: dict[str, Pause] = {}
+    rest = iter(calls)
+    configs = value.get("review_configs", ())
+    for action, config in zip(value.get("action_requests", ()), configs, strict=False):
+        asked = (action["name"], action["args"])
+        same = (id_ for call, id_ in rest if (call["name"], call["args"]) == asked)
+        if id_ := next(same, ""):
+            found[id_] = Pause(interrupt, True, tuple(config["allowed_decisions"]))
     return found
 
 

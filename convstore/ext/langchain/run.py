@@ -156,23 +156,20 @@ class AgentRun:
 
     def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
         """Return the result that an earlier run stored for a call, and the messages that its tool added."""
+        result = self._stored_result(ai_message_id, call_id, position)
+        if result is None:
+            return []
+        return [each for each in self.ahead if each is result or came_with(each) == result.id]
+
+    def _stored_result(self, ai_message_id: str, call_id: str, position: int) -> ToolMessage | None:
+        said = [each for each in self.ahead if isinstance(each, AIMessage)]
+        asking = next((ai for ai in said if ai.id == ai_message_id), None)
+        if asking is None:
+            return None
+        found = [each for each in results_after(self.ahead, asking) if each.tool_call_id == call_id]
         wanted = result_id(ai_message_id, call_id, position)
-        ai = next(
-            (ai for ai in self.ahead if isinstance(ai, AIMessage) and ai.id == ai_message_id), None
-        )
-        found = (
-            [answer for answer in results_after(self.ahead, ai) if answer.tool_call_id == call_id]
-            if ai
-            else []
-        )
-        result = next((answer for answer in found if answer.id == wanted), None) or next(
-            iter(found[position:]), None
-        )
-        return (
-            [added for added in self.ahead if added is result or came_with(added) == result.id]
-            if result
-            else []
-        )
+        named = [answer for answer in found if answer.id == wanted]
+        return next(iter(named or found[position:]), None)
 
 
 class Ticket(str):

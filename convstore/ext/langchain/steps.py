@@ -8,7 +8,7 @@ The module is long because the hooks of one run share the rules by which its sta
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -19,30 +19,20 @@ from langchain_core.runnables.config import set_config_context, var_child_runnab
 from convstore import Conversation
 from convstore.exceptions import (
     ContentConflictError,
-    HistoryDivergedError,
     InvalidInputError,
-    UntrustedMessageError,
 )
-from convstore.ext.around import with_turn_id
-from convstore.ext.langchain.resent import find_resent, removal
+from convstore.ext.langchain.resent import removal
 from convstore.ext.langchain.results import (
-    OWN,
     SETTING,
     as_in_state,
     give_result_ids,
-    is_of_no_call,
-    may_be_structured,
 )
-from convstore.ext.langchain.run import NO_STREAM, AgentRun, ConversationAgentState
+from convstore.ext.langchain.run import NO_STREAM, AgentRun
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
-from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import (
     OnFork,
     go_back,
     is_addressed,
-    is_nested,
-    may_be_behind,
-    run_config,
 )
 from convstore.ext.run_turns import hold_turn, turn_of_run
 from convstore.integration import (
@@ -58,11 +48,8 @@ from convstore.integration import (
     made_for,
     sendable_message,
 )
-from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import (
     ids_of,
-    is_answer,
-    is_question,
     last_question,
     last_turn_of,
     pending_results,
@@ -92,137 +79,6 @@ class Rules:
     busy: Busy
 
 
-async def begin(  # noqa: PLR0915
-    chat: Conversation, rules: Rules, state: ConversationAgentState
-) -> tuple[AgentRun, list[BaseMessage]]:
-    """Load the view, remove earlier turns from the state, and look up the question in the log if its id was used.
-
-    A new question costs one load. A message of an earlier turn that the log does not have, because its run was
-    interrupted, stays in the state and is appended with the question. Another graph may have added messages after the
-    question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
-    answered turn, or remove an input that is refused, so that the thread takes the next one.
-    """
-    results_of_no_call = list(filter(is_of_no_call, state["messages"]))
-    messages: Sequence[BaseMessage] = [
-        sent for sent in state["messages"] if sent not in results_of_no_call
-    ]
-    # The first step of a run without earlier checkpoints: all that the state has is the run's input.
-    is_inner = is_nested()
-    is_first = run_config()[1].get("langgraph_step") == 1
-    history = await _load(chat, rules)
-    changes = list(map(removal, results_of_no_call))
-    branch = (
-        await go_back(chat, messages, rules.on_fork) if may_be_behind(history, messages) else None
-    )
-    if branch:
-        history = await _load(chat, rules)
-        messages = branch.messages
-        changes = [*changes, *branch.changes]
-    shown = ids_of(message for message in history.messages if not is_made_up(message))
-    logged = shown & ids_of(messages)
-    question = last_question(messages) or 0
-    others = [*messages[:question], *messages[question + 1 :]]
-    logged |= await ids_in_log(
-        chat, ids_of(message for message in others if not is_made_up(message)) - logged
-    )
-    may_be_older = not (is_inner or is_first or rules.trust.is_all)
-    if may_be_older and (unimported := await find_unimported(chat, state, messages, logged)):
-        return unimported
-    own = set(state.get(OWN, ()))
-    made = ids_of(
-        sent
-        for sent in messages
-        if own and sent.id not in logged and digest_of_messages([sent]) in own
-    )
-    trust = replace(rules.trust, own=frozenset(made))
-    try:
-        resent = await find_resent(
-            chat, messages, logged, trust, is_client=is_first and not is_inner
-        )
-    except (HistoryDivergedError, UntrustedMessageError) as refusal:
-        refused = [message for message in messages if message.id not in logged | trust.own]
-        return AgentRun(chat.scope, refusal=refusal), [*changes, *map(removal, refused)]
-    if resent:
-        messages = resent.messages
-        changes = [*changes, *resent.changes]
-        logged = logged | resent.logged
-    messages, named = await with_turn_id(chat, messages)
-    changes = [*changes, *named]
-    logged = logged | (shown & ids_of(named))
-    earlier, turn = _divided(messages)
-    turn_id = last_turn_of(messages) or _lost_question(history, logged)
-    logged |= shown & {str(turn_id)}
-    run = AgentRun(chat.scope, turn_id, dict.fromkeys(logged), history=history)
-    run.resent = resent.known if resent else None
-    run.abandoned = branch.abandoned if branch else frozenset()
-    removed = ids_of(
-        message for message in earlier if message.id in logged or is_made_up(message)
-    ) - ids_of(turn)
-    if not trust.is_all:
-        removed |= ids_of(filter(is_made_up, turn))
-        removed |= (
-            ids_of(turn) & logged if run.turn_id not in logged else set()
-        )  # none can follow a new question
-    changes += [removal(message) for message in messages if message.id in removed]
-    turn = [message for message in turn if message.id not in removed]
-    last = _last_said(history)
-    if not turn and last and is_answer(last):
-        raise InvalidInputError(
-            "the run has no human message, and the last turn of the conversation has its answer; pass a question: "
-            '{"messages": [HumanMessage(...)]}; for another answer to the last one see `regenerate` of `chat.turn`'
-        )
-    if run.turn_id not in logged and len(turn) <= 1:
-        is_unfinished = (
-            last and last.type != "system" and not is_answer(last)
-        )  # then the view has all of the turn
-        run.view = None if is_unfinished else history.messages
-        return run, changes
-    return run, [*changes, *await _found_again(chat, run, turn, trust, is_inner=is_inner)]
-
-
-async def _found_again(
-    chat: Conversation, run: AgentRun, turn: Sequence[BaseMessage], trust: Trust, *, is_inner: bool
-) -> list[BaseMessage]:
-    """Look up a turn that may have begun before; return the changes to the state's messages."""
-    found = await read_turn(chat, run.turn_id)
-    _take_note(run, found)
-    if found is None:
-        return []
-    if turn[0].id != run.turn_id or (is_inner and len(turn) > 1):
-        if not trust.is_all:
-            run.note(found.later)  # as logged, so that other content is a conflict
-        is_last = turn[-1].id in ids_of(found.until_answer[-1:])
-        run.is_answered = is_last and not is_inner  # of a state that has lost the question
-        return []
-    only_here = await _only_here(chat, found, turn[1:])
-    run.ahead = [*found.later, *only_here]
-    run.is_answered = not only_here and _is_answered(turn, found)
-    if run.is_answered:
-        run.ahead = found.until_answer
-        return run.ahead
-    # They enter the state again one by one, so that each passes the hooks that it had not passed.
-    return list(map(removal, turn[1:]))
-
-
-def _lost_question(history: History, logged: Collection[str]) -> str | None:
-    """Return the question of those messages of a state that a view has, though the state has lost it."""
-    question = found = None
-    for message in history.messages:
-        if is_question(message) and not is_made_up(message):
-            question = message.id
-        if message.id in logged:
-            found = question
-    return found
-
-
-def _divided(
-    messages: Sequence[BaseMessage],
-) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
-    """Return the messages before the last question, and those from it on."""
-    start = last_question(messages) or 0
-    return messages[:start], messages[start:]
-
-
 async def take_up(
     chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], turn_id: str | None
 ) -> AgentRun:
@@ -238,7 +94,7 @@ async def take_up(
         run.abandoned = branch.abandoned if branch else run.abandoned
         await catch_up_turn(chat, run.turn_id)  # the task of a parallel call may have gone back
         found = await read_turn(chat, run.turn_id)
-    _take_note(run, found)
+    take_note(run, found)
     run.ahead = found.later if found else []
     run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
     return run
@@ -268,7 +124,7 @@ async def catch_up(
     run.note_appended(missing)
     if receipt.written < len(missing) and not run.is_known:
         found = await read_turn(chat, run.turn_id)
-        _take_note(run, found)
+        take_note(run, found)
         run.ahead = found.later if found else []
         run.view = None
     run.is_known = True
@@ -289,10 +145,15 @@ async def hold(
         return
     if not held.sharing and run.history and held.tail.messages > last_seen(run.history):
         run.view = None
-    later = held.record.messages[1:]
+    _follow(run, held.record.messages)
+
+
+def _follow(run: AgentRun, turn: Sequence[BaseMessage]) -> None:
+    """Take over what the log has of a turn by now."""
+    later = list(turn[1:])
     if ids_of(later) - run.logged.keys():
         only_here = [each for each in run.ahead if each.id not in ids_of(later)]
-        _take_note(run, TurnMessages(held.record.messages[0], later))
+        take_note(run, TurnMessages(turn[0], later))
         run.ahead = [*later, *only_here]
 
 
@@ -457,7 +318,8 @@ async def _summarise(
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
 
 
-def _take_note(run: AgentRun, found: TurnMessages | None) -> None:
+def take_note(run: AgentRun, found: TurnMessages | None) -> None:
+    """Record in a run what the log has of its turn."""
     run.is_known = True
     if found:
         run.logged |= dict.fromkeys(ids_of(found.later))
@@ -466,30 +328,8 @@ def _take_note(run: AgentRun, found: TurnMessages | None) -> None:
             run.unread = set(steps[-1])
 
 
-async def _only_here(
-    chat: Conversation, found: TurnMessages, state: Sequence[BaseMessage]
-) -> list[BaseMessage]:
-    """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
-    known = ids_of(found.later)
-    extra = [message for message in state if message.id not in known and not is_made_up(message)]
-    logged = await ids_in_log(chat, ids_of(extra))
-    return [message for message in extra if message.id not in logged]
-
-
-def _is_answered(turn: Sequence[BaseMessage], found: TurnMessages) -> bool:
-    """Return True if the same question was answered, and the answer needs no further work."""
-    answer = found.until_answer[-1:]
-    return bool(answer) and turn[0] == found.question and not may_be_structured(answer[0])
-
-
-def _last_said(history: History) -> BaseMessage | None:
-    """Return the last message of a view that is in the log."""
-    return next(
-        (message for message in reversed(history.messages) if not is_made_up(message)), None
-    )
-
-
-async def _load(chat: Conversation, rules: Rules) -> History:
+async def load(chat: Conversation, rules: Rules) -> History:
+    """Load the view."""
     return await _unstreamed(chat.load_history(rules.policy))
 
 
@@ -497,32 +337,40 @@ async def _load_view(
     chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
 ) -> None:
     """Load the view before the turn; above the budget, that of the turn as far as the log has it, too."""
-    run.history = await _load(chat, rules)
+    run.history = history = await load(chat, rules)
     run.entry = 0
     run.folded = frozenset()
-    history = run.history
     given = {str(message.id): message for message in messages}
-    own = {*given, *ids_of(run.ahead)}
-    start = next(
-        (at for at, message in enumerate(history.messages) if message.id in own),
-        len(history.messages),
-    )
+    start = _turn_begins(history.messages, {*given, *ids_of(run.ahead)})
     run.view = history.messages[:start]
     turn = history.messages[start:]
     if _exceeds(chat, rules, run, messages):
-        report = history.report
-        changed = {*report.stubbed, *report.shortened, *report.placeholders}
-        shown = [message for message in turn if message.id in given or is_made_up(message)]
-        run.view += [
-            message if message.id in changed else given.get(str(message.id), message)
-            for message in shown
-        ]
+        run.view += _shortened(history, turn, given)
         run.folded = frozenset(id_ for id_ in given if id_ in run.logged)
     elif history.summary is not None and turn:
         # A compaction during a long turn: the summary covers its beginning.
         ids = list(given)
         end = ids.index(str(turn[0].id)) if turn[0].id in given else 0
         run.folded = frozenset(id_ for id_ in ids[:end] if id_ in run.logged)
+
+
+def _turn_begins(view: Sequence[BaseMessage], own: Collection[str]) -> int:
+    """Return the index of a view's first message of a turn with these ids."""
+    indexes = (at for at, message in enumerate(view) if message.id in own)
+    return next(indexes, len(view))
+
+
+def _shortened(
+    history: History, turn: Sequence[BaseMessage], given: Mapping[str, BaseMessage]
+) -> list[BaseMessage]:
+    """Return the messages of a turn as the view shows them above the budget; unchanged ones are those of the state."""
+    report = history.report
+    changed = {*report.stubbed, *report.shortened, *report.placeholders}
+    shown = [message for message in turn if message.id in given or is_made_up(message)]
+    return [
+        message if message.id in changed else given.get(str(message.id), message)
+        for message in shown
+    ]
 
 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:

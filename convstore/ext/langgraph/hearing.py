@@ -23,6 +23,7 @@ from langchain_core.tracers.context import register_configure_hook
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import is_asking
+from convstore.ext.run_turns import has_loop
 from convstore.integration import EnteredTurn, HeldTurn, StreamedReply, drafting_in_turn
 
 _NO_STREAM = "nostream"
@@ -173,7 +174,7 @@ class Hearing(BaseCallbackHandler):
         joined.check()
         call = self._calls[run_id] = joined.calls[run_id] = _Call(entered, joined)
         entered.hear(call.reply)
-        if _has_loop():
+        if has_loop():
             joined.begin_draft(call.reply, call.done)
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
@@ -211,14 +212,6 @@ class Hearing(BaseCallbackHandler):
             call.joined.calls.pop(run_id, None)
             call.done.set()
         return call
-
-
-def _has_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 _HEARING: ContextVar[BaseCallbackHandler | None] = ContextVar(

@@ -1,0 +1,249 @@
+"""Begin a run: join the agent's state with the log, and find out whether the question was asked before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from langchain_core.messages import BaseMessage
+
+from convstore import Conversation
+from convstore.exceptions import HistoryDivergedError, InvalidInputError, UntrustedMessageError
+from convstore.ext.around import with_turn_id
+from convstore.ext.langchain.resent import ResentInput, find_resent, removal
+from convstore.ext.langchain.results import OWN, is_of_no_call, may_be_structured
+from convstore.ext.langchain.run import AgentRun, ConversationAgentState
+from convstore.ext.langchain.steps import Rules, load, take_note
+from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
+from convstore.ext.langchain.unimported import find_unimported
+from convstore.ext.older_checkpoint import go_back, is_nested, may_be_behind, run_config
+from convstore.messages.encoding import digest_of_messages
+from convstore.messages.filing import ids_of, is_answer, is_question, last_question, last_turn_of
+from convstore.messages.provenance import is_made_up
+from convstore.types import History
+
+Begun = tuple[AgentRun, list[BaseMessage]]
+"""A run, and the changes to the state's messages."""
+
+
+async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState) -> Begun:
+    """Load the view, remove earlier turns from the state, and look up the question in the log if its id was used.
+
+    A new question costs one load. A message of an earlier turn that the log does not have, because its run was
+    interrupted, stays in the state and is appended with the question. Another graph may have added messages after the
+    question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
+    answered turn, or remove an input that is refused, so that the thread takes the next one.
+    """
+    joined = _Joining(chat, rules, state, await load(chat, rules))
+    await joined.go_back()
+    await joined.find_logged()
+    if unimported := await joined.find_unimported():
+        return unimported
+    try:
+        await joined.leave_out_resent()
+    except (HistoryDivergedError, UntrustedMessageError) as refusal:
+        return joined.refused(refusal)
+    await joined.name_question()
+    return await joined.begun()
+
+
+class _Joining:
+    """The state of an agent while it is joined with the log.
+
+    Attributes:
+        history: The view.
+        messages: The state's messages, as the run goes on with them.
+        changes: The changes to the state's messages that make these of them.
+        logged: Ids of messages that the log has.
+        abandoned: Ids of messages that were rewound, because the run began at an older checkpoint.
+        resent: What a client sent again; None if nothing was compared.
+        trust: Whose messages are taken, with the ids of the agent's own ones.
+    """
+
+    def __init__(
+        self, chat: Conversation, rules: Rules, state: ConversationAgentState, history: History
+    ) -> None:
+        self._chat = chat
+        self._rules = rules
+        self._state = state
+        self._is_inner = is_nested()
+        # The first step of a run without earlier checkpoints: all that the state has is the run's input.
+        self._is_first = run_config()[1].get("langgraph_step") == 1
+        no_call = [sent for sent in state["messages"] if is_of_no_call(sent)]
+        self.history = history
+        self.messages: Sequence[BaseMessage] = [
+            sent for sent in state["messages"] if sent not in no_call
+        ]
+        self.changes: list[BaseMessage] = [removal(message) for message in no_call]
+        self.logged = set[str]()
+        self.abandoned = frozenset[str]()
+        self.resent: ResentInput | None = None
+        self.trust = rules.trust
+
+    @property
+    def _shown(self) -> set[str]:
+        """Ids of the messages of the log that the view has."""
+        return _logged_ids(self.history.messages)
+
+    async def go_back(self) -> None:
+        """Rewind the log if the run began at an older checkpoint."""
+        if not may_be_behind(self.history, self.messages):
+            return
+        branch = await go_back(self._chat, self.messages, self._rules.on_fork)
+        if branch:
+            self.history = await load(self._chat, self._rules)
+            self.messages = branch.messages
+            self.changes += branch.changes
+            self.abandoned = branch.abandoned
+
+    async def find_logged(self) -> None:
+        """Find out which messages of the state the log has; not of the question, which costs nothing if it is new."""
+        self.logged = self._shown & ids_of(self.messages)
+        question = last_question(self.messages) or 0
+        others = [*self.messages[:question], *self.messages[question + 1 :]]
+        self.logged |= await ids_in_log(self._chat, _logged_ids(others) - self.logged)
+
+    async def find_unimported(self) -> Begun | None:
+        """Return the refused run of a thread that began without convstore; None for any other."""
+        if self._is_inner or self._is_first or self._rules.trust.is_all:
+            return None
+        return await find_unimported(self._chat, self._state, self.messages, self.logged)
+
+    async def leave_out_resent(self) -> None:
+        """Leave out what a client sent again.
+
+        Raises:
+            HistoryDivergedError: It sent another history than that of the log.
+            UntrustedMessageError: It sent what clients may not send.
+        """
+        self.trust = replace(self._rules.trust, own=self._own_ids())
+        is_client = self._is_first and not self._is_inner
+        self.resent = await find_resent(
+            self._chat, self.messages, self.logged, self.trust, is_client=is_client
+        )
+        if self.resent:
+            self.messages = self.resent.messages
+            self.changes += self.resent.changes
+            self.logged |= self.resent.logged
+
+    def _own_ids(self) -> frozenset[str]:
+        """Return the ids of those messages that the agent made, and that the log may lack."""
+        own = set(self._state.get(OWN, ()))
+        if not own:
+            return frozenset()
+        unknown = [sent for sent in self.messages if sent.id not in self.logged]
+        return frozenset(ids_of(sent for sent in unknown if digest_of_messages([sent]) in own))
+
+    def refused(self, refusal: HistoryDivergedError | UntrustedMessageError) -> Begun:
+        """Return the run of an input that is refused, and the changes that remove it from the state."""
+        taken = self.logged | self.trust.own
+        removed = [removal(message) for message in self.messages if message.id not in taken]
+        return AgentRun(self._chat.scope, refusal=refusal), [*self.changes, *removed]
+
+    async def name_question(self) -> None:
+        """Give the question the id of the turn that the caller has entered."""
+        self.messages, named = await with_turn_id(self._chat, self.messages)
+        self.changes += named
+        self.logged |= self._shown & ids_of(named)
+
+    async def begun(self) -> Begun:
+        """Return the run, and the changes to the state's messages."""
+        turn_id = last_turn_of(self.messages) or _lost_question(self.history, self.logged)
+        self.logged |= self._shown & {str(turn_id)}
+        run = AgentRun(self._chat.scope, turn_id, dict.fromkeys(self.logged), history=self.history)
+        run.resent = self.resent.known if self.resent else None
+        run.abandoned = self.abandoned
+        turn = self._without_earlier(run)
+        last = _last_said(self.history)
+        if not turn and last and is_answer(last):
+            raise InvalidInputError(
+                "the run has no human message, and the last turn of the conversation has its answer; pass a question: "
+                '{"messages": [HumanMessage(...)]}; for another answer to the last one see `regenerate` of `chat.turn`'
+            )
+        if run.turn_id in self.logged or len(turn) > 1:
+            self.changes += await self._found_again(run, turn)
+        elif last is None or last.type == "system" or is_answer(last):
+            run.view = self.history.messages  # else it has all of an unfinished turn
+        return run, self.changes
+
+    def _without_earlier(self, run: AgentRun) -> list[BaseMessage]:
+        """Remove what the log has of earlier turns, and what clients may not send; return the messages of the turn."""
+        start = last_question(self.messages) or 0
+        turn = list(self.messages[start:])
+        removed = self._earlier_in_log(self.messages[:start]) - ids_of(turn)
+        if not self.trust.is_all:
+            removed |= ids_of(message for message in turn if is_made_up(message))
+        if not self.trust.is_all and run.turn_id not in self.logged:
+            removed |= ids_of(turn) & self.logged  # none can follow a new question
+        self.changes += [removal(message) for message in self.messages if message.id in removed]
+        return [message for message in turn if message.id not in removed]
+
+    def _earlier_in_log(self, earlier: Sequence[BaseMessage]) -> set[str]:
+        """Return the ids of messages of earlier turns that the log has, or that no log has."""
+        return ids_of(each for each in earlier if each.id in self.logged or is_made_up(each))
+
+    async def _found_again(
+        self, run: AgentRun, turn: Sequence[BaseMessage]
+    ) -> Iterable[BaseMessage]:
+        """Look up a turn that may have begun before; return the changes to the state's messages."""
+        found = await read_turn(self._chat, run.turn_id)
+        take_note(run, found)
+        if found is None:
+            return []
+        if turn[0].id != run.turn_id or (self._is_inner and len(turn) > 1):
+            self._go_on(run, turn, found)
+            return []
+        only_here = await _only_here(self._chat, found, turn[1:])
+        run.ahead = [*found.later, *only_here]
+        run.is_answered = not only_here and _is_answered(turn, found)
+        if run.is_answered:
+            run.ahead = found.until_answer
+            return run.ahead
+        # They enter the state again one by one, so that each passes the hooks that it had not passed.
+        return [removal(message) for message in turn[1:]]
+
+    def _go_on(self, run: AgentRun, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
+        """Go on with a turn of a graph around the agent, or with one whose question the state has lost."""
+        if not self.trust.is_all:
+            run.note(found.later)  # as logged, so that other content is a conflict
+        is_last = turn[-1].id in ids_of(found.until_answer[-1:])
+        run.is_answered = is_last and not self._is_inner  # of a state that has lost the question
+
+
+def _logged_ids(messages: Iterable[BaseMessage]) -> set[str]:
+    """Return the ids of messages without those that no log has, such as notes."""
+    return ids_of(message for message in messages if not is_made_up(message))
+
+
+def _lost_question(history: History, logged: Collection[str]) -> str | None:
+    """Return the question of those messages of a state that a view has, though the state has lost it."""
+    question = found = None
+    for message in history.messages:
+        if is_question(message) and not is_made_up(message):
+            question = message.id
+        if message.id in logged:
+            found = question
+    return found
+
+
+async def _only_here(
+    chat: Conversation, found: TurnMessages, state: Sequence[BaseMessage]
+) -> list[BaseMessage]:
+    """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
+    known = ids_of(found.later)
+    extra = [message for message in state if message.id not in known and not is_made_up(message)]
+    logged = await ids_in_log(chat, ids_of(extra))
+    return [message for message in extra if message.id not in logged]
+
+
+def _is_answered(turn: Sequence[BaseMessage], found: TurnMessages) -> bool:
+    """Return True if the same question was answered, and the answer needs no further work."""
+    answer = found.until_answer[-1:]
+    return bool(answer) and turn[0] == found.question and not may_be_structured(answer[0])
+
+
+def _last_said(history: History) -> BaseMessage | None:
+    """Return the last message of a view that is in the log."""
+    return next(
+        (message for message in reversed(history.messages) if not is_made_up(message)), None
+    )
