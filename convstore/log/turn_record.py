@@ -17,19 +17,15 @@ from convstore.exceptions import DecisionConflictError, InvalidInputError, TurnC
 from convstore.log.entry import EntryMessage
 from convstore.log.facts.event import TurnEvent
 from convstore.log.turns import LoggedTurn
+from convstore.messages.cut_calls import cut_errors
 from convstore.messages.filing import came_with, is_answer
 from convstore.messages.media import block_type, is_media
-from convstore.messages.tool_calls import Call, block_of, calls_of, cut_call, result_ids
+from convstore.messages.tool_calls import Call, block_of, calls_of, result_ids
 from convstore.messages.values import is_text
 from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels
 from convstore.values.turns import Decision, Pause, TurnCall
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
-
-_CUT = (
-    "the reply was cut off ({reason}) before this call was complete, so the tool was not run; "
-    "call it again, with less in one call"
-)
 
 _BLOCKS = frozenset(
     {"text", "json", "search_result", "tool_reference", "custom_tool_call_output", "non_standard"}
@@ -261,12 +257,11 @@ def _calls(messages: Iterable[BaseMessage]) -> list[TurnCall]:
 
 def _turn_calls(message: AIMessage, result_ids: Iterable[str]) -> list[TurnCall]:
     """Return the calls of a message, given the ids of their results."""
-    cut, reason = cut_call(message)
+    errors = cut_errors(message)
     found = list[TurnCall]()
     for call, result_id in zip(calls_of(message), result_ids, strict=True):
-        args, error = _arguments(message, call)
-        if call.position == cut:
-            error = _CUT.format(reason=reason)
+        args, unreadable = _arguments(message, call)
+        error = errors.get(call.position, unreadable)
         made = TurnCall(
             id=call.id,
             name=call.tool,

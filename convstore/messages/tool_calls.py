@@ -33,7 +33,6 @@ from typing import Any, Final, NamedTuple
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.messages.provenance import mark
-from convstore.messages.stop_reasons import cut_reason
 
 MISSING_TEXT: Final = "No result was recorded for this call."
 """Content of the result that is generated for a call without one."""
@@ -44,7 +43,6 @@ _MALFORMED_TEXT: Final = (
 """The same for a call with invalid arguments, in the words of LangChain's ``create_agent``."""
 
 _UNKNOWN: Mapping[str, str] = {}
-_NO_CALL: Final = (-1, "")
 
 _NO_RESULTS: Final = frozenset({AIMessage, HumanMessage, SystemMessage})
 CALL_BLOCKS: Final = {
@@ -168,7 +166,7 @@ def _only_in_content(content: Any, calls: Sequence[tuple[str, str]]) -> list[tup
     if not isinstance(content, list):
         return []
     listed = {call_id for call_id, _ in calls}
-    in_content = dict(_calls_in_content(content))  # unlike a set, it keeps the order
+    in_content = dict(calls_in_content(content))  # unlike a set, it keeps the order
     return [(call_id, tool) for call_id, tool in in_content.items() if call_id not in listed]
 
 
@@ -363,15 +361,16 @@ def _as_text(result: ToolMessage, call: str) -> HumanMessage:
     return HumanMessage(text, id=result.id, additional_kwargs=mark("late_result"))
 
 
-def _calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str, str]]:
-    for block in map(_inner, content):
+def calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield id and tool of each content block that describes a call of the client."""
+    for block in map(inner_block, content):
         key = CALL_BLOCKS.get(str(block.get("type")))
         call_id = block.get(key) if key else None
         if isinstance(call_id, str) and call_id:
             yield call_id, str(block.get("name") or "")
 
 
-def _inner(block: Any) -> Mapping[str, Any]:
+def inner_block(block: Any) -> Mapping[str, Any]:
     """Return a block, or the one in a wrapper of LangChain's standard content; {} for a text.
 
     LangChain wraps blocks that it does not define, such as OpenAI's computer_call.
@@ -388,53 +387,11 @@ def block_of(message: BaseMessage, call_id: str) -> Mapping[str, Any]:
     'look'
     """
     content = message.content if isinstance(message.content, list) else ()
-    for block in map(_inner, content):
+    for block in map(inner_block, content):
         key = CALL_BLOCKS.get(str(block.get("type")))
         if key and call_id and block.get(key) == call_id:
             return block
     return {}
-
-
-def cut_call(message: BaseMessage) -> tuple[int, str]:
-    """Return the position of the call that the end of a reply cut off, and the stop reason; (-1, "") without one.
-
-    It is the last call, unless other content follows it. Its arguments may look whole: SDKs complete them.
-
-    >>> call = {"name": "write", "args": {"path": "a"}, "id": "c1"}
-    >>> cut_call(AIMessage("", tool_calls=[call], response_metadata={"stop_reason": "max_tokens"}))
-    (0, 'max_tokens')
-    """
-    calls = calls_of(message)
-    if not calls:
-        return _NO_CALL
-    for call in calls:
-        if block_of(message, call.id).get("status") == "incomplete":
-            return call.position, "incomplete"
-    reason = cut_reason(message.response_metadata)
-    if not reason:
-        return _NO_CALL
-    last = _last_call(message, calls)
-    return (last, reason) if last >= 0 else _NO_CALL
-
-
-def _last_call(message: BaseMessage, calls: Sequence[Call]) -> int:
-    """Return the position of the call that ends a message, -1 if its content goes on after the calls."""
-    content = message.content if isinstance(message.content, list) else []
-    in_content = dict(_calls_in_content(content))
-    apart = [call for call in calls if call.id not in in_content]
-    if not apart:
-        block = _inner(content[-1])
-        key = CALL_BLOCKS.get(str(block.get("type")))
-        return _last_with_id(calls, block.get(key) if key else None)
-    # Where valid and invalid calls are mixed, the calls as the API wrote them have the order.
-    written = message.additional_kwargs.get("tool_calls")
-    if isinstance(written, list) and written and isinstance(written[-1], dict):
-        return _last_with_id(calls, written[-1].get("id") or "")
-    return apart[-1].position
-
-
-def _last_with_id(calls: Sequence[Call], call_id: Any) -> int:
-    return next((call.position for call in reversed(calls) if call.id == call_id), -1)
 
 
 def is_paired(messages: Sequence[BaseMessage]) -> bool:

@@ -81,6 +81,22 @@ async def test_what_the_state_gets_is_in_the_log_under_the_same_ids(
     assert turn.messages == [question, call, found, answer]
 
 
+async def test_a_call_that_the_output_limit_cut_is_not_run(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """LangChain completes the arguments of a cut call; its result says that it was cut."""
+    cut = calls("search", "search", query="b")
+    cut.response_metadata = {"finish_reason": "length"}
+    model = ScriptedModel(replies=[cut, AIMessage("Bees dance.")])
+    agent = create_agent(model, [search], middleware=[ConversationMiddleware(store)])
+    await agent.ainvoke({"messages": [("user", "How?")]}, config_of(scope))
+    log = await log_of(store.conversation(**scope))
+    results = {each.tool_call_id: each for each in log if isinstance(each, ToolMessage)}
+    assert (results["call_0"].status, results["call_1"].status) == ("success", "error")
+    assert "cut off (length)" in results["call_1"].text
+    assert log[-1].text == "Bees dance."
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize("saver", [None, InMemorySaver()], ids=["no checkpointer", "checkpointer"])
 async def test_the_model_is_shown_the_view_and_this_turn(

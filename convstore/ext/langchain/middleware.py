@@ -65,6 +65,7 @@ from convstore.ext.langchain.results import (
     ToolOutput,
     as_output,
     call_position,
+    cut_result,
     digests,
     give_result_ids,
     messages_in,
@@ -294,7 +295,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         review = self._review
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
-                output: Any = await (
+                output: Any = cut_result(request.state["messages"], request.tool_call) or await (
                     review.awrap_tool_call(equipped, handler) if review else handler(equipped)
                 )
         except GraphInterrupt as interrupt:
@@ -314,7 +315,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         review = self._review
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
-                output: Any = (
+                output: Any = cut_result(request.state["messages"], request.tool_call) or (
                     review.wrap_tool_call(equipped, handler) if review else handler(equipped)
                 )
         except GraphInterrupt as interrupt:

@@ -31,6 +31,7 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command
 
+from convstore.messages.cut_calls import cut_error
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import linked
 from convstore.messages.provenance import mark
@@ -44,6 +45,21 @@ OWN: Final = "convstore_own"
 """Channel of an agent's state: digests of its own messages that the log may lack."""
 _RESULT = "Tool result too large, the result of this tool call "
 _TAG = "lc_evicted_to"
+
+
+def cut_result(messages: Sequence[BaseMessage], call: ToolCall) -> ToolMessage | None:
+    """Return the result of a call that the output limit cut off, so that no tool runs it; None for any other call."""
+    for message in reversed(messages):
+        if isinstance(message, AIMessage) and any(
+            made["id"] == call["id"] for made in message.tool_calls
+        ):
+            error = cut_error(message, call["id"])
+            break
+    else:
+        return None
+    if not error:
+        return None
+    return ToolMessage(error, tool_call_id=call["id"], name=call["name"], status="error")
 
 
 def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, int]:
