@@ -84,23 +84,26 @@ def with_unknown_keys(facts: Facts, keys: Iterable[Key]) -> Facts:
 def _stored(value: Any, owner: tuple[str, str]) -> Any:
     """Return an encoded value in the form that BSON can hold."""
     match value:
-        case Sealed():
-            found: Any = sealed(value.text, *owner)
-        case Raw():
-            found = _stored(value.stored, owner)
-        case Totals():
-            found = totals_document(value)
-        case PayloadRef():
-            found = payload_document(value)
-        case str():
-            found = to_stored(value)
         case dict():
-            found = {name: _stored(part, owner) for name, part in value.items()}
+            return {name: _stored(part, owner) for name, part in value.items()}
         case list():
-            found = [_stored(part, owner) for part in value]
-        case _:
-            found = value
-    return found
+            return [_stored(part, owner) for part in value]
+        case Raw():
+            return _stored(value.stored, owner)
+    return _stored_part(value, owner)
+
+
+def _stored_part(value: Any, owner: tuple[str, str]) -> Any:
+    match value:
+        case Sealed():
+            return sealed(value.text, *owner)
+        case Totals():
+            return totals_document(value)
+        case PayloadRef():
+            return payload_document(value)
+        case str():
+            return to_stored(value)
+    return value
 
 
 class _Reader:

@@ -414,7 +414,7 @@ class _ConversationImport:
             if new:
                 await self._append_batch(batch, new)
             may_be_missing = bool(new) or is_last_stored
-            if batch.rewind_from and may_be_missing:
+            if may_be_missing:
                 await self._rewind(batch)
             await self._change_variants(batch, may_be_missing=may_be_missing)
             if may_be_missing:
@@ -534,7 +534,9 @@ class _ConversationImport:
                 )
 
     async def _rewind(self, batch: Batch) -> None:
-        """Rewind to the first message of a range that an earlier import did not rewind."""
+        """Rewind to the first message that an earlier import did not rewind, if a rewind follows the batch."""
+        if not batch.rewind_from:
+            return
         ready = messages_between(self._messages, batch.rewind_from, batch.messages[-1].position)
         if first := next((message.id for message in ready if message.id not in self._rewound), ""):
             with as_of(batch.at):

@@ -44,10 +44,14 @@ def without_foreign_parts(message: AIMessage) -> AIMessage:
     if clean.name:
         update["name"] = user_name(clean.name) or None
     if isinstance(clean.content, list):
-        listed = {call.get("id") for call in (*clean.tool_calls, *clean.invalid_tool_calls)}
-        update["content"] = [block for each in clean.content for block in _sendable(each, listed)]
+        update["content"] = _sendable_content(clean)
     changed = {name: value for name, value in update.items() if value != getattr(clean, name)}
     return clean.model_copy(update=changed) if changed else clean
+
+
+def _sendable_content(message: AIMessage) -> list[Any]:
+    listed = {call.get("id") for call in (*message.tool_calls, *message.invalid_tool_calls)}
+    return [sent for block in message.content for sent in _sendable(block, listed)]
 
 
 def _sendable(block: Any, listed: set[Any]) -> Iterator[Any]:
@@ -58,14 +62,19 @@ def _sendable(block: Any, listed: set[Any]) -> Iterator[Any]:
         yield plain if part.settings or part.source is not None else block
     elif isinstance(part, Media):
         yield {"type": "text", "text": part.description}
-    elif isinstance(part, Block) and part.kind == "call":
-        if part.id not in listed:
-            yield {**block, "name": tool_name(str(block.get("name") or ""))}
     elif isinstance(part, Block):
-        if text := hosted_text(part.block):
-            yield {"type": "text", "text": text}
+        yield from _sendable_action(part, block, listed)
     elif isinstance(block, str) or block_type(block) in ("text", ""):
         yield block
+
+
+def _sendable_action(part: Block, block: Any, listed: set[Any]) -> Iterator[Any]:
+    """Yield a call that is not listed, or a text that says what a tool of the provider did."""
+    if part.kind != "call":
+        if text := hosted_text(part.block):
+            yield {"type": "text", "text": text}
+    elif part.id not in listed:
+        yield {**block, "name": tool_name(str(block.get("name") or ""))}
 
 
 def _named(call: Any) -> Any:
@@ -115,16 +124,15 @@ def as_own(message: AIMessage, rules: ProviderRules) -> AIMessage:
             key: value for key, value in message.response_metadata.items() if key != "id"
         }
         content = [_with_item_id(block, str(message.id)) for block in content]
-    if (
-        isinstance(content, list)
-        and content
-        and is_reasoning(content[-1])
-        and not calls_of(message)
-    ):
+    if _ends_with_reasoning(content) and not calls_of(message):
         content = [*content, {"type": "text", "text": NO_TEXT}]
     if content is not message.content:
         update["content"] = content
     return message.model_copy(update=update) if update else message
+
+
+def _ends_with_reasoning(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and is_reasoning(content[-1])
 
 
 def _looks_old(message: AIMessage) -> bool:

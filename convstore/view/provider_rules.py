@@ -104,12 +104,7 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
         provider: One of `PROVIDERS`, or None.
     """
     if provider is None:
-        return [
-            _with_text(each, own=True)
-            if isinstance(each, AIMessage) and _may_be_empty(each)
-            else each
-            for each in messages
-        ]
+        return [_with_own_text(message) for message in messages]
     rules = PROVIDERS[provider]
     ids = _ids_for(provider)
     adapted: list[BaseMessage] = []
@@ -126,6 +121,13 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
             )
         adapted += [said, *results]
     return _with_human_first(adapted) if rules.human_first else adapted
+
+
+def _with_own_text(message: BaseMessage) -> BaseMessage:
+    """Return a message; an AI message without text and calls gets a text."""
+    if isinstance(message, AIMessage) and _may_be_empty(message):
+        return _with_text(message, own=True)
+    return message
 
 
 def _is_result(last: BaseMessage, following: BaseMessage) -> bool:
