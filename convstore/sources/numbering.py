@@ -84,6 +84,13 @@ class NumberingPlan:
         """True if the content shows every source."""
         return bool(self._spots)
 
+    def marks(self) -> dict[int, int]:
+        """Return the index of the source that each of the tool's own marks counts, by the number in it."""
+        if not self.is_marked:
+            return {}
+        texts = [part.text for part in self._parts]
+        return {int(texts[spot.part][spot.start : spot.end]): spot.source for spot in self._spots}
+
     def written(self, sources: Sequence[Source]) -> Any:
         """Return the content with the numbers of the sources."""
         if not self._spots:
@@ -155,6 +162,25 @@ def with_rendered(message: ToolMessage, found: FoundSources, given: Given) -> To
     else:
         content = f"{message.content}\n\n{rendered}" if message.content.strip() else rendered
     return numbered.model_copy(update={"content": content})
+
+
+def numbers_shown(content: Any, sources: Sequence[Source]) -> dict[int, int]:
+    r"""Return the source ids by the numbers under which a result's own marks show them; {} for a result without marks.
+
+    An imported result still counts from 1, as its tool wrote it, and so do the citations of its answer.
+
+    >>> sources = [Source(source_id=n, title="", content=text) for n, text in ((8, "Seals sleep."), (9, "Orcas sing."))]
+    >>> numbers_shown("[1] Seals sleep.\n[2] Orcas sing.", sources)
+    {1: 8, 2: 9}
+    """
+    found = [
+        FoundSource(source, source.content, {"title": source.title, "url": source.url})
+        for source in sources
+    ]
+    return {
+        number: sources[index].source_id
+        for number, index in plan_numbers(content, found).marks().items()
+    }
 
 
 def sources_in(message: ToolMessage, extractors: Mapping[str, SourceExtractor]) -> FoundSources:

@@ -20,7 +20,8 @@ from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
 from convstore.integration import with_source
 from convstore.sources.citations import cites
-from convstore.types import StoredMessage, Summary
+from convstore.sources.numbering import numbers_shown
+from convstore.types import StoredMessage, Summary, ToolRecord
 
 _SLICE = 6_000
 """Characters of one part on a page."""
@@ -56,12 +57,14 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     variants = await chat.variants(str(found[0].message.id)) if is_question else []
     given = view.given(found[0])
     parts = whole_parts(found[0].message, record.artifact)
+    own_numbers = await asyncio.to_thread(_own_numbers, record)
     return render(
         "message.html",
         request,
         info=info,
         stored=found[0],
         record=record,
+        own_numbers=own_numbers,
         variants=variants if variants[1:] else [],
         moment=moment,
         view=view,
@@ -71,6 +74,12 @@ async def message_page(request: Request, chat: Conversation) -> Response:
         stored_parts=[_slice(request, name, text) for name, text in parts.items()],
         annotations={name: as_json(value) for name, value in found[0].annotations.items()},
     )
+
+
+def _own_numbers(record: ToolRecord) -> dict[int, int]:
+    """Return the sources by the numbers that a result shows, if these are others than the sources have."""
+    shown = numbers_shown(record.content, record.sources) if record.sources else {}
+    return {number: source for number, source in shown.items() if number != source}
 
 
 def _slice(request: Request, name: str, text: str) -> _Part:

@@ -902,3 +902,22 @@ async def test_sub_agents_are_listed_below_their_caller(
     listed = await page(browse(), "/")
     assert f'<a href="{here}">2 more sub-agents</a>' in listed
     assert listed.count("Sub-agent: ") == 5
+
+
+async def test_the_page_of_a_result_says_that_it_counts_by_other_numbers(
+    browse: Browse, chat: Conversation
+) -> None:
+    """A result that was not numbered shows [1], which is not the number of its source; others have no note."""
+    note = "numbers that are not theirs"
+    await chat.reserve_source_ids(5)
+    found = [{"title": "Seals", "content": "Seals sleep on land and in the sea."}]
+    call = {"name": "find", "args": {}, "id": "find"}
+    result = ToolMessage(f"[1] {found[0]['content']}", artifact=found, tool_call_id="find")
+    receipt = await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[call]), result])
+    number = receipt.source_ids[0]
+    here = f"/c/{(await chat.info()).conversation_id}/messages"
+    shown = text_in(await page(browse(), f"{here}/{receipt.last}"))
+    assert f"{note}: 1 is [{number}]." in shown
+    result = ToolMessage(f"[{number + 1}] Fish swim.", artifact=["Fish swim."], tool_call_id="find")
+    again = await chat.append([AIMessage("", tool_calls=[call]), result])
+    assert note not in text_in(await page(browse(), f"{here}/{again.last}"))
