@@ -58,7 +58,7 @@ from convstore.mongo.collection import closing
 from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.server_probe import probe_server
-from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
+from convstore.readback.request import PAGE_TOKENS
 from convstore.runtime.background import settle
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
@@ -87,7 +87,6 @@ from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 from convstore.wire.streams import StreamedReply
 
 __all__ = [
-    "MAXIMUM_PAGE_TOKENS",
     "PAGE_TOKENS",
     "Block",
     "Busy",

@@ -20,7 +20,6 @@ from convstore.cli.inspect import inspect_command
 from convstore.cli.list_ import list_command
 from convstore.cli.migrate import migrate_command
 from convstore.cli.prune import prune_command
-from convstore.cli.replay.command import replay_command
 from convstore.cli.search import search_command
 from convstore.cli.show import show_command
 from convstore.cli.stats import stats_command
@@ -35,7 +34,7 @@ _COMMANDS = {
         stats_command,
         inspect_command,
     ),
-    "Move": (import_command, export_command, replay_command),
+    "Move": (import_command, export_command),
     "Operate": (migrate_command, doctor_command, prune_command, erase_command),
 }
 

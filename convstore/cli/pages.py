@@ -1,7 +1,7 @@
 """Reads a message back through the tool as a model would, page by page, and joins the pages.
 
-``demo`` and ``replay`` use it. It relies only on text that a model sees: the header line of each passage, ``<label>,
-characters <a>-<b> of <n>``, and the last line, ``End.`` or ``More: cursor="…"; …``; and the artifact.
+``demo`` and ``benchmarks/replay.py`` use it. It relies only on text that a model sees: the header line of each
+passage, ``<label>, characters <a>-<b> of <n>``, the last line, ``End.`` or ``More: cursor="…"; …``, and the artifact.
 """
 
 from __future__ import annotations

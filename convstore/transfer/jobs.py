@@ -1,4 +1,4 @@
-"""Work on several conversations at a time, for imports and replays."""
+"""Work on several conversations at a time, for imports."""
 
 from __future__ import annotations
 

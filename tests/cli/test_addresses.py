@@ -21,7 +21,6 @@ from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTime
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
 from convstore.cli.commands import app
 from convstore.cli.import_ import Names, Source
-from convstore.cli.replay.replay import Replay
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
 from convstore.exceptions import StoreError
@@ -275,7 +274,6 @@ async def test_a_message_has_the_reason_and_nothing_else(error: Any, said: str) 
 
 COMMANDS = {
     "demo": [],
-    "replay": ["FILE"],
     "migrate": [],
     "import": ["FILE", "--scope", "user_id=ada"],
     "export": [],
@@ -341,7 +339,7 @@ def test_no_command_repeats_a_malformed_address(command: Any, uri: Any, file: st
     assert not shows_secret(said_by(*arguments, *as_json, "--uri", uri))
     assert not shows_secret(said_by(*arguments, *as_json, "--uri", "memory://none", "--jobs", uri))
     assert not shows_secret(said_by(*arguments, uri, "--uri", "mongo://x"))
-    if "\0" not in uri and command not in ("demo", "replay"):
+    if "\0" not in uri and command != "demo":
         assert not shows_secret(said_by(*arguments, CONVSTORE_URI=uri))
 
 
@@ -357,7 +355,6 @@ def test_nothing_repeats_an_address_in_the_place_of_something_else(
         said_by("import", uri, "--json", "--uri", "memory://", "--scope", "user_id=ada")
     )
     assert not shows_secret(said_by("import", file, "--uri", "memory://", "--scope", uri))
-    assert not shows_secret(said_by("replay", uri))
     assert not shows_secret(said_by("prune", "--uri", "memory://", "--older-than", uri))
     if "\0" not in uri:
         assert not shows_secret(
@@ -397,10 +394,9 @@ def test_a_name_of_a_file_is_no_address(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_no_repr_has_an_address() -> None:
-    """The reprs of `Source` and `Replay` show no secret of their address."""
+    """The repr of `Source` shows no secret of its address."""
     uri = f"mongodb://{LOGIN}@db/app?appName={HALF}"
-    objects: list[Any] = [Source(uri, Names("c", "w", "s", "h")), Replay(uri=uri, user_id="u")]
-    assert not shows_secret(*map(repr, objects))
+    assert not shows_secret(repr(Source(uri, Names("c", "w", "s", "h"))))
 
 
 # The development server

@@ -33,12 +33,14 @@ LONG = "The tide comes in twice a day, and what it brings it takes again. "
 typer.testing._get_command = functools.cache(typer.main.get_command)  # type: ignore[attr-defined]
 
 
-def convstore(*arguments: str | Path, width: int = 80, **environment: str) -> typer.testing.Result:
+def convstore(
+    *arguments: str | Path, width: int = 80, application: typer.Typer = app, **environment: str
+) -> typer.testing.Result:
     """Run the command line; it must not end in an exception of Python, nor show a password."""
     runner = typer.testing.CliRunner(
         env={"COLUMNS": str(width), "FORCE_COLOR": None, **environment}
     )
-    result = runner.invoke(app, [str(argument) for argument in arguments])
+    result = runner.invoke(application, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
     return checked(result, result.output, complaints=result.stderr)

@@ -1,4 +1,4 @@
-"""`run_each`: several conversations at a time, for imports and replays."""
+"""`run_each`: several conversations at a time, for imports and replays of recorded conversations."""
 
 from __future__ import annotations
 

@@ -1,25 +1,36 @@
-"""``convstore replay``: replay recorded conversations through a store and print every broken promise."""
+"""Replay recorded conversations of your own through a store, and print every broken promise.
+
+Run: ``python benchmarks/replay.py FILE...``; it needs the extra ``cli``. ``--help`` has the options.
+"""
 
 from __future__ import annotations
 
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from replay_conversations import Replay
+from replay_report import FileReport, print_report
 
 from convstore import __version__
 from convstore.cli.options import AnyUri, Json
 from convstore.cli.output import Answer, answer, number_of
 from convstore.cli.progress import progress
+from convstore.transfer.files import check_readable
 from convstore.values.addresses import safe_address
 
-if TYPE_CHECKING:
-    from convstore.cli.replay.report import FileReport
+app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 
-def replay_command(
+@app.command()
+def replay(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", hidden=True)],
     *,
     uri: AnyUri = "memory://",
@@ -55,31 +66,27 @@ def replay_command(
 
     \b
     Examples:
-      convstore replay chats.jsonl
-      convstore replay --uri "$CONVSTORE_URI" data/*.jsonl.gz
-      convstore replay --limit 20 --json chats.jsonl.gz > figures.json
-    """
-    from convstore.cli.replay.replay import Replay  # noqa: PLC0415 - loads the store
-    from convstore.cli.replay.report import print_report  # noqa: PLC0415 - likewise
-    from convstore.transfer.files import check_readable  # noqa: PLC0415 - likewise
-
-    replay = Replay(uri=uri, jobs=jobs, limit=limit, keep=keep)
+      python benchmarks/replay.py chats.jsonl
+      python benchmarks/replay.py --uri "$CONVSTORE_URI" data/*.jsonl.gz
+      python benchmarks/replay.py --limit 20 --json chats.jsonl.gz > figures.json
+    """  # noqa: D301 - typer reads the marks
+    replaying = Replay(uri=uri, jobs=jobs, limit=limit, keep=keep)
 
     async def work() -> Answer:
         for path in files:
             check_readable(path)
         with progress("", sum(map(os.path.getsize, files)), quiet=as_document) as show:
-            reports = await replay.files(
+            reports = await replaying.files(
                 files,
                 on_progress=lambda size, number: show(
                     size, number, number_of(number, "conversation")
                 ),
             )
         has_problems = any(report.problems for report in reports)
-        document = partial(_document, uri, replay.user_id, reports)
+        document = partial(_document, uri, replaying.user_id, reports)
         return Answer(
             document,
-            partial(print_report, reports=reports, kept=replay.user_id if keep else ""),
+            partial(print_report, reports=reports, kept=replaying.user_id if keep else ""),
             has_problems,
         )
 
@@ -96,3 +103,7 @@ def _document(uri: str, user_id: str, reports: list[FileReport]) -> dict[str, An
         "files": [report.as_json() for report in reports],
         "errors": problems,
     }
+
+
+if __name__ == "__main__":
+    app()

@@ -16,6 +16,17 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from replay_assertions import (
+    check_dict,
+    check_left_out,
+    check_log,
+    check_read_back,
+    check_records,
+    fingerprint,
+    is_beginning,
+    unexplained_change,
+)
+from replay_report import FileReport
 
 from convstore import (
     Conversation,
@@ -26,23 +37,13 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
 )
+from convstore.append.inputs import normalize_messages
 from convstore.cli.options import open_store
 from convstore.cli.pages import read_back
-from convstore.cli.replay.assertions import (
-    check_dict,
-    check_left_out,
-    check_log,
-    check_read_back,
-    check_records,
-    fingerprint,
-    is_beginning,
-    unexplained_change,
-)
-from convstore.cli.replay.report import FileReport
-from convstore.integration import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS, normalize_messages
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.messages.tool_calls import check_pairing
+from convstore.readback.request import MAXIMUM_PAGE_TOKENS, PAGE_TOKENS
 from convstore.sources.detection import find_sources, parse_json
 from convstore.sources.source import MAX_SOURCES
 from convstore.transfer import BadRecord, ConversationRecord, read_file

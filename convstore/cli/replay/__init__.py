@@ -1,1 +1,0 @@
-"""The command ``convstore replay``: recorded conversations run through the store, with every promise asserted."""
