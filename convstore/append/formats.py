@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from convstore.append.fields import check_id, check_text, check_type
 from convstore.append.responses import (
+    OF_SDK,
     OUTPUTS,
     AnswerItems,
     is_answer_item,
@@ -229,20 +230,27 @@ def _choice(value: Mapping[str, Any], *, index: int) -> Mapping[str, Any]:
 
 def _from_choice(value: Mapping[str, Any], choice: Mapping[str, Any], *, index: int) -> _Fields:
     """Return the message of a choice without empty fields, which a stream of it does not have; its id is made of it."""
-    message = {key: part for key, part in choice["message"].items() if part not in (None, "", [])}
+    message = {
+        key: part
+        for key, part in choice["message"].items()
+        if part not in (None, "", []) and key not in OF_SDK
+    }
     check_type(calls := message.get("tool_calls", []), list, field="tool_calls", index=index)
     if calls:
-        message["tool_calls"] = [_without_index(call) for call in calls]
+        message["tool_calls"] = [_as_sent(call) for call in calls]
     fields = [value.get("id") or None, value.get("created"), choice.get("finish_reason"), message]
     # Some servers repeat the ids that they give.
     return {**message, "id": str(uuid5(NAMESPACE_OID, valid_text(_identity(fields))))}
 
 
-def _without_index(call: Any) -> Any:
-    """Return a call without its number, which some servers give a whole reply, too."""
+def _as_sent(call: Any) -> Any:
+    """Return a call without its number, which some servers give a whole reply, too, and without what an SDK adds."""
     if not isinstance(call, Mapping):
         return call
-    return {key: part for key, part in call.items() if key != "index"}
+    made = {key: part for key, part in call.items() if key != "index"}
+    if isinstance(function := made.get("function"), Mapping):
+        made["function"] = {key: part for key, part in function.items() if key not in OF_SDK}
+    return made
 
 
 def _identity(fields: list[Any]) -> str:
@@ -259,7 +267,7 @@ def _identity(fields: list[Any]) -> str:
 
 def _metadata(value: Mapping[str, Any], provider: str) -> _Fields:
     """Return provider, model and stop reason of a whole response, as LangChain's integrations name them."""
-    names = ("id", "status", *_MOVED_FIELDS)
+    names = ("id", "status", "incomplete_details", *_MOVED_FIELDS)
     found = {key: value[key] for key in names if value.get(key) not in (None, "")}
     model = {"model_name": found["model"]} if "model" in found else {}
     return {"response_metadata": {**found, **model, "model_provider": provider}}

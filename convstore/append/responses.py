@@ -16,6 +16,9 @@ from convstore.messages.media import block_type
 
 _Fields: TypeAlias = dict[str, Any]
 
+OF_SDK: Final = frozenset({"parsed", "parsed_arguments"})
+"""Fields that OpenAI's SDK adds to a reply that it parses; the API does not take them back."""
+
 OUTPUTS: Final = frozenset({"custom_tool_call_output", "function_call_output"})
 """Items with the result of a call."""
 
@@ -62,6 +65,7 @@ _OF_LANGCHAIN: Final = frozenset(
 )
 _OF_RESPONSES: Final = frozenset({"output_text", "refusal"})
 _TEXTS: Final = frozenset({"input_text", "output_text"})
+_LEFT_OUT: Final = OF_SDK | {"status"}
 _NOT_OF_MESSAGE: Final = frozenset({"content", "id", "phase", "role", "status", "type"})
 
 
@@ -117,7 +121,8 @@ def texts(content: Any) -> Any:
 
 
 def _text(block: Mapping[str, Any]) -> _Fields:
-    return {key: part for key, part in {**block, "type": "text"}.items() if part != []}
+    made = {**block, "type": "text"}
+    return {key: part for key, part in made.items() if part != [] and key not in OF_SDK}
 
 
 def output_of(value: Mapping[str, Any], *, index: int) -> _Fields:
@@ -156,8 +161,8 @@ class AnswerItems:
         if item["type"] in _CALLS:
             self._add_call(item, index=index)
         # That an item was cut is the only status to keep.
-        is_cut = item.get("status") == "incomplete"
-        self._content.append({key: part for key, part in item.items() if key != "status" or is_cut})
+        left_out = OF_SDK if item.get("status") == "incomplete" else _LEFT_OUT
+        self._content.append({key: part for key, part in item.items() if key not in left_out})
 
     def _add_message(self, item: Mapping[str, Any], *, index: int) -> None:
         content = item.get("content")

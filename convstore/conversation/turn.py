@@ -25,9 +25,11 @@ from convstore.exceptions import (
     InvalidMessageError,
     StoreError,
     TurnClosedError,
+    UnfinishedReplyError,
 )
 from convstore.log.facts.event import TurnEvent
 from convstore.log.turn_record import calls_without_result, result_of
+from convstore.messages.stop_reasons import failed_reason
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.numbering import Given, with_numbers, with_rendered
@@ -210,6 +212,7 @@ class TurnSession:
 
         Raises:
             InvalidMessageError: A message is invalid, or has the id of the turn.
+            UnfinishedReplyError: A reply failed, was cancelled or is still being made.
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
             UnknownMessageError: The question, or what stands before a variant, was rewound. Nothing was written.
@@ -221,6 +224,7 @@ class TurnSession:
         addition = self._normalized(messages)
         whole = addition.messages
         for index, message in enumerate(whole):
+            _check_finished(message, index=index)
             if message.id == self.turn_id:
                 raise InvalidMessageError(
                     "has the id of the turn, which is that of its question", index=index
@@ -528,3 +532,9 @@ class TurnSession:
                     else self._keeper.writes.look(self._held)
                 )
                 passed = 0.0 if is_due else passed
+
+
+def _check_finished(message: BaseMessage, *, index: int) -> None:
+    """Raise an UnfinishedReplyError for a reply of a framework's model that has no answer."""
+    if isinstance(message, AIMessage) and (reason := failed_reason(message.response_metadata)):
+        raise UnfinishedReplyError(f"the provider reported {reason}", index=index)

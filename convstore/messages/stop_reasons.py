@@ -40,11 +40,27 @@ def cut_reason(metadata: Mapping[str, Any]) -> str:
     >>> cut_reason({"finish_reason": "MAX_TOKENS"}), cut_reason({"stop_reason": "tool_use"})
     ('max_tokens', '')
     """
+    details = metadata.get("incomplete_details")
+    if isinstance(details, Mapping) and isinstance(details.get("reason"), str):
+        return str(details["reason"])
     for key in _KEYS:
         reason = reason_of(metadata.get(key)).lower()
         if reason in _CUT:
             return reason
     return ""
+
+
+def failed_reason(metadata: Mapping[str, Any]) -> str:
+    """Return why a reply that a framework returned has no answer, "" if it may have one.
+
+    >>> failed_reason({"status": "queued"}), failed_reason({"finish_reason": "stop"})
+    ('queued', '')
+    """
+    status = reason_of(metadata.get("status"))
+    finish = reason_of(metadata.get("finish_reason"))
+    if status in UNFINISHED_STATUSES:
+        return status
+    return finish if finish in FAILED_REASONS else ""
 
 
 def lacks_reason(metadata: Mapping[str, Any]) -> bool:

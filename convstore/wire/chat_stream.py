@@ -28,7 +28,7 @@ _NESTED: Final = {
 _CALL_PARTS: Final = ("function", "custom")
 _CALL_TEXTS: Final = frozenset({"arguments", "input"})
 _DETAIL_TEXTS: Final = frozenset({"summary", "text"})
-_EMPTY: Final = (None, "", [])
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [])
 _HEAD: Final = ("created", "id", "model")
 
 

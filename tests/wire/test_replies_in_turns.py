@@ -126,6 +126,11 @@ CUT: dict[str, Any] = {
         {"type": "response.output_item.added", "output_index": 0, "item": _INCOMPLETE},
         {"type": "response.incomplete", "response": response(status="incomplete")},
     ],
+    "responses, with its reason": response(
+        {**_ITEM, "arguments": ""},
+        status="incomplete",
+        incomplete_details={"reason": "max_output_tokens"},
+    ),
     "an item": {**_ITEM, "arguments": "{}", "status": "incomplete"},
     "LangChain, streamed": [
         AIMessageChunk(
@@ -191,6 +196,7 @@ def test_a_call_that_was_cut_has_an_error() -> None:
         [call] = calls_without_result(messages_of(reply))
         assert (call.name, call.args) == ("write", {}), name
         assert "cut off" in call.error, name
+        assert ("max_output_tokens" in call.error) == ("reason" in name)
 
 
 async def test_a_call_that_was_cut_is_not_run(chats: Any) -> None:
@@ -244,6 +250,28 @@ async def test_a_search_of_tools_that_the_client_runs_is_refused(chats: Any) -> 
             with pytest.raises(InvalidMessageError, match="tool_search_call"):
                 await turn.append(given)
         assert turn.is_running
+
+
+async def test_a_reply_of_a_framework_that_failed_is_no_answer(chats: Any) -> None:
+    """LangChain returns a response in background mode as a message without content."""
+    async with await chats("background").turn("q1", human="Seals?") as turn:
+        for metadata in ({"status": "queued"}, {"finish_reason": "error"}):
+            with pytest.raises(UnfinishedReplyError, match=r"queued|error"):
+                await turn.append(AIMessage("", response_metadata=metadata))
+        assert turn.is_running
+
+
+def test_what_an_sdk_parses_is_not_stored() -> None:
+    """`responses.parse` and `chat.completions.parse` add fields that the API does not take back."""
+    text = {"type": "output_text", "text": "{}", "parsed": {"a": 1}}
+    item = {**_ITEM, "arguments": "{}", "parsed_arguments": {"a": 1}}
+    function = {"name": "write", "arguments": "{}", "parsed_arguments": {"a": 1}}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    parsed = completion("stop", content="{}", parsed={"a": 1}, tool_calls=calls)
+    for reply in (response({**_MESSAGE, "content": [text]}, item), parsed):
+        [message] = messages_of(reply)
+        assert "parsed" not in str(message)
+        assert len(calls_without_result([message])) == 1
 
 
 async def test_an_incomplete_answer_is_continued(chats: Any) -> None:
