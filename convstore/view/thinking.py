@@ -7,7 +7,9 @@ written after it goes along, in finished turns too.
 
 The number follows from the last answer with thinking. Its entry has the digest of the view that it answers, and the
 number of that time. If the view still begins with the same messages, the number is the same; else it is that answer.
-An answer that was appended without the stamp of its view counts as changed.
+Of an answer that was appended without the stamp of its view, that view is not known. Its thinking goes along if views
+have only changed by finishing turns: that of finished turns as long as nothing in them has another form, that of the
+turn in progress always.
 """
 
 from __future__ import annotations
@@ -28,44 +30,83 @@ from convstore.wire.bound_thinking import has_bound_thinking
 from convstore.wire.steps import NO_TEXT
 
 
-def with_bound_thinking(view: View, rows: Sequence[Row], counter: TokenCounter) -> View:
+def with_bound_thinking(
+    view: View, rows: Sequence[Row], counter: TokenCounter, *, is_cut: bool
+) -> View:
     """Return a view without thinking that the model would refuse; the same object if it has none such.
 
     Args:
         view: The view.
         rows: The rows that it may show, in order.
         counter: Measures what is changed.
+        is_cut: True if the view left something out for want of room, or has a summary.
     """
     thought = {
         str(each.id): at for at, each in enumerate(view.messages) if has_bound_thinking(each)
     }
     if not thought:
         return view
-    places = {row.message.id: row.message.ordinal for row in rows if row.message.id in thought}
-    last = next(row for row in reversed(rows) if row.message.id in thought)
-    request = THINKING.of(last.entry)
-    if request is None or request.answer != last.message.id:
-        return _without(view, thought, places, last.message.ordinal, counter)
-    same = _without(view, thought, places, request.through, counter)
-    if thought[request.answer] == request.messages and _begins_with(same.messages, request):
-        return same
-    return _without(view, thought, places, last.message.ordinal, counter)
+    answers = [row for row in rows if row.message.id in thought]
+    last = answers[-1]
+    known = next((row for row in reversed(answers) if _request_of(row)), None)
+    through = 0
+    if known is not None:
+        through = _through_of(view, known, thought, answers)
+    if known is not last:
+        alone = _through(view, rows, last.message.ordinal, is_cut=is_cut)
+        # The last answer was perhaps made with thinking that would be left out now.
+        if known is None:
+            through = alone
+        elif alone > through:
+            through = last.message.ordinal
+    return _without(view, thought, answers, through, counter)
 
 
-def _begins_with(messages: Sequence[BaseMessage], request: Thinking) -> bool:
-    """Return True if a view begins with the messages of a request."""
-    return digest_of_messages(messages[: request.messages]) == request.digest
+def _request_of(row: Row) -> Thinking | None:
+    """Return the request of an answer, None if it was appended without the stamp of its view."""
+    request = THINKING.of(row.entry)
+    return request if request and request.answer == row.message.id else None
+
+
+def _through_of(view: View, row: Row, thought: Mapping[str, int], answers: Sequence[Row]) -> int:
+    """Return up to which ordinal thinking stays out by the last answer whose request is known."""
+    request = _request_of(row)
+    if request is None or thought[request.answer] != request.messages:
+        return row.message.ordinal
+    left_out = _left_out(thought, answers, request.through)
+    shown = [
+        _without_thinking(message) if message.id in left_out else message
+        for message in view.messages[: request.messages]
+    ]
+    is_same = digest_of_messages(shown) == request.digest
+    return request.through if is_same else row.message.ordinal
+
+
+def _left_out(thought: Mapping[str, int], answers: Sequence[Row], through: int) -> list[str]:
+    """Return the ids of the answers up to an ordinal; those without a row are older."""
+    later = {row.message.id for row in answers if row.message.ordinal > through}
+    return [id_ for id_ in thought if id_ not in later]
+
+
+def _through(view: View, rows: Sequence[Row], answer: int, *, is_cut: bool) -> int:
+    """Return up to which ordinal thinking stays out if the request of the last answer is not known."""
+    if is_cut or view.shortened or view.moved or view.late_results:
+        return answer
+    if not view.stubbed and not view.placeholders:
+        return 0
+    turn = rows[-1].turn
+    return max((row.message.ordinal for row in rows if row.turn != turn), default=0)
 
 
 def _without(
     view: View,
     thought: Mapping[str, int],
-    places: Mapping[str, int],
+    answers: Sequence[Row],
     through: int,
     counter: TokenCounter,
 ) -> View:
-    """Return a view without the thinking of answers up to an ordinal; those without an ordinal are older."""
-    left_out = [id_ for id_ in thought if places.get(id_, 0) <= through]
+    """Return a view without the thinking of answers up to an ordinal."""
+    left_out = _left_out(thought, answers, through)
     messages = list(view.messages)
     sizes = list(view.sizes)
     for id_ in left_out:

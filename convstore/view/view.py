@@ -191,7 +191,9 @@ def view_of(active: ActiveRows, decision: Decision, decoder: Decoder) -> View:
     view = build_view(
         rows, decision.shown, decoder=decoder, system=active.system or (), notes=notes
     )
-    return with_bound_thinking(view, rows, decoder.counter)
+    marks = decision.marks
+    is_cut = bool(notes or marks.short_through or marks.stubs_through)
+    return with_bound_thinking(view, rows, decoder.counter, is_cut=is_cut)
 
 
 def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:

@@ -82,6 +82,7 @@ async def play(
 ) -> Server:
     """Play a conversation, each step in any of some processes."""
     server = Server()
+    stamped = dice.choice([1, 0.95, 0.5, 0])
     for turn in range(turns):
         content: Any = [{"type": "text", "text": f"Question {turn}? " * dice.choice([1, 80])}]
         if dice.random() < 0.2:
@@ -92,7 +93,7 @@ async def play(
             chat = dice.choice(chats)
             history = await chat.load_history(policy)
             reply = server.ask(history, dice, is_last=step == steps - 1)
-            stamp = history.stamp if dice.random() < 0.95 else None
+            stamp = history.stamp if dice.random() < stamped else None
             await chat.append(reply, stamp=stamp)
             if step < steps - 1:
                 result = {
