@@ -150,14 +150,23 @@ class UnknownMessageError(InvalidInputError):
 
     def __init__(self, message_id: str = "", *, begins_turn: bool = False) -> None:
         self.message_id = message_id
-        super().__init__(
-            f"turn {message_id!r} was not begun in this conversation: check the id, or pass its question with human= "
-            "to begin it; until a question asked with instead_of= is finished, pass both again"
-            if begins_turn
-            else f"no message of this conversation has the id {message_id!r}; list_messages returns the existing ids"
-            if message_id
-            else "this conversation never had a view with this stamp; pass the stamp of one of its views"
-        )
+        if begins_turn:
+            problem = (
+                f"turn {message_id!r} was not begun in this conversation: check the id, or pass its "
+                "question with human= to begin it; until a question asked with instead_of= is "
+                "finished, pass both again"
+            )
+        elif message_id:
+            problem = (
+                f"no message of this conversation has the id {message_id!r}; "
+                "list_messages returns the existing ids"
+            )
+        else:
+            problem = (
+                "this conversation never had a view with this stamp; "
+                "pass the stamp of one of its views"
+            )
+        super().__init__(problem)
 
 
 class UntrustedMessageError(InvalidInputError):
@@ -169,10 +178,13 @@ class UntrustedMessageError(InvalidInputError):
 
     def __init__(self, ignored: tuple[str, ...]) -> None:
         self.ignored = ignored
+        shown = ", ".join(ignored[:10])
+        if len(ignored) > 10:
+            shown += " …"
         super().__init__(
-            f"{len(ignored)} messages of the history are not in this conversation and not taken from a client: "
-            f"{', '.join(ignored[:10])}{' …' * (len(ignored) > 10)}; omit strict to ignore them, name the tools of "
-            'clients in client_tools, or pass trust="all" if your application made the history itself'
+            f"{len(ignored)} messages of the history are not in this conversation and not taken "
+            f"from a client: {shown}; omit strict to ignore them, name the tools of clients in "
+            'client_tools, or pass trust="all" if your application made the history itself'
         )
 
 
@@ -196,11 +208,12 @@ class ContentConflictError(ConflictError):
         self.key = key
         self.position = position
         super().__init__(
-            f"message id {message_id!r} already exists in this conversation with different content; "
-            "the log is immutable: append the new content under a new id"
+            f"message id {message_id!r} already exists in this conversation with different "
+            "content; the log is immutable: append the new content under a new id"
             if key is None
-            else f"an append with the key {key!r} has already stored other content as message {position} of its batch; "
-            "to repeat that append, pass the same batch; for new content, pass a new key"
+            else f"an append with the key {key!r} has already stored other content as message "
+            f"{position} of its batch; to repeat that append, pass the same batch; "
+            "for new content, pass a new key"
         )
 
 
@@ -214,8 +227,8 @@ class MessageRewoundError(ConflictError):
     def __init__(self, message_id: str) -> None:
         self.message_id = message_id
         super().__init__(
-            f"message {message_id!r} is in this conversation but was rewound, so views would not show it; "
-            "append it under a new id, or restore it with undo_rewind"
+            f"message {message_id!r} is in this conversation but was rewound, "
+            "so views would not show it; append it under a new id, or restore it with undo_rewind"
         )
 
 
@@ -229,8 +242,8 @@ class SourceIdClashError(ConflictError):
     def __init__(self, source_id: int) -> None:
         self.source_id = source_id
         super().__init__(
-            f"source id {source_id} is already taken in this conversation; wrap the tool with number_sources, omit "
-            'source_id from its results, or append with on_source_clash="renumber"'
+            f"source id {source_id} is already taken in this conversation; wrap the tool with "
+            'number_sources, omit source_id from its results, or append with on_source_clash="renumber"'
         )
 
 
@@ -257,13 +270,13 @@ class TurnConflictError(ConflictError):
             problem = "has another question in the log, which get_turn returns; pass a new turn_id"
         elif is_newest:
             problem = (
-                "has different messages in the log; get_turn returns them. For another answer, pass regenerate= to "
-                "chat.turn"
+                "has different messages in the log; get_turn returns them. For another answer, "
+                "pass regenerate= to chat.turn"
             )
         else:
             problem = (
-                "is no longer the newest, so its answer would end up in another turn; load the history again and "
-                "answer the newest question"
+                "is no longer the newest, so its answer would end up in another turn; "
+                "load the history again and answer the newest question"
             )
         super().__init__(f"turn {turn_id!r} {problem}")
 
@@ -280,8 +293,8 @@ class TurnBusyError(ConflictError):
         self.turn_id = turn_id
         self.since = since
         super().__init__(
-            f"turn {turn_id!r} is being worked on since {since:%H:%M:%S} UTC: answer 409 and let the client try again, "
-            'or pass busy="wait" or, for another question, busy="interrupt"'
+            f"turn {turn_id!r} is being worked on since {since:%H:%M:%S} UTC: answer 409 "
+            'and let the client try again, or pass busy="wait" or, for another question, busy="interrupt"'
         )
 
 
@@ -299,8 +312,9 @@ class TurnLostError(ConflictError):
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
         super().__init__(
-            f"this worker does not hold turn {turn_id!r} any more: it left the session, the conversation was deleted, "
-            "or another worker took the turn over after 30 seconds of silence; stop working on it"
+            f"this worker does not hold turn {turn_id!r} any more: it left the session, "
+            "the conversation was deleted, or another worker took the turn over after 30 seconds "
+            "of silence; stop working on it"
         )
 
 
@@ -314,7 +328,8 @@ class TurnClosedError(ConflictError):
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
         super().__init__(
-            f"turn {turn_id!r} is over: nothing can be added or decided any more; ask again in a new turn"
+            f"turn {turn_id!r} is over: nothing can be added or decided any more; "
+            "ask again in a new turn"
         )
 
 
@@ -349,8 +364,8 @@ class StateConflictError(ConflictError):
         self.expected = expected
         self.revision = revision
         super().__init__(
-            f"the state has revision {revision}, not {expected}: somebody changed it meanwhile; get it again, then "
-            "repeat the update"
+            f"the state has revision {revision}, not {expected}: somebody changed it meanwhile; "
+            "get it again, then repeat the update"
         )
 
 
@@ -366,8 +381,8 @@ class LogMovedError(ConflictError):
         self.after = after
         self.last = last
         super().__init__(
-            f"the log ends with message {last}, not {after}: somebody appended meanwhile; load the history again, then "
-            "decide whether the messages still fit"
+            f"the log ends with message {last}, not {after}: somebody appended meanwhile; "
+            "load the history again, then decide whether the messages still fit"
         )
 
 
@@ -381,8 +396,8 @@ class ResentHistoryError(ConflictError):
     def __init__(self, *, known: int) -> None:
         self.known = known
         super().__init__(
-            f"the first {known} messages of the batch are already in this conversation; append only "
-            f'messages[{known}:], or pass on_resent="skip"'
+            f"the first {known} messages of the batch are already in this conversation; "
+            f'append only messages[{known}:], or pass on_resent="skip"'
         )
 
 
@@ -400,9 +415,9 @@ class HistoryDivergedError(ConflictError):
         divergence = f"after message {after_id!r}" if after_id else "from the first message"
         call = f"call rewind(before_id={before_id!r})" if before_id else "call rewind"
         super().__init__(
-            f"the history differs from this conversation {divergence}, or ends earlier; the log is immutable: to edit "
-            f"a question or ask for another answer, {call} and append the history again; to continue, append only new "
-            "messages"
+            f"the history differs from this conversation {divergence}, or ends earlier; "
+            "the log is immutable: to edit a question or ask for another answer, "
+            f"{call} and append the history again; to continue, append only new messages"
         )
 
 
@@ -416,9 +431,10 @@ class OlderCheckpointError(ConflictError):
     def __init__(self, before_id: str) -> None:
         self.before_id = before_id
         super().__init__(
-            f"the run began at an older checkpoint, but the conversation goes on after it with message {before_id!r}, "
-            f"which the model would see; call rewind(before_id={before_id!r}) and repeat the run, or begin it at the "
-            'newest checkpoint; on_fork="rewind" rewinds the conversation in such a run, or undoes its last rewind'
+            "the run began at an older checkpoint, but the conversation goes on after it with "
+            f"message {before_id!r}, which the model would see; call rewind(before_id={before_id!r}) "
+            "and repeat the run, or begin it at the newest checkpoint; "
+            'on_fork="rewind" rewinds the conversation in such a run, or undoes its last rewind'
         )
 
 
@@ -469,7 +485,8 @@ class CorruptDocumentError(StoreError):
         self.collection = collection
         self.problem = problem
         super().__init__(
-            f"document {document_id!r} in the collection {collection!r} is damaged: {problem}; {self._advice}"
+            f"document {document_id!r} in the collection {collection!r} is damaged: {problem}; "
+            f"{self._advice}"
         )
 
 

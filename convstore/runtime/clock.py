@@ -33,8 +33,8 @@ async def append_timeout() -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise StoreUnavailableError(
-            f"the call took longer than {APPEND_SECONDS:.0f} s and was given up; it may or may not have happened: "
-            "repeat it with the same arguments"
+            f"the call took longer than {APPEND_SECONDS:.0f} s and was given up; "
+            "it may or may not have happened: repeat it with the same arguments"
         ) from error
 
 

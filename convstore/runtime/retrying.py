@@ -31,7 +31,8 @@ class Attempts:
         self.lost += 1
         if self.lost >= _LIMIT:
             raise StoreError(
-                f"other writers were faster {_LIMIT:,} times; call again, with fewer writers to one conversation"
+                f"other writers were faster {_LIMIT:,} times; call again, with fewer writers to "
+                "one conversation"
             )
 
     async def back_off(self) -> None:

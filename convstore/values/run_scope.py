@@ -34,7 +34,8 @@ def check_scope_choice(keys: Sequence[str], chosen: ScopeChoice | None) -> Scope
         return dict(chosen)
     if chosen is not None and not callable(chosen):
         raise InvalidScopeError(
-            f"scope must be a mapping of scope values, or a function from a Run to one, not {type(chosen).__name__}"
+            "scope must be a mapping of scope values, or a function from a Run to one, "
+            f"not {type(chosen).__name__}"
         )
     return chosen
 
@@ -51,5 +52,6 @@ def chosen_values(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
     if hasattr(given, "close"):  # a coroutine that is not awaited warns
         given.close()
     raise InvalidScopeError(
-        f"the scope function must not be async, and must return a mapping of scope values, not {type(given).__name__}"
+        "the scope function must not be async, and must return a mapping of scope values, "
+        f"not {type(given).__name__}"
     )
