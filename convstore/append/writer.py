@@ -210,21 +210,17 @@ class Writer:
         # Kept here, because other calls may push them out of the cache before the entry is composed.
         questions = cached.known_questions(request.named)
         known = Known(request.batch, questions=questions)
+        attempts = Attempts()
         sent = list[Chunk]()
         used = list[Chunk]()
         try:
-            attempts = Attempts()
             while True:
                 tail = None if attempts.lost else await self._tail(cached, request, known.new)
                 if tail is None or self._must_look_up(request, tail, questions):
-                    known = await self._look_up(cached, request)
+                    known, tail = await self._look_again(cached, request, tail)
                     if request.is_written(known.new):
-                        tail = await self._tail(cached, request, known.new)
                         await self._refresher.catch_up(cached, tail)
                         return known, None, tail
-                    if tail:
-                        await self._check_continues(cached, tail, cached.tail or Totals())
-                    tail = await self._tail(cached, request, known.new)
                 request.condition.check(tail)
                 entry = await self._compose(cached, request, known, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
@@ -233,14 +229,7 @@ class Writer:
                 acknowledged = cached.entries
                 used = known.new.chunks
                 if await self._insert(cached, entry, known.new, sent):
-                    self._finish(cached, known.new, entry)
-                    if request.condition.branch:
-                        await self._reader.snapshot(cached, entry.totals, [entry])
-                    if (
-                        entry.number <= acknowledged
-                    ):  # taken before: it was deleted, or a backup was restored
-                        self._reader.seen(cached.scope, await self._heads.find(dict(cached.scope)))
-                        self._cache.forget(cached)
+                    await self._take_over(cached, request, known.new, entry, acknowledged)
                     return known, entry, entry.totals
                 cached.tail = None
                 used = []
@@ -251,13 +240,40 @@ class Writer:
                     attempts.lose()
         finally:
             # An entry whose insert failed for another reason may be in the log, so its chunks stay.
-            if unused := [chunk.number for chunk in sent if chunk not in used]:
-                with suppress(
-                    StoreError
-                ):  # must not hide the append's own outcome; a sweep removes them after a day
-                    await settle(
-                        self._log.drop_chunks(cached.conversation, request.batch.token, unused)
-                    )
+            unused = [chunk.number for chunk in sent if chunk not in used]
+            if unused:
+                await self._drop(cached, request.batch, unused)
+
+    async def _look_again(
+        self, cached: CachedConversation, request: Request, tail: Totals | None
+    ) -> tuple[Known, Totals]:
+        """Find what the log has of a batch, and its tail; `tail` is the cached one, if it was trusted so far."""
+        known = await self._look_up(cached, request)
+        if tail and not request.is_written(known.new):
+            await self._check_continues(cached, tail, cached.tail or Totals())
+        return known, await self._tail(cached, request, known.new)
+
+    async def _take_over(
+        self,
+        cached: CachedConversation,
+        request: Request,
+        new: Batch,
+        entry: Entry,
+        acknowledged: int,
+    ) -> None:
+        """Cache an entry that was just inserted; `acknowledged` is the number of the last one before it."""
+        self._finish(cached, new, entry)
+        if request.condition.branch:
+            await self._reader.snapshot(cached, entry.totals, [entry])
+        was_taken_before = entry.number <= acknowledged
+        if was_taken_before:  # the conversation was deleted, or a backup was restored
+            self._reader.seen(cached.scope, await self._heads.find(dict(cached.scope)))
+            self._cache.forget(cached)
+
+    async def _drop(self, cached: CachedConversation, batch: Batch, chunks: Sequence[int]) -> None:
+        """Remove chunks that no entry refers to; a sweep removes them after a day if that fails."""
+        with suppress(StoreError):  # must not hide the append's own outcome
+            await settle(self._log.drop_chunks(cached.conversation, batch.token, chunks))
 
     def _must_look_up(self, request: Request, tail: Totals, questions: Mapping[str, int]) -> bool:
         """Return True if the log may hold a part of the batch."""

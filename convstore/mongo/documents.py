@@ -19,7 +19,7 @@ from convstore.exceptions import (
     CorruptDocumentError,
     SchemaVersionError,
 )
-from convstore.log.entry import NO_FACTS, RULES, Entry, EntryMessage
+from convstore.log.entry import NO_FACTS, RULES, Entry, EntryMessage, Facts, Totals
 from convstore.log.facts.items import ITEMS
 from convstore.log.facts.kind import Key
 from convstore.log.facts.table import keys_of, source_ids_of, version_of
@@ -141,12 +141,6 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     is_left_out = "messages" not in document and not has_messages
     if first + count - 1 != totals.messages or (len(messages) != count and not is_left_out):
         raise ValueError("the number of messages does not match their ordinals")
-    facts = document.get("facts")
-    if not facts and not _FORMER_FIELDS.isdisjoint(document):
-        raise SchemaVersionError(
-            f"the entry {document['_id']!r} was written before the first release, and no version reads that form; "
-            "begin with an empty database"
-        )
     entry = Entry(
         first,
         utc(document["at"]),
@@ -154,24 +148,43 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         totals,
         stored_number(document["after"]),
         sources_from(document, messages) if "sources" in document else (),
-        facts_from(facts, totals) if facts else NO_FACTS,
+        _facts_in(document, totals),
         stored_number(document.get("rules", 1)),
     )
+    _check_index_fields(entry, document)
+    is_whole = len(messages) == count
+    if is_whole and "lookup" in document and entry.rules == RULES:
+        _check_lookup(entry, document["lookup"])
+    return entry
+
+
+def _facts_in(document: Mapping[str, Any], totals: Totals) -> Facts:
+    facts = document.get("facts")
+    if facts:
+        return facts_from(facts, totals)
+    if not _FORMER_FIELDS.isdisjoint(document):
+        raise SchemaVersionError(
+            f"the entry {document['_id']!r} was written before the first release, and no version reads that form; "
+            "begin with an empty database"
+        )
+    return NO_FACTS
+
+
+def _check_index_fields(entry: Entry, document: Mapping[str, Any]) -> None:
+    """Compare the fields of an entry that only indexes use."""
     if entry.sources and document.get("kept_source_ids", []) != _kept_source_ids(entry):
         raise ValueError(
             "`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it"
         )
     if ("only_items" in document) != entry.has_only_items:
         raise ValueError("`only_items` does not match the entry's links, so loads would skip it")
-    if entry.rules != RULES:
-        return entry
-    if "lookup" in document and len(messages) == count:
-        _check_lookup(entry, document["lookup"])
-    if messages and document.get("results_at") != (first if _has_results(entry) else None):
+    if not entry.messages or entry.rules != RULES:
+        return
+    expected = entry.first if _has_results(entry) else None
+    if document.get("results_at") != expected:
         raise ValueError(
             "`results_at` does not match the entry's results, so the index misses or misplaces it"
         )
-    return entry
 
 
 def _check_lookup(entry: Entry, stored: Any) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from convstore.log.entry import NO_FACTS, Entry, Facts, PayloadRef, Totals
-from convstore.log.facts.kind import FactKind, Key, Raw, Sealed, UnknownFact
+from convstore.log.facts.kind import FactKind, Key, Sealed, UnknownFact
 from convstore.log.facts.table import KINDS, kind_named
 from convstore.mongo.bson_values import (
     from_stored,
@@ -88,8 +88,6 @@ def _stored(value: Any, owner: tuple[str, str]) -> Any:
             return {name: _stored(part, owner) for name, part in value.items()}
         case list():
             return [_stored(part, owner) for part in value]
-        case Raw():
-            return _stored(value.stored, owner)
     return _stored_part(value, owner)
 
 

@@ -29,12 +29,6 @@ class Sealed(NamedTuple):
     text: str
 
 
-class Raw(NamedTuple):
-    """A value in the form in which it was stored."""
-
-    stored: Any
-
-
 class FactReader(Protocol):
     """Reads stored values, and raises ValueError or TypeError for a value of another type.
 
@@ -234,7 +228,7 @@ class UnknownKind(FactKind[UnknownFact]):
 
     def encode(self, value: UnknownFact, entry: Entry) -> Any:
         """Return it as it was stored."""
-        return Raw(value.stored)
+        return value.stored
 
     def keys(self, value: UnknownFact, entry: Entry) -> Iterable[Key]:
         """Return the look-up values as they were stored."""
