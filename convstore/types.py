@@ -6,6 +6,7 @@ from convstore.conversation.state import ApplicationState
 from convstore.conversation.turn import TurnSession
 from convstore.messages.tokens import TokenCounter
 from convstore.messages.values import Omitted
+from convstore.values.citations import Citation
 from convstore.values.items import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
@@ -45,6 +46,7 @@ from convstore.wire.rules import ProviderRules
 __all__ = [
     "AnthropicMessages",
     "ApplicationState",
+    "Citation",
     "Compaction",
     "ConversationHits",
     "ConversationInfo",

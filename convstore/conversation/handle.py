@@ -27,6 +27,7 @@ from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.turns.keeper import Busy
 from convstore.turns.variants import check_asked
+from convstore.values.citations import Citation
 from convstore.values.items import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
@@ -765,9 +766,8 @@ class Conversation:
             StoreClosedError: The store was closed.
         """
         watcher = (await self._services()).watcher
-        async with aclosing(
-            watcher.watch(self._scope, after=after, limit=limit, full=full)
-        ) as updates:
+        watched = watcher.watch(self._scope, after=after, limit=limit, full=full)
+        async with aclosing(watched) as updates:
             async for update in updates:
                 yield update
 
@@ -803,9 +803,8 @@ class Conversation:
         Args:
             message_ids: At most 200 ids.
         """
-        return await (await self._services()).annotator.get(
-            self._scope, check_ids(message_ids, name="message_ids")
-        )
+        ids = check_ids(message_ids, name="message_ids")
+        return await (await self._services()).annotator.get(self._scope, ids)
 
     async def info(self) -> ConversationInfo:
         """Return title, metadata, dates and exact counts; for an empty scope, zeros and no dates."""
@@ -840,6 +839,15 @@ class Conversation:
         request = request_of(source_ids, tool_message_ids, find, cursor, page_tokens)
         return await (await self._services()).pager.sources(self._scope, request)
 
+    async def citations(self, message: BaseMessage | str) -> list[Citation]:
+        """Return the sources that a message cites, each with its place in ``message.text``.
+
+        Args:
+            message: A message, or the id of one. Numbers such as ``[17]`` outside of code count, and citations that
+                OpenAI, Anthropic or Gemini attached. One command, two for an id.
+        """
+        return await (await self._services()).citations.read(self._scope, message)
+
     def retrieve_previous_sources_tool(
         self, *, page_tokens: int = PAGE_TOKENS, artifact: bool = False
     ) -> AgentTool:
@@ -847,13 +855,9 @@ class Conversation:
 
         Args:
             page_tokens: Size of a page in tokens, 100 to 16,000.
-            artifact: Show the model everything in artifacts, such as access lists and scores. By default it reads the
-                sources and the content of a result, as its tool showed them.
+            artifact: Show the model the rest of artifacts, too. By default it reads sources and content of a result.
         """
         from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 
-        return make_retrieval_tool(
-            lambda _config: read_back(self.store, self._scope),
-            page_tokens=page_tokens,
-            artifact=artifact,
-        )
+        read = read_back(self.store, self._scope)
+        return make_retrieval_tool(lambda _: read, page_tokens=page_tokens, artifact=artifact)

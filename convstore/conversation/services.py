@@ -39,6 +39,7 @@ from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.readback.annotations import Annotator
+from convstore.readback.citations import CitationReader
 from convstore.readback.items import ItemReader
 from convstore.readback.listing import Listing
 from convstore.readback.pager import Pager
@@ -163,6 +164,11 @@ class Services:
         self._clock = clock
         self._compaction = (strategy, policy)
         self._compaction_seconds = compaction_seconds
+
+    @cached_property
+    def citations(self) -> CitationReader:
+        """Reads the citations of messages."""
+        return CitationReader(self.reader, self.pager)
 
     @cached_property
     def compactor(self) -> Compactor:

@@ -1,11 +1,10 @@
-"""Read the citations that providers attach to a text, where each cited document becomes one source, and numbers in it.
+"""Read the sources in the citations that providers attach to a text, where each cited document becomes one source.
 
 OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain converts both to its own format.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,11 +26,6 @@ MAX_MENTIONS = 2 * MAX_SOURCES
 
 _SPAN_CHARACTERS = 10_000
 """Maximum characters of a cited span, which bounds the total size of many overlapping ones."""
-
-_BRACKETS = re.compile(r"[\[【]([\d\s,;\u2013-]{1,200})[\]】]")
-_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:[-\u2013]\s*(\d{1,9})\s*)?")
-_LONGEST = 1_000
-"""Maximum length of a range; longer ones count as cut."""
 
 
 class Mention(NamedTuple):
@@ -55,26 +49,11 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
     for name in ("annotations", "citations"):
         annotations = block.get(name)
         if type(annotations) is list:
-            citations = (_citation_in(annotation) for annotation in annotations[: MAX_MENTIONS + 1])
+            citations = (citation_in(annotation) for annotation in annotations[: MAX_MENTIONS + 1])
             items = (_item(citation, text) for citation in citations if citation is not None)
             yield from (
                 Mention(found, cited=True) for item in items if item and (found := source_in(item))
             )
-
-
-def cites(text: str, number: int) -> bool:
-    """Return True if the text of an answer cites a source: its number stands in brackets, in a list or in a range.
-
-    >>> [number for number in range(9) if cites("Fish [1]. Squid [3, 5-7]; a list[0].", number)]
-    [0, 1, 3, 5, 6, 7]
-    """
-    lists = set(_BRACKETS.findall(text))
-    ranges = (_RANGE.fullmatch(piece) for found in lists for piece in re.split(r"[,;]", found))
-    return any(
-        int(ends[1]) <= number <= min(int(ends[2] or ends[1]), int(ends[1]) + _LONGEST)
-        for ends in ranges
-        if ends
-    )
 
 
 def distinct(mentions: Iterable[Mention]) -> tuple[FoundSource, ...]:
@@ -129,7 +108,7 @@ def _names(source: FoundSource) -> list[tuple[str, str]]:
     ]
 
 
-def _citation_in(annotation: Any) -> dict[Any, Any] | None:
+def citation_in(annotation: Any) -> dict[Any, Any] | None:
     """Return the fields of the source that an annotation cites; None if it is no citation."""
     if type(annotation) is dict and annotation.get("type") == "non_standard_annotation":
         annotation = annotation.get("value")

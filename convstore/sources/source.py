@@ -26,7 +26,8 @@ TEXT_DIGEST_BYTES = 8
 
 _LABEL_CHARACTERS = 150
 _TITLE_CHARACTERS = 200
-_URL_CHARACTERS = 500
+URL_CHARACTERS = 500
+"""Maximum length of an address that an entry holds; a longer one is cut."""
 
 TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 """Keys of the text in a dict item, in order of preference."""
@@ -223,7 +224,7 @@ class FoundSource(NamedTuple):
             or metadata
             or getattr(self.item, "id", None) is not None
         )
-        return title[:_TITLE_CHARACTERS], url[:_URL_CHARACTERS], not says_more
+        return title[:_TITLE_CHARACTERS], url[:URL_CHARACTERS], not says_more
 
     @property
     def title(self) -> str:

@@ -299,6 +299,7 @@ async def test_the_commands_are_counted(
             tool_message_ids=["q1"], **chat.scope
         ),
         ("chat", "get_sources"): lambda: chat.get_sources([1]),
+        ("chat", "citations"): lambda: chat.citations(AIMessage("Fish [1].")),
         ("chat", "reserve_source_ids"): lambda: chat.reserve_source_ids(2),
         ("chat", "find_shown_sources"): lambda: chat.find_shown_sources(["Orcas"]),
         ("chat", "get_turn"): lambda: chat.get_turn("q1"),

@@ -19,7 +19,7 @@ from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
 from convstore.integration import with_source
-from convstore.sources.citations import cites
+from convstore.sources.marks import cites
 from convstore.sources.numbering import numbers_shown
 from convstore.types import StoredMessage, Summary, ToolRecord
 

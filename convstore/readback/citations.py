@@ -1,0 +1,129 @@
+"""Find the sources that a message cites, by numbers in its text and by citations of its provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from langchain_core.messages import BaseMessage
+
+from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.log.entry import EntrySource
+from convstore.readback.pager import Pager
+from convstore.readback.request import MAXIMUM_PAGE_TOKENS, Request
+from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
+from convstore.runtime.threads import run_in_thread_if_long
+from convstore.sources.marks import MAX_CITED, marks_in
+from convstore.sources.provider_citations import ProviderCitation, provider_citations
+from convstore.sources.source import URL_CHARACTERS
+from convstore.values.citations import Citation
+from convstore.values.models import Source
+from convstore.values.scope import Scope, check_id
+
+
+class CitationReader:
+    """Reads the citations of messages, for all conversations of a store."""
+
+    def __init__(self, reader: LogReader, pager: Pager) -> None:
+        self._reader = reader
+        self._pager = pager
+
+    async def read(self, scope: Scope, message: BaseMessage | str) -> list[Citation]:
+        """Return the citations of a message in the order of its text; see `Conversation.citations`."""
+        if not isinstance(message, BaseMessage):
+            if not isinstance(message, str):
+                raise InvalidInputError(
+                    f"message must be a message or its id, not {type(message).__name__}"
+                )
+            message = await self._message(scope, check_id(message, name="message"))
+        text = message.text
+        marks = await run_in_thread_if_long(lambda: marks_in(text), characters=len(text))
+        given = provider_citations(message)
+        numbers = dict.fromkeys(number for mark in marks for number in mark.numbers)
+        numbers |= dict.fromkeys(cited.number for cited in given if cited.number)
+        sources = await self._sources(scope, list(numbers)[:MAX_CITED])
+        found = [
+            _numbered(mark.start, mark.end, number, sources.get(number))
+            for mark in marks
+            for number in mark.numbers
+        ]
+        found += [_provided(cited, sources.get(cited.number or 0)) for cited in given]
+        return sorted(found, key=lambda cited: (cited.start, cited.end))
+
+    async def _message(self, scope: Scope, message_id: str) -> BaseMessage:
+        cached = await self._reader.find(scope)
+        rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
+        if cached is None or not rows:
+            raise UnknownMessageError(message_id)
+        async with self._reader.reading(cached):
+            [message] = await self._reader.decode_all(
+                cached, [rows[message_id].message], whole=True
+            )
+        return message
+
+    async def _sources(self, scope: Scope, numbers: list[int]) -> dict[int, Source]:
+        """Return the sources with some numbers, without their texts. One command, more for very long addresses."""
+        cached = await self._reader.find(scope) if numbers else None
+        if cached is None:
+            return {}
+        async with self._reader.reading(cached):
+            rows = await self._reader.log.sources_by_id(cached.conversation, numbers)
+        found = {number: _source(cached, source) for number, (_, source) in rows.items()}
+        cut = [number for number, source in found.items() if len(source.url) >= URL_CHARACTERS]
+        if cut:
+            found |= await self._whole(scope, cut, found)
+        return found
+
+    async def _whole(
+        self, scope: Scope, numbers: Iterable[int], found: Mapping[int, Source]
+    ) -> dict[int, Source]:
+        """Return sources with their whole addresses; an address that no page holds is left out."""
+        whole: dict[int, Source] = {}
+        for number in numbers:
+            request = Request(source_ids=[number], page_tokens=MAXIMUM_PAGE_TOKENS)
+            page = await self._pager.sources(scope, request)
+            read = page.sources[0] if page.sources else found[number]
+            is_cut = "convstore" in read.metadata or not page.sources
+            whole[number] = read.model_copy(update={"url": ""}) if is_cut else read
+        return whole
+
+
+def _source(cached: CachedConversation, source: EntrySource) -> Source:
+    owner = source.entry.partition(":")[0]
+    return Source(
+        source_id=source.id,
+        title=source.title,
+        url=source.url,
+        tool_message_id=source.message_id,
+        child_id="" if owner == cached.conversation else owner,
+    )
+
+
+def _numbered(start: int, end: int, number: int, source: Source | None) -> Citation:
+    if source is None:
+        return Citation(start=start, end=end, given_by="number", number=number)
+    return Citation(
+        start=start,
+        end=end,
+        given_by="number",
+        number=number,
+        source_id=source.source_id,
+        title=source.title,
+        url=source.url,
+        tool_message_id=source.tool_message_id,
+        child_id=source.child_id,
+    )
+
+
+def _provided(cited: ProviderCitation, source: Source | None) -> Citation:
+    return Citation(
+        start=cited.start,
+        end=cited.end,
+        given_by="provider",
+        source_id=source.source_id if source else None,
+        title=cited.title,
+        url=cited.url,
+        quotation=cited.quotation,
+        tool_message_id=source.tool_message_id if source else "",
+        child_id=source.child_id if source else "",
+    )
