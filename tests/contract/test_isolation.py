@@ -301,9 +301,6 @@ CALLS: dict[str, Call] = {
     "append with a turn": lambda _, chat, guess: chat.append(
         [AIMessage("so", id=guess.id())], turn=guess.id()
     ),
-    "append a turn": lambda _, chat, guess: chat.append(
-        [HumanMessage("hi", id=guess.id()), AIMessage("so")]
-    ),
     "turn": lambda _, chat, guess: _worked_on(chat, guess),
     "stop": lambda _, chat, guess: chat.stop(guess.id()),
     "variants": lambda _, chat, guess: chat.variants(guess.id()),

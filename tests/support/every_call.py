@@ -94,12 +94,15 @@ async def _decide(chat: Conversation, _: Ids) -> None:
         await chat.decide("turn", await result_id_of(chat, "call"), "approve")
 
 
+async def _append_history(chat: Conversation, _: Ids) -> None:
+    known = [message async for message in chat.messages()]
+    await chat.append_history([*known, HumanMessage("And?", id="again")])
+
+
 # In this order: some need what others wrote.
 CALLS: dict[str, Call] = {
     "append": lambda chat, _: chat.append(rag_turn("What of bears?")),
-    "append_history": lambda chat, _: chat.append_history(
-        [HumanMessage("Why?", id="asked"), AIMessage("So."), HumanMessage("And?", id="again")]
-    ),
+    "append_history": _append_history,
     "turn": _turn,
     "turn, again": _regenerate,
     "variants": lambda chat, _: chat.variants("turn"),
