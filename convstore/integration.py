@@ -66,7 +66,6 @@ from convstore.store.agent_tools import retrieve_previous_sources_tool, search_c
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Busy, Drafting, TurnKeeper
 from convstore.values.append_options import AppendOptions
-from convstore.values.json_form import is_json, sendable, sendable_message, valid_text
 from convstore.values.models import (
     ConversationInfo,
     Receipt,
@@ -78,35 +77,22 @@ from convstore.values.reports import ConversationHits
 from convstore.values.scope import PATH
 from convstore.values.turns import Pause, TurnCall
 from convstore.view.provider_rules import fit_for, made_for
-from convstore.wire.call_edits import CallEdits
-from convstore.wire.contents import ContentReader, reasoning_part
-from convstore.wire.exact import marked, restored
 from convstore.wire.history import History
-from convstore.wire.parts import Block, Media, Text, json_value, parsed_value, parts_of
-from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
-from convstore.wire.streams import StreamedReply
 
 __all__ = [
     "PAGE_TOKENS",
-    "Block",
     "Busy",
-    "CallEdits",
-    "ContentReader",
     "ConversationLog",
     "Decision",
     "EnteredTurn",
     "HeldTurn",
     "Host",
     "LogMessage",
-    "Media",
     "Operation",
-    "PydanticAIWriter",
     "ResultNumbering",
     "RunTurn",
     "Sent",
     "StoredId",
-    "StreamedReply",
-    "Text",
     "Trust",
     "VariantChange",
     "agent_tools",
@@ -135,13 +121,10 @@ __all__ = [
     "host_of",
     "is_answer_item",
     "is_history",
-    "is_json",
     "is_langchain",
-    "json_value",
     "last_seen",
     "log_of",
     "made_for",
-    "marked",
     "marks_of",
     "messages_of_turn",
     "new_codec",
@@ -150,24 +133,16 @@ __all__ = [
     "observed",
     "open_database",
     "pairs_of",
-    "parsed_value",
-    "parts_of",
     "pause_in_turn",
     "paused_calls",
     "probe_server",
     "read_current",
-    "read_pydantic_ai",
     "read_sent",
-    "reasoning_part",
-    "restored",
     "run_sync",
-    "sendable",
-    "sendable_message",
     "settle",
     "shard_key_indexes",
     "titled",
     "update_state_of",
-    "valid_text",
     "variants_at_places",
     "with_children",
     "with_source",

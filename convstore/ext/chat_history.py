@@ -27,11 +27,12 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.integration import log_of, read_current, run_sync, sendable_message
+from convstore.integration import log_of, read_current, run_sync
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
 from convstore.types import History
 from convstore.values.explanations import ADDED
+from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice, check_partial_scope
 from convstore.values.stamps import ViewStamp

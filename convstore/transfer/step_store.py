@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from convstore.integration import documents_of, read_pydantic_ai
+from convstore.integration import documents_of
 from convstore.transfer.dicts import moment_of
 from convstore.transfer.records import (
     DAMAGED,
@@ -19,6 +19,7 @@ from convstore.transfer.records import (
     merged_fields,
     record_or_bad,
 )
+from convstore.wire.pydantic_ai import read_pydantic_ai
 
 _NEWEST = [("seq", -1)]
 

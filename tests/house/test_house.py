@@ -74,7 +74,7 @@ OPEN_TO_EDGES = EDGES | {
 LEAVES = (ast.Await, ast.Break, ast.Raise, ast.Return, ast.Yield, ast.AsyncFor, ast.AsyncWith)
 """Nodes that may end a loop early: an ``await`` may be cancelled, and the generator of a ``yield`` closed."""
 
-OPEN_TO_EDGES |= {"public", "types", "values"}
+OPEN_TO_EDGES |= {"public", "types", "values", "wire"}
 HOSTILE_INPUT = {"testing"}  # operators there are values that a scope must refuse
 OPERATOR = re.compile(r"\$\$?[A-Za-z]")
 CLOCKS = {"now", "utcnow", "today"}

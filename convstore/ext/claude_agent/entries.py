@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import marked, normalize_messages, restored
+from convstore.integration import normalize_messages
 from convstore.types import LogItem
+from convstore.wire.exact import marked, restored
 
 KIND = "claude.entry"
 """Kind of the items that have the entries of transcripts."""

@@ -21,12 +21,12 @@ from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
 from convstore.ext.inspector.images import is_image
-from convstore.integration import reasoning_part
 from convstore.messages.media import block_type, is_media, media_description
 from convstore.messages.reasoning import is_reasoning
 from convstore.messages.text import text_of
 from convstore.sources.detection import parse_json
 from convstore.sources.shortening import stands_for_image
+from convstore.wire.contents import reasoning_part
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e"

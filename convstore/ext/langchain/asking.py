@@ -20,7 +20,8 @@ from langchain_core.runnables.config import (
 from convstore import Conversation
 from convstore.ext.around import turn_around
 from convstore.ext.langchain.run import NO_STREAM, AgentRun
-from convstore.integration import StreamedReply, drafting_in_turn, held_by_caller
+from convstore.integration import drafting_in_turn, held_by_caller
+from convstore.wire.streams import StreamedReply
 
 _Response = ModelResponse[Any]
 

@@ -46,7 +46,6 @@ from convstore.integration import (
     host_of,
     last_seen,
     made_for,
-    sendable_message,
 )
 from convstore.messages.filing import (
     ids_of,
@@ -60,6 +59,7 @@ from convstore.messages.tool_calls import is_paired
 from convstore.messages.unread import steps_of, with_unread
 from convstore.types import History, Receipt
 from convstore.values.append_options import AppendOptions
+from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
 

@@ -24,7 +24,8 @@ from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import is_asking
 from convstore.ext.run_turns import has_loop
-from convstore.integration import EnteredTurn, HeldTurn, StreamedReply, drafting_in_turn
+from convstore.integration import EnteredTurn, HeldTurn, drafting_in_turn
+from convstore.wire.streams import StreamedReply
 
 _NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream; they are not heard either."""

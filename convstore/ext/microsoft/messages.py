@@ -14,11 +14,14 @@ from uuid import uuid4
 from agent_framework import Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.integration import CallEdits, ContentReader, Media, marked, restored
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
 from convstore.types import Dropped
+from convstore.wire.call_edits import CallEdits
+from convstore.wire.contents import ContentReader
+from convstore.wire.exact import marked, restored
+from convstore.wire.parts import Media
 
 _MARK = "agent_framework"
 _FORGED = (LookupError, TypeError, ValueError, AttributeError)

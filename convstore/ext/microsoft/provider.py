@@ -11,9 +11,10 @@ from langchain_core.messages import BaseMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log, with_unique_calls
-from convstore.integration import read_current, sendable_message
+from convstore.integration import read_current
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import Dropped
+from convstore.values.json_form import sendable_message
 from convstore.values.scope import as_scope, check_choice
 
 

@@ -15,9 +15,10 @@ from uuid import NAMESPACE_OID, uuid5
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidMessageError
-from convstore.integration import is_answer_item, marked, normalize_messages, restored
+from convstore.integration import is_answer_item, normalize_messages
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.scope import id_problem
+from convstore.wire.exact import marked, restored
 
 Item: TypeAlias = dict[str, Any]
 KIND: Final = "openai."  # the beginning of kinds of items that are no messages

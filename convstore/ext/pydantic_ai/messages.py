@@ -14,8 +14,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic_ai.conversation_store import ConversationEntry
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
-from convstore.integration import PydanticAIWriter, marked, read_pydantic_ai, restored, sendable
 from convstore.types import Dropped
+from convstore.values.json_form import sendable
+from convstore.wire.exact import marked, restored
+from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 
 _MARK = "pydantic_ai"
 _KEYS = {"entry", "parent", "at", "of", "json"}

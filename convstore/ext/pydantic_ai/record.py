@@ -15,7 +15,8 @@ from pydantic_ai.conversation_store import ConversationRecord
 
 from convstore import Conversation
 from convstore.exceptions import StateConflictError
-from convstore.integration import sendable, settle
+from convstore.integration import settle
+from convstore.values.json_form import sendable
 
 RUNNING_SECONDS = 90
 """How long a save may be running; an append ends after 60 s."""

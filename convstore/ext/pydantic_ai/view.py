@@ -26,10 +26,11 @@ from pydantic_ai.toolsets import FunctionToolset
 from convstore import Conversation, HistoryPolicy
 from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
-from convstore.integration import CallEdits, agent_tools
+from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import kind_of
 from convstore.types import Dropped
+from convstore.wire.call_edits import CallEdits
 
 ScopeOfRun: TypeAlias = str | Callable[[RunContext[Any]], str] | None
 """The scope of the conversations that an agent continues, or a function that finds it in a run."""

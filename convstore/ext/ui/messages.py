@@ -12,10 +12,13 @@ from convstore import Conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
 from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader
-from convstore.integration import StreamedReply, json_value, valid_text, variants_at_places
+from convstore.integration import variants_at_places
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
+from convstore.values.json_form import valid_text
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
 from convstore.values.value import Value
+from convstore.wire.parts import json_value
+from convstore.wire.streams import StreamedReply
 
 _WRITERS = {"ai-sdk": ai_sdk_messages, "ag-ui": ag_ui_messages}
 

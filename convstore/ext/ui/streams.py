@@ -31,9 +31,10 @@ from convstore.ext.ui.ai_sdk import AISDKEncoder
 from convstore.ext.ui.messages import newest, ui_messages
 from convstore.ext.ui.requests import UIRequest
 from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
-from convstore.integration import StreamedReply, conversation_id_of, hidden_variant, observed
+from convstore.integration import conversation_id_of, hidden_variant, observed
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS
+from convstore.wire.streams import StreamedReply
 
 HEADERS: Mapping[str, str] = {
     "content-type": "text/event-stream",

@@ -13,19 +13,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import (
-    Block,
-    ContentReader,
-    Media,
-    StreamedReply,
-    json_value,
-    normalize_messages,
-    pairs_of,
-    parsed_value,
-    valid_text,
-)
+from convstore.integration import normalize_messages, pairs_of
 from convstore.sources.citations import Mention, citations_in, distinct
 from convstore.types import Source, TurnCall
+from convstore.values.json_form import valid_text
+from convstore.wire.contents import ContentReader
+from convstore.wire.parts import Block, Media, json_value, parsed_value
+from convstore.wire.streams import StreamedReply
 
 Format = Literal["ai-sdk", "ag-ui"]
 Part: TypeAlias = dict[str, Any]
