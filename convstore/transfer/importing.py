@@ -48,6 +48,7 @@ from convstore.transfer.prepare import (
     ReadyMessage,
     batches_of,
     columns_of,
+    facts_by_batch,
     items_after,
     make_ready,
     messages_between,
@@ -289,9 +290,7 @@ class _ConversationImport:
         for change in record.variants:
             self._changes.setdefault(change.ordinal, []).append(change)
         self._active_turns = dict[str, str]()
-        self._facts = dict[int, list[ArchivedFact]]()
-        for fact in record.facts:
-            self._facts.setdefault(fact.after, []).append(fact)
+        self._facts = facts_by_batch(record, messages)
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next(
             (message.item.at for message in reversed(messages) if message.item.at), None
@@ -403,7 +402,7 @@ class _ConversationImport:
         done = 0
         if self._record.items and not self._messages:
             await self._chat.append([placed.item for placed in self._record.items])
-        await self._append_facts(0, is_known=stored > 0)
+        await self._append_facts(self._facts[0], after=0, is_known=stored > 0)
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
@@ -418,7 +417,7 @@ class _ConversationImport:
                 await self._rewind(batch)
             await self._change_variants(batch, may_be_missing=may_be_missing)
             if may_be_missing:
-                await self._append_facts(batch.messages[-1].position, is_known=not new)
+                await self._append_facts_after(batch, is_known=not new)
 
     async def _change_variants(self, batch: Batch, *, may_be_missing: bool) -> None:
         """Repeat the changes of variants after a batch, or only note them if they are stored."""
@@ -430,11 +429,19 @@ class _ConversationImport:
             if change.kind not in {"begin", "append"}:
                 self._active_turns[change.first_turn] = change.turn
 
-    async def _append_facts(self, position: int, *, is_known: bool) -> None:
-        """Append the facts of entries without messages after a message; with `is_known` those that the log lacks."""
-        wanted = [fact for fact in self._facts.get(position, ()) if not fact.is_with_messages]
-        stored = await self._stored_facts(position) if wanted and is_known else []
-        for fact in wanted:
+    async def _append_facts_after(self, batch: Batch, *, is_known: bool) -> None:
+        """Append the facts after a batch; with `is_known` those that the log lacks."""
+        last = batch.messages[-1]
+        facts = [fact for fact in self._facts[last.position] if not _is_of_entry(fact, last)]
+        place = self._stored[last.id].ordinal if is_known else 0
+        await self._append_facts(facts, after=place, is_known=is_known)
+
+    async def _append_facts(
+        self, facts: Sequence[ArchivedFact], *, after: int, is_known: bool
+    ) -> None:
+        """Append facts in entries of their own; with `is_known` those that the log lacks after a message."""
+        stored = await self._stored_facts(after) if facts and is_known else []
+        for fact in facts:
             known = (fact.kind, fact.value)
             if known in stored:
                 stored.remove(known)
@@ -442,14 +449,14 @@ class _ConversationImport:
             with as_of(fact.at or self._last_date):
                 await self._log.append((), facts=[fact])
 
-    async def _stored_facts(self, position: int) -> list[tuple[str, Any]]:
+    async def _stored_facts(self, after: int) -> list[tuple[str, Any]]:
         """Return kinds and values of the facts that the log has after a message in entries without messages."""
         end = await self._log.snapshot()
         facts = (await self._log.facts(end))[0] if end else []
         return [
             (fact.kind, fact.value)
             for fact in facts
-            if fact.after == position and not fact.is_with_messages
+            if fact.after == after and not fact.is_with_messages
         ]
 
     async def _append_late_items(self, batch: Batch) -> None:
@@ -509,8 +516,8 @@ class _ConversationImport:
 
     def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[ArchivedFact]:
         """Return the facts of the entry that ends with some messages."""
-        facts = self._facts.get(messages[-1].position, ())
-        return [fact for fact in facts if fact.is_with_messages]
+        last = messages[-1]
+        return [fact for fact in self._facts[last.position] if _is_of_entry(fact, last)]
 
     async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:
         """Return the stamp of the record for these messages, with the entry that the view has here."""
@@ -611,3 +618,8 @@ class _ConversationImport:
                     self.changed.append(
                         f"{message.item.where}: its annotations are left out: {error}"
                     )
+
+
+def _is_of_entry(fact: ArchivedFact, last: ReadyMessage) -> bool:
+    """Return True if a fact is of the entry that ends with a message; the record may have more that was left out."""
+    return fact.is_with_messages and fact.after == last.position

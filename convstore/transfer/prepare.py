@@ -20,6 +20,7 @@ from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item
 from convstore.transfer.records import ConversationRecord, Message, Problem, RecordItem
+from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
 from convstore.values.scope import check_choice, check_id, check_number, id_problem
 
@@ -264,6 +265,21 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
         yield Batch(batch, latest, reserve_to, rewinds.get(batch[-1].position, 0), placed_here)
         through = max([through, *numbers])
         placed_here = []
+
+
+def facts_by_batch(
+    record: ConversationRecord, messages: Sequence[ReadyMessage]
+) -> defaultdict[int, list[ArchivedFact]]:
+    """Return the facts of a record by the position of the last message of the batch before them, 0 for none.
+
+    Messages at the end of the batch may have been left out.
+    """
+    ends = [batch.messages[-1].position for batch in batches_of(record, messages)]
+    found = defaultdict[int, list[ArchivedFact]](list)
+    for fact in record.facts:
+        index = bisect_right(ends, fact.after)
+        found[ends[index - 1] if index else 0].append(fact)
+    return found
 
 
 def _groups(messages: Sequence[ReadyMessage], ends: Container[int]) -> Iterator[list[ReadyMessage]]:

@@ -18,7 +18,14 @@ from convstore.log.facts.kind import FactKind, FactReader, Key, Sealed
 from convstore.log.facts.table import KINDS
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_document, entry_from
-from convstore.transfer import export_conversations, import_conversations, read_file
+from convstore.transfer import (
+    ConversationRecord,
+    RecordItem,
+    export_conversations,
+    import_conversations,
+    read_file,
+)
+from convstore.values.facts import ArchivedFact
 
 MOODS = ["glad", "\ud800 torn", "calm"]
 
@@ -115,6 +122,26 @@ async def test_a_new_kind_of_fact_is_handled_everywhere(
     known.setattr(MOOD, "problems", lambda *_: iter(["its mood is empty"]))
     report = await store.verify(**chat.scope)
     assert [finding.problem for finding in report.findings] == ["its mood is empty"] * 3
+
+
+async def test_facts_of_messages_that_were_left_out_are_imported_once(
+    known: pytest.MonkeyPatch, store: ConversationStore
+) -> None:
+    """They follow what is left before them, each in an entry of its own."""
+    messages = [RecordItem(message=HumanMessage("Why?", id="q"), entry=1)]
+    messages += [RecordItem(message={"role": "nobody"}, entry=entry) for entry in (1, 2)]
+    facts = [
+        ArchivedFact("mood", mood, after, is_with_messages=True)
+        for after, mood in ((2, "a"), (3, "b"))
+    ]
+    facts.append(ArchivedFact("mood", "c", 3))
+    record = ConversationRecord(
+        id="r", messages=messages, scope={"user_id": "toy", "thread_id": "left"}, facts=facts
+    )
+    for _ in range(2):
+        await import_conversations(store, [record], skip_messages=True)
+    found = await moods(store.conversation(**record.scope))
+    assert found == [(1, "a"), (1, "b"), (1, "c")]
 
 
 async def test_an_unknown_kind_of_fact_is_carried_along(
