@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.messages import ToolMessage
 
 from convstore.conversation.host import host_of
+from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.sources.declared import says_sources
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.numbering import (
@@ -68,7 +70,8 @@ class ResultNumbering:
         """
         wanted = list[Unnumbered]()
         for message in results:
-            unnumbered = self.find(chat, message, tool=tools.get(message.tool_call_id, ""))
+            tool = tools.get(message.tool_call_id, "")
+            unnumbered = await self.find(chat, message, tool=tool)
             if unnumbered is not None:
                 wanted.append(unnumbered)
         logged = await _logged(chat, wanted) if wanted and may_be_logged else {}
@@ -81,11 +84,15 @@ class ResultNumbering:
             )
         return numbered
 
-    def find(self, chat: Any, message: ToolMessage, *, tool: str = "") -> Unnumbered | None:
-        """Return what a result needs to be numbered; None for one that is left as it is. No I/O.
+    async def find(self, chat: Any, message: ToolMessage, *, tool: str = "") -> Unnumbered | None:
+        """Return what a result needs to be numbered; None for one that is left as it is. No command.
 
         Tools whose lists may be sources, and those whose own marks are not the numbers in the log, are logged once.
         """
+        find = partial(self._find, chat, message, tool)
+        return await run_in_thread_if_long(find, characters=characters_in([message]))
+
+    def _find(self, chat: Any, message: ToolMessage, tool: str) -> Unnumbered | None:
         host = host_of(chat)
         name = message.name or tool
         found = _found(message, name, host.source_extractors)

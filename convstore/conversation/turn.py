@@ -375,7 +375,7 @@ class TurnSession:
     ) -> ToolMessage:
         """Return a result with numbers on the sources that the caller names, else on those that it says to hold."""
         if sources is None:
-            unnumbered = _BY_DEFAULT.find(self._chat, message)
+            unnumbered = await _BY_DEFAULT.find(self._chat, message)
             if unnumbered is None:
                 return message
             given = await self._numbers_for(message, unnumbered.found)
