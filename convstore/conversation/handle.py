@@ -844,7 +844,8 @@ class Conversation:
 
         Args:
             message: A message, or the id of one. Numbers such as ``[17]`` outside of code count, and citations that
-                OpenAI, Anthropic or Gemini attached. One command, two for an id.
+                OpenAI, Anthropic or Gemini attached. Numbers are those of the log, or those that a result of the turn
+                counts by itself, such as an imported one. Three commands, four for an id, two more for such results.
         """
         return await (await self._services()).citations.read(self._scope, message)
 

@@ -168,7 +168,7 @@ class Services:
     @cached_property
     def citations(self) -> CitationReader:
         """Reads the citations of messages."""
-        return CitationReader(self.reader, self.pager)
+        return CitationReader(self.reader, self.pager, self.records)
 
     @cached_property
     def compactor(self) -> Compactor:

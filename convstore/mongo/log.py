@@ -376,6 +376,7 @@ class Log:
         limit: int,
         tools_only: bool,
         without: Sequence[tuple[int, int]],
+        fields: Mapping[str, int] = LEAN,
     ) -> list[Entry]:
         """Return the last entries with results or long messages before an ordinal, newest first, no bodies.
 
@@ -388,8 +389,8 @@ class Log:
             query["$nor"] = [
                 {"results_at": {"$gte": first, "$lte": last}} for first, last in without
             ]
-        fields = {**LEAN, "messages.body": 0}
-        documents = await self._log.find(query, fields, order=[("results_at", -1)], limit=limit)
+        bodiless = {**fields, "messages.body": 0}
+        documents = await self._log.find(query, bodiless, order=[("results_at", -1)], limit=limit)
         return await entries_from([filled(document, body="") for document in documents])
 
     async def messages_of_entries(

@@ -8,7 +8,9 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.log.entry import EntrySource
+from convstore.readback.own_numbers import OwnNumbers
 from convstore.readback.pager import Pager
+from convstore.readback.records import Records
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
@@ -24,26 +26,28 @@ from convstore.values.scope import Scope, check_id
 class CitationReader:
     """Reads the citations of messages, for all conversations of a store."""
 
-    def __init__(self, reader: LogReader, pager: Pager) -> None:
+    def __init__(self, reader: LogReader, pager: Pager, records: Records) -> None:
         self._reader = reader
         self._pager = pager
+        self._own_numbers = OwnNumbers(records)
 
     async def read(self, scope: Scope, message: BaseMessage | str) -> list[Citation]:
         """Return the citations of a message in the order of its text; see `Conversation.citations`."""
-        if not isinstance(message, BaseMessage):
-            if not isinstance(message, str):
-                raise InvalidInputError(
-                    f"message must be a message or its id, not {type(message).__name__}"
-                )
+        if not isinstance(message, BaseMessage | str):
+            raise InvalidInputError(
+                f"message must be a message or its id, not {type(message).__name__}"
+            )
+        if isinstance(message, str):
             message = await self._message(scope, check_id(message, name="message"))
         text = message.text
         marks = await run_in_thread_if_long(lambda: marks_in(text), characters=len(text))
         given = provider_citations(message)
-        numbers = dict.fromkeys(number for mark in marks for number in mark.numbers)
-        numbers |= dict.fromkeys(cited.number for cited in given if cited.number)
-        sources = await self._sources(scope, list(numbers)[:MAX_CITED])
+        own = await self._own_numbers.before(scope, message.id or "") if marks else {}
+        wanted = dict.fromkeys(own.get(number, number) for mark in marks for number in mark.numbers)
+        wanted |= dict.fromkeys(cited.number for cited in given if cited.number)
+        sources = await self._sources(scope, list(wanted)[:MAX_CITED])
         found = [
-            _numbered(mark.start, mark.end, number, sources.get(number))
+            _numbered(mark.start, mark.end, number, sources.get(own.get(number, number)))
             for mark in marks
             for number in mark.numbers
         ]

@@ -198,3 +198,24 @@ async def test_citations_name_their_sources(chat: Conversation, store: Conversat
             await chat.citations(wrong)  # type: ignore[arg-type]
     empty = AIMessage("\ud800\0 nothing here")
     assert await chat.citations(empty) == []
+
+
+async def test_an_answer_cites_by_the_numbers_that_its_results_showed(
+    store: ConversationStore,
+) -> None:
+    """Imported results count from 1 each: [1] of the second answer is the log's source 3; [4] is that of the log."""
+    chat = store.conversation(user_id="ada", thread_id="imported")
+    answers = [AIMessage(f"So [1], [4] of {name}.", id=name) for name in ("seals", "orcas")]
+    for answer in answers:
+        call = {"name": "find", "args": {}, "id": f"call-{answer.id}"}
+        found = [
+            {"title": f"{answer.id} {n}", "content": f"{answer.id}, part {n}."} for n in (1, 2)
+        ]
+        content = "\n".join(f"[{n}] {each['content']}" for n, each in enumerate(found, 1))
+        result = ToolMessage(content, artifact=found, tool_call_id=f"call-{answer.id}")
+        await chat.append([HumanMessage("q"), AIMessage("", tool_calls=[call]), result, answer])
+    cited = [await chat.citations(answer) for answer in answers]
+    assert [[each.title for each in found] for found in cited] == [
+        ["seals 1", "orcas 2"],
+        ["orcas 1", "orcas 2"],
+    ]
