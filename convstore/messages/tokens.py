@@ -19,6 +19,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.encoding import fields_of
+from convstore.messages.media_sizes import media_tokens
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.values.json_form import sendable_message
@@ -36,9 +37,6 @@ _MAX_TOKENS = 2**40
 _MAX_NAME_CHARACTERS = 200
 """Limits the name of a counter, because every entry stores it."""
 
-IMAGE_TOKENS = 1_000
-"""Cost of an image of common size with OpenAI (765 at 1024 x 1024) and Anthropic (width x height / 750)."""
-
 _ROLES = {"human": "user", "ai": "assistant", "tool": "tool"}
 _TOKENS_PER_MESSAGE = 3
 """As LangChain counts them; it takes ten times as long for a short text."""
@@ -52,7 +50,8 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
     """Count with LangChain's ``count_tokens_approximately``, corrected for wide scripts, images and tool calls.
 
     A Chinese, Japanese or Korean character counts as one token, a character of another non-Latin script as half a token
-    (GPT-4o's tokenizer uses 0.7-1.0 and 0.3-0.6). An image counts as `IMAGE_TOKENS`, whatever its size in bytes.
+    (GPT-4o's tokenizer uses 0.7-1.0 and 0.3-0.6). Images, PDFs, audio and video count as `media_tokens` says, by what
+    they show and not by their length.
 
     >>> from langchain_core.messages import HumanMessage
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
@@ -84,12 +83,13 @@ def _with_text(message: BaseMessage) -> int:
 
 
 def _with_blocks(message: BaseMessage) -> int:
-    others = [block for block in message.content if not _is_image(block)]
-    images = len(message.content) - len(others)
-    plain = message.model_copy(update={"content": others}) if images else message
+    sizes = [media_tokens(block) for block in message.content]
+    media = sum(size for size in sizes if size is not None)
+    others = [block for block, size in zip(message.content, sizes, strict=True) if size is None]
+    plain = message.model_copy(update={"content": others}) if media else message
     calls = _calls_without_block(message, others)
     call_tokens = len(text_of(calls)) // CHARACTERS_PER_TOKEN if calls else 0
-    return _by_langchain(plain) + _extra_for_script(others) + images * IMAGE_TOKENS + call_tokens
+    return _by_langchain(plain) + _extra_for_script(others) + media + call_tokens
 
 
 def _calls_without_block(message: BaseMessage, blocks: Sequence[Any]) -> list[Any]:
@@ -151,10 +151,6 @@ def _count(script: re.Pattern[str], text: str) -> int:
     """Count the characters of a script, piece by piece so that other threads can run in between."""
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
     return sum(len(piece) - len(script.sub("", piece)) for piece in pieces)
-
-
-def _is_image(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") in ("image", "image_url", "input_image")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntrySource, PayloadRef
 from convstore.messages.media import is_media, media_description
+from convstore.messages.media_sizes import IMAGE_TOKENS
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import text_of
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN, IMAGE_TOKENS, fitting, weight
+from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.artifact import holds_only_sources, without_texts
