@@ -180,7 +180,7 @@ def test_what_was_not_finished_is_no_message() -> None:
 
 async def test_what_was_not_finished_is_no_answer(chats: Any) -> None:
     """Nothing is appended, and the same request asks again."""
-    for name in ("chat: cut", "responses: failed", "queued"):
+    for name in ("responses: failed", "queued"):
         chat: Conversation = chats(name)
         with pytest.raises(UnfinishedReplyError):
             async with await chat.turn("q1", human="Seals?") as turn:
@@ -221,25 +221,28 @@ def test_calls_before_the_cut_are_run() -> None:
         assert [bool(call.error) for call in calls] == errors
 
 
-async def test_a_paid_reply_is_stored_whatever_is_in_it(chats: Any) -> None:
-    """Items and calls of types that a later API adds are kept; a reply without a word has its stop reason."""
+def test_a_paid_reply_is_stored_whatever_is_in_it() -> None:
+    """Items and calls of types that a later API adds are kept; they are no calls of the client."""
     later = {"type": "from_a_later_version", "id": "x_1"}
     hosted = {"id": "w1", "type": "web_search", "web_search": {"query": "seals"}}
-    empty = [_START, *ending("refusal")]
-    replies = [response(later, _SAID), completion("stop", content="Half", tool_calls=[hosted])]
-    for number, reply in enumerate([*replies, [later, _SAID], empty, response()]):
-        chat: Conversation = chats(str(number))
-        async with await chat.turn("q1", human="Seals?") as turn:
-            await (turn.append(reply) if number == 2 else take(turn, reply))
-            assert turn.is_finished
-            assert turn.answer is not None
-            assert turn.answer.text == ("Half" if number < 3 else "")
-        [_, stored] = [message async for message in chat.messages()]
-        if number < 3:
-            assert "from_a_later_version" in str(stored) or "web_search" in str(stored)
-        if reply is empty:
-            assert stored.response_metadata["stop_reason"] == "refusal"
-            assert (await chat.info()).usage["claude-1"]["output_tokens"] == 9
+    called = completion("stop", content="Half", tool_calls=[hosted])
+    for reply, kept in ((response(later, _SAID), later), (called, hosted)):
+        [message] = messages_of(reply)
+        assert message.text == "Half"
+        assert str(kept) in str(message)
+        assert calls_without_result([message]) == []
+    [message] = normalize_messages([later, _SAID])
+    assert str(later) in str(message)
+
+
+async def test_an_answer_without_a_word_has_its_stop_reason_and_usage(chats: Any) -> None:
+    """Such as a refusal, which is billed."""
+    chat: Conversation = chats("refused")
+    async with await chat.turn("q1", human="Seals?") as turn:
+        await take(turn, [_START, *ending("refusal")])
+        assert turn.answer is not None
+        assert turn.answer.response_metadata["stop_reason"] == "refusal"
+    assert (await chat.info()).usage["claude-1"]["output_tokens"] == 9
 
 
 async def test_a_search_of_tools_that_the_client_runs_is_refused(chats: Any) -> None:
