@@ -103,7 +103,7 @@ def _is_file(item: Any) -> bool:
 
 def _answer(message: Mapping[str, Any], *, whole: bool) -> AIMessage:
     parts = message["parts"]
-    model = message.get("model_name")
+    named = {"model_name": message.get("model_name"), "finish_reason": message.get("finish_reason")}
     usage = message.get("usage") or {}
     calls = [part for part in parts if part["part_kind"] == "tool-call"]
     counts = {name: usage.get(name) or 0 for name in ("input_tokens", "output_tokens")}
@@ -113,7 +113,7 @@ def _answer(message: Mapping[str, Any], *, whole: bool) -> AIMessage:
     return AIMessage(
         content_of([block for part in parts for block in _said(part, whole=whole)]),
         usage_metadata=counted,
-        response_metadata={"model_name": model} if model else {},
+        response_metadata={name: value for name, value in named.items() if value},
         **in_two_lists(
             read_call(call["tool_name"], call.get("args"), call["tool_call_id"]) for call in calls
         ),
