@@ -1,4 +1,4 @@
-"""What frameworks, imports, exports and the command line need beneath the public API; not for backends.
+"""Functions beneath the public API for frameworks, imports, exports and the command line; not for backends.
 
 These rooms import nothing else of the rooms that do the work.
 

@@ -1,4 +1,4 @@
-"""Say what the log must be like for an append to write something.
+"""Check the condition on the log under which an append writes.
 
 A condition is checked where the entry is made, after everything up to the tail was read. The entry is inserted at the
 next number, so a duplicate key means that the log has moved, and that the condition is checked again.
@@ -24,7 +24,7 @@ class IdsTaken(Exception):  # noqa: N818 - a result, caught by those who name wh
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the log must be like for an append to write something; messages that it has already need no condition.
+    """Condition on the log under which an append writes; messages that are stored already need no condition.
 
     Attributes:
         after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.

@@ -28,7 +28,7 @@ _MARKS = frozenset({MARK, "lc_source"})
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What is taken from a history.
+    """Options that say which messages of a history are taken.
 
     Attributes:
         is_all: Every message is taken, else human messages only.

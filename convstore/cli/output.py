@@ -38,7 +38,7 @@ def is_terminal() -> bool:
 
 
 class Answer(NamedTuple):
-    """What a command found: its JSON document, the function that prints it on a console, and the exit code."""
+    """Result of a command: its JSON document, the function that prints it on a console, and the exit code."""
 
     document: Callable[[], Any]
     show: Callable[[Console], object]

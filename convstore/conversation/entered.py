@@ -124,7 +124,7 @@ class EnteredTurn(NamedTuple):
 
     @property
     def notes(self) -> dict[type, Any]:
-        """What frameworks note of the session as long as it lives, by the class of each note."""
+        """Notes that frameworks keep with the session as long as it lives, by their classes."""
         return self.session._notes  # noqa: SLF001
 
     def hear(self, reply: StreamedReply) -> None:

@@ -565,7 +565,7 @@ class Conversation:
 
         Raises:
             UnknownMessageError: This conversation has no such message or view; it may have been deleted.
-            InvalidInputError: `at` is none of these, or `policy` is not a policy.
+            InvalidInputError: `at` or `policy` has another type.
         """
         moment = check_moment(at)
         own = at.history_policy if isinstance(at, ViewStamp) else self.store.policy

@@ -1,4 +1,4 @@
-"""What the conversations, tools and integrations of one store share beneath its public API."""
+"""Share one store's services among its conversations, tools and integrations, beneath the public API."""
 
 from __future__ import annotations
 

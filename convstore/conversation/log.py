@@ -84,7 +84,7 @@ class StoredId:
 
 
 class VariantChange(NamedTuple):
-    """What an entry did to a variant of a turn.
+    """Change that an entry made to a variant of a turn.
 
     Attributes:
         ordinal: The last one of the log then.

@@ -270,7 +270,7 @@ class TurnSession:
                 there is no draft, and the class of the error is logged.
 
         Raises:
-            InvalidInputError: The source is none of these.
+            InvalidInputError: The source has another type.
             UnfinishedReplyError: The source ended without a whole reply, or reported that the reply failed.
             TurnLostError: Another worker took the turn over.
             Exception: Any error of the source.
@@ -422,7 +422,7 @@ class TurnSession:
         )  # the append is refused
         if not (is_left or call.result_id in self._open_ids or record.result(call.result_id)):
             raise InvalidInputError(
-                f"the call {call.id!r} of {call.name!r} is none of turn.open_calls"
+                f"the call {call.id!r} of {call.name!r} is not in turn.open_calls"
             )
         return call
 

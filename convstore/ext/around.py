@@ -1,4 +1,4 @@
-"""What is around an agent or a graph: the agent whose tool calls it, and the turn that its caller has entered.
+"""Find the context of an agent or a graph: the agent whose tool calls it, and the turn that its caller has entered.
 
 An agent that a tool of another agent calls inherits its configuration, and with it the scope. If both wrote into one
 conversation, each would be shown the other's unfinished turn. So the inner one works on a child of it.

@@ -228,7 +228,7 @@ def _collect(
 
 
 def _searched_values(fields: Mapping[Any, Any], skip: Collection[str]) -> list[Any]:
-    """Return the values of a mapping whose texts are searched; none of media."""
+    """Return the values of a mapping whose texts are searched, without those of media."""
     if is_media(fields):
         return []
     return [value for key, value in fields.items() if key not in skip]
@@ -247,7 +247,7 @@ class Snippets:
         self._words_of: dict[tuple[str, str], set[int]] = {}
 
     def of(self, text: str, *, characters: int = 300) -> str:
-        """Return the part of a text with the most different words, unchanged; its beginning if it has none of them."""
+        """Return the part of a text with the most different words, unchanged; its beginning if it has no word."""
         if len(text) <= characters:
             return text.strip()
         language = language_of(text)

@@ -173,7 +173,7 @@ def _written(block: Any, codec: Codec) -> str:
 
 
 def _data(block: dict[str, Any]) -> str:
-    """Return the data of media as base64, else its address or file id; "" if it has none of these."""
+    """Return the data of media as base64, else its address or file id, else ""."""
     inner = [value for key in _MEDIA_HOLDERS if isinstance(value := block.get(key), dict)]
     holders = [
         *inner,

@@ -22,7 +22,7 @@ class LeftOut(NamedTuple):
 
 
 class ViewRecord(NamedTuple):
-    """What views under one policy leave out and shorten. The three marks only move forward.
+    """Marks from which views under one policy leave out and shorten. The three marks only move forward.
 
     Attributes:
         start: Ordinal of the first message of views; 1 for the log's first.

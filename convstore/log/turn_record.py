@@ -1,4 +1,4 @@
-"""What the log says of one turn: its messages, the calls without a result, and what a person decided about them.
+"""One turn as the log has it: its messages, the calls without a result, and the decisions about them.
 
 A worker that takes a turn over, and one that repeats a request, know from it what is left to do.
 """
@@ -109,7 +109,7 @@ class TurnRecord:
 
     @property
     def decisions(self) -> dict[str, Decision]:
-        """What was decided about calls, by the ids of their results."""
+        """Decisions about calls, by the ids of their results."""
         return self.fold.decisions
 
     @property

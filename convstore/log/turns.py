@@ -134,7 +134,7 @@ class LoggedTurn:
     def open_calls(self) -> list[LoggedCall]:
         """The calls without a result that may be run, in order.
 
-        Not one that a person refused, and none of a message as long as an interrupt about all its calls waits.
+        Calls that a person refused are left out, and those of a message while an interrupt about all its calls waits.
         """
         if self.over:
             return []

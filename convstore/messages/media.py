@@ -1,6 +1,6 @@
 """Recognise images, audio and files among content blocks, in the formats of LangChain and of the providers.
 
-A description holds the type, the name and the size of a block, and none of its bytes.
+A description holds the type, the name and the size of a block, without its bytes.
 """
 
 from __future__ import annotations

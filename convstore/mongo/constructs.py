@@ -329,7 +329,7 @@ CREATION = (
         "a collection with an index on its key: cold reads need 2.5 times the cache",
     ),
 )
-"""What is tried first, since it creates the collections of all other checks."""
+"""Construct that is tried first, because it creates the collections of all other checks."""
 
 _PARTIAL = "partial indexes"
 _MEASURED_CLOCK = "leases and sweeps go by the server's clock as measured through hello"

@@ -149,7 +149,7 @@ class Inspection:
 
 
 class SchemaInspection:
-    """Commands that inspect collections and indexes; the in-memory driver supports none of them."""
+    """Commands that inspect collections and indexes; the in-memory driver does not support them."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

@@ -89,7 +89,7 @@ class Migration:
 
 
 class Records(dict[str, Document]):
-    """What a database keeps of migrations, by name. Those that were only announced have no date ``applied_at``."""
+    """Records of migrations in a database, by name. Those that were only announced have no date ``applied_at``."""
 
     @property
     def pending(self) -> list[Migration]:

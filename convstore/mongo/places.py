@@ -33,7 +33,7 @@ _NO_MESSAGES = {"messages": 0, **_WHOLE}
 
 
 class StandingRow(NamedTuple):
-    """What stands at a place as of an entry: its number, its date, and what it recorded."""
+    """Variant that is active at a place as of an entry, with the entry's number and date."""
 
     number: int
     at: datetime

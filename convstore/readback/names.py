@@ -32,7 +32,7 @@ _NUMBERS = re.compile(r"\d{1,15}(-\d{1,15})?([,; ]+\d{1,15}(-\d{1,15})?)*", re.A
 
 
 class Meaning(NamedTuple):
-    """What a name may mean that is no id as it stands: source numbers, an ordinal, or else an id."""
+    """Possible meanings of a name that is not an id as it stands: source numbers, an ordinal, or an id."""
 
     numbers: Sequence[int] = ()
     ordinal: int | None = None
@@ -61,7 +61,7 @@ def meaning_of(name: str) -> Meaning:
 
 @dataclass(slots=True)
 class Named:
-    """What a request names: messages and sources in its order, the names that nothing has, and further remarks."""
+    """Resolved names of a request: messages and sources in its order, unknown names, and further remarks."""
 
     rows: list[StoredMessageRow] = field(default_factory=list)
     sources: list[tuple[StoredMessageRow, EntrySource]] = field(default_factory=list)

@@ -184,7 +184,7 @@ class Pager:
         *,
         room: int,
     ) -> Page | None:
-        """Return the page that begins at the request's cursor; None if the cursor names none of these passages."""
+        """Return the page that begins at the request's cursor; None if the cursor names another passage."""
         index = 0
         offset = 0
         if request.cursor:

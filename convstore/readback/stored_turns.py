@@ -19,7 +19,7 @@ _ordinal = attrgetter("ordinal")
 
 
 class Part(NamedTuple):
-    """What an entry has of a turn: some of its messages, and perhaps an event."""
+    """Part of a turn in one entry: some of its messages, and perhaps an event."""
 
     entry: Entry
     messages: list[EntryMessage]

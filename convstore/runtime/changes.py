@@ -20,7 +20,7 @@ from convstore.runtime.clock import Clock
 
 _LOGGER = logging.getLogger("convstore")
 _CONVERSATION = re.compile("[:#]")
-"""What ends the conversation's id in a key."""
+"""Character after the conversation's id in a key."""
 
 _POLL_SECONDS = 1.0
 _LOOK_SECONDS = 10.0

@@ -101,7 +101,7 @@ def as_running_summary(value: Any) -> RunningSummary | None:
     RunningSummary(summary='Ada likes orcas.', summarized_message_ids={'m1'}, last_summarized_message_id='m1')
 
     Raises:
-        InvalidInputError: The value is none of them.
+        InvalidInputError: The value has another type.
     """
     if value is None or isinstance(value, RunningSummary):
         return value

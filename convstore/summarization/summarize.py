@@ -34,7 +34,7 @@ from convstore.summarization.models import (
 )
 
 Overflow = Literal["fold", "trim"]
-"""What happens to messages that do not fit one call of the summarizer."""
+"""Policy for messages that do not fit one call of the summarizer."""
 
 SummaryTokenCounter = Callable[[list[BaseMessage]], int]
 """Returns the tokens of a list of messages; is called with one message at a time."""

@@ -227,7 +227,7 @@ class TurnResultContract:
                 shown,
                 [{"type": "text", "text": "a block"}],
             ]
-            with pytest.raises(InvalidInputError, match=r"none of turn\.open_calls"):
+            with pytest.raises(InvalidInputError, match=r"not in turn\.open_calls"):
                 await turn.wait_for(first.model_copy(update={"result_id": "other"}))
 
     async def test_a_value_that_json_cannot_express_is_refused(self, chat: Conversation) -> None:

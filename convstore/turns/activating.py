@@ -23,7 +23,7 @@ from convstore.values.scope import Scope
 
 
 class _Earlier(NamedTuple):
-    """What `activate` reads besides the log.
+    """Data that `activate` reads besides the log.
 
     Attributes:
         question: The question of the variant.

@@ -28,7 +28,7 @@ from convstore.values.stamps import ViewStamp
 
 
 class Addition(NamedTuple):
-    """What a worker adds to its turn, in one entry.
+    """Messages and facts that a worker adds to its turn, in one entry.
 
     Attributes:
         messages: The messages, each with an id.

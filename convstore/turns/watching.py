@@ -35,7 +35,7 @@ _MAX_LIMIT = 1_000
 
 @dataclass(slots=True)
 class _Told:
-    """What a watcher was told of a conversation.
+    """State of a conversation that a watcher was sent.
 
     Attributes:
         conversation: Its id, "" for none.
@@ -81,7 +81,7 @@ class _Told:
 
 
 class _Seen(NamedTuple):
-    """What a look at a conversation found: who works on its last turn, the draft of the reply, and then its log."""
+    """Result of a poll: the worker of the last turn, the draft of the reply, and then the log."""
 
     log: Snapshot
     lease: TurnLease | None

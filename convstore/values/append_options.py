@@ -10,7 +10,7 @@ from convstore.values.stamps import ViewStamp
 
 
 class Columns(NamedTuple):
-    """What an archive says of a message besides its content.
+    """Columns of a message in an archive besides its content.
 
     Attributes:
         turn: Id of the question that it belongs to, its own if it is one; "" for none.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class ArchivedFact(NamedTuple):
-    """What an entry says besides its messages, sources and totals; see `log.facts`.
+    """Facts of an entry besides its messages, sources and totals; see `log.facts`.
 
     Attributes:
         kind: Name of its kind.

@@ -245,7 +245,7 @@ class StoredMessage(Value):
 
 
 class TurnState(Value):
-    """What the last turn of a conversation does, or another answer or question that views do not show yet.
+    """State of the last turn of a conversation, or of another answer or question that views do not show yet.
 
     ``chat.turn(state.turn_id, regenerate=state.variant_id or None)`` continues it.
 
@@ -266,7 +266,7 @@ class TurnState(Value):
 
 
 class ConversationUpdate(Value):
-    """What has changed in a conversation; from `Conversation.watch`.
+    """Changes in a conversation; from `Conversation.watch`.
 
     Attributes:
         replaces_from: Drop the messages with this ordinal and higher ones, which were rewound or are in `messages`.

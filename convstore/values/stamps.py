@@ -27,7 +27,7 @@ _MAX_CHARACTERS = 4_000
 
 
 class ViewMarks(NamedTuple):
-    """What a view follows besides log and policy: it can be rendered again from these marks.
+    """Marks that a view follows besides log and policy, and from which it can be rendered again.
 
     Attributes:
         start: Ordinal of the first message after leading system messages, summary and note.
@@ -43,7 +43,7 @@ class ViewMarks(NamedTuple):
 
 
 class ViewParts(NamedTuple):
-    """What fills a view, in tokens.
+    """Sizes of the parts of a view, in tokens.
 
     Attributes:
         system: System messages.

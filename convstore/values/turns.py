@@ -19,7 +19,7 @@ OverBy = Literal["", "answered", "finished", "stopped", "superseded"]
 
 
 class Decision(Value):
-    """What a person decided about a call.
+    """A person's decision about a call.
 
     Attributes:
         verdict: "approve" runs it, "edit" runs it with other arguments, "reject" answers it with an error, "respond"

@@ -15,7 +15,7 @@ from convstore.verify.findings import Subject
 
 
 class SearchIndex(Protocol):
-    """What a verification needs of the room that makes segments; `search.sealer` says more."""
+    """Interface that a verification needs of the room that makes segments; see `search.sealer`."""
 
     async def seal(self, scope: Scope) -> None:
         """Build the segments that a conversation lacks."""

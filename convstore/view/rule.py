@@ -21,7 +21,7 @@ NoteSize = Callable[[int, Sequence[range]], int]
 
 
 class Decision(NamedTuple):
-    """What a view shows.
+    """Messages that a view shows, and their forms.
 
     Attributes:
         marks: The marks that the view follows; with them alone it can be rendered again.

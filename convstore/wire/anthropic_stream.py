@@ -94,7 +94,7 @@ class AnthropicReply:
 
     @property
     def text(self) -> str:
-        """What a user has read of it."""
+        """Text of it that a user has read."""
         blocks = (block.fields for block in self._blocks)
         texts = (block.get("text") for block in blocks if block.get("type") == "text")
         return "".join(text for text in texts if isinstance(text, str))

@@ -45,7 +45,7 @@ class ChatReply:
 
     @property
     def text(self) -> str:
-        """What a user has read of it."""
+        """Text of it that a user has read."""
         content = self._message.get("content")
         if isinstance(content, list):
             texts = (block.get("text") for block in content if isinstance(block, dict))

@@ -41,7 +41,7 @@ class ResponsesReply:
 
     @property
     def text(self) -> str:
-        """What a user has read of it."""
+        """Text of it that a user has read."""
         return "".join(text for _, text in sorted(self._said.items()))
 
     @property

@@ -41,7 +41,7 @@ _CALL_ID: Final = CallIdTemplate("call_{r:24:x}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:
-    """What a provider accepts in a request.
+    """Rules of a provider for requests.
 
     Attributes:
         name: The name of the row; that of LangChain's package where there is one.

@@ -61,7 +61,7 @@ class StreamedReply:
 
     @property
     def text(self) -> str:
-        """What a user has read so far."""
+        """Text that a user has read so far."""
         return self._reply.text if self._reply else ""
 
     @property

@@ -1,4 +1,4 @@
-"""What is said in the demo's conversations, and the passages that its search tool finds for two questions.
+"""Texts of the demo's conversations, and the passages that its search tool finds for two questions.
 
 The passages are a small handbook of our own making, as long and as wordy as what a retriever really returns.
 """

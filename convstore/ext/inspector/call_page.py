@@ -1,4 +1,4 @@
-"""What all tabs of a call share: the view that the model got, its size, and the calls around it.
+"""Load the data that all tabs of a call share: the view that the model got, its size, and the calls around it.
 
 An answer that was appended with a stamp gives exactly the view that it answers. Any other message gives the view
 directly after it.

@@ -24,7 +24,7 @@ _CAUSES = {
     "stub": "shown by a stub",
     "summarised": "in summary {}",
 }
-"""What happened to messages that a view shows in another way than the view before; by default their label."""
+"""Descriptions of messages that a view shows in another form than the view before; the default is their label."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a view gives for one row, with its size there; `state` is a key of `LEGEND` or `ADDED`.
+    """Form of one row in a view, with its size there; `state` is a key of `LEGEND` or `ADDED`.
 
     `why` is the reason in a sentence. `message` is None if the view does not contain it, and `version` that of the
     summary which covers the message, else 0. `part` is a key of `PARTS`, or says why no part contains the message.

@@ -43,7 +43,7 @@ class Bar:
 
     @property
     def title(self) -> str:
-        """What the bar shows, in words."""
+        """Text that describes the bar."""
         name = f"Call for message {self.ordinal}" if self.ordinal else "The next call"
         happened = {
             "rewound": self.is_rewound,

@@ -50,7 +50,7 @@ class _Heard(BaseCallbackHandler):
 
     @property
     def said(self) -> AIMessage:
-        """What was said so far, without calls."""
+        """Text that was streamed so far, without calls."""
         message = self.reply.message()
         return AIMessage(
             self.reply.text, id=message.id, response_metadata=message.response_metadata

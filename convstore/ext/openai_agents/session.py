@@ -33,7 +33,7 @@ _PAGE = 1_000
 
 @dataclass
 class _State:
-    """What a session knows of one conversation."""
+    """State that a session caches of one conversation."""
 
     chat: Conversation
     failed: dict[str, str] = field(

@@ -8,7 +8,7 @@ from typing import Any
 from convstore.ext.ui.turns import ANSWER, Event, Key, Outcome, Part, ShownTurn, keyed, known
 
 _EMPTY = {"type": "text", "text": ""}
-"""What a message without a part has, as the AI SDK refuses one without parts."""
+"""Part of a message that would have none, because the AI SDK refuses messages without parts."""
 _REASONS = {"finished": "stop", "waiting": "tool-calls"}
 
 

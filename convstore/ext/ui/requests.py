@@ -30,7 +30,7 @@ _MEDIA = ("image", "audio", "video", "document")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UIRequest:
-    """What a page asks for; `turn` does it.
+    """Request of a page; `turn` carries it out.
 
     Attributes:
         format: The page's protocol.

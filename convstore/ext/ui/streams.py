@@ -132,7 +132,7 @@ async def _up_to_question(
 
 
 class _Screen:
-    """What one client sees of a turn."""
+    """State of a turn as one client sees it."""
 
     def __init__(
         self,

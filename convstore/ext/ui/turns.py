@@ -28,10 +28,10 @@ Key: TypeAlias = tuple[str, Any]
 Outcome: TypeAlias = Literal["finished", "waiting", "stopped", "unfinished"]
 
 DRAFT = "draft:"
-"""What the id of a step begins with that is being streamed."""
+"""Prefix of the id of a step that is being streamed."""
 
 ANSWER = "answer:"
-"""What the id of the answer of a turn as one message begins with; the id of the turn follows."""
+"""Prefix of the id of a turn's answer as one message; the id of the turn follows."""
 _LATE = ("data-", "source-")
 """Parts of a reply that a client gets when it is in the log, after all that is streamed."""
 

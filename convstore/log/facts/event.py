@@ -14,7 +14,7 @@ _ENDS: Mapping[str, Over] = {"finish": "finished", "stop": "stopped"}
 
 
 class TurnEvent(NamedTuple):
-    """What an entry records of a turn besides messages.
+    """Event of a turn that an entry records besides messages.
 
     Attributes:
         kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin" or "append"
@@ -57,7 +57,7 @@ def of_variant(place: str, variant: str) -> bytes:
 
 
 class EventKind(FactKind[TurnEvent]):
-    """What entries record of turns."""
+    """Kind of fact: events of turns."""
 
     name = "event"
     is_loaded = True

@@ -1,4 +1,4 @@
-"""What stands at a place of a log: one of the variants of a turn.
+"""Record which variant of a turn is active at its place in the log.
 
 A place is named by the turn that stood there first. Each entry that changes what stands there records it, with the
 variant that left, so that two look-ups tell all that a reader asks: what stands there now, and the last entry that took
@@ -38,7 +38,7 @@ NOTHING = ShownVariant()
 
 
 class Standing(NamedTuple):
-    """What stands at a place as of an entry that changed it, or that began a variant there.
+    """Variant that is active at a place as of an entry that changed it, or that began a variant there.
 
     Attributes:
         place: Id of the turn that stood there first.
@@ -107,7 +107,7 @@ def finishes_variant(entry: Entry) -> bool:
 
 
 class StandingKind(FactKind[Standing]):
-    """What stands at places."""
+    """Kind of fact: the variants that are active at places."""
 
     name = "standing"
     is_loaded = True

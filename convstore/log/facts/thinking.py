@@ -1,4 +1,4 @@
-"""What a model had been shown when it wrote signed thinking that is bound to what stands before it.
+"""Record the messages that a model had been shown when it wrote signed thinking, which is bound to them.
 
 Claude's newer models refuse thinking whose request has changed since. A load compares its view with the request of the
 last such answer: if it still begins with that, the same thinking stays out as there; else all thinking so far.
