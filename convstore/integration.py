@@ -100,7 +100,6 @@ __all__ = [
     "append_in_turn",
     "as_of",
     "begun_by_caller",
-    "catch_up_turn",
     "check_session",
     "check_store",
     "check_trust",
@@ -136,6 +135,7 @@ __all__ = [
     "pause_in_turn",
     "paused_calls",
     "probe_server",
+    "read_again",
     "read_current",
     "read_sent",
     "run_sync",
@@ -174,10 +174,9 @@ async def append_in_turn(
         return await chat.append(messages, **how)
 
 
-async def catch_up_turn(chat: Conversation, turn_id: str | None) -> None:
-    """Read again what the log has of the turn that this context holds, for example after a rewind."""
-    if held := held_by_caller(chat, turn_id):
-        await (await _keeper(chat)).writes.read_again(held)
+async def read_again(chat: Conversation, held: HeldTurn) -> None:
+    """Read again what the log has of a turn, for example after a rewind."""
+    await (await _keeper(chat)).writes.read_again(held)
 
 
 def check_session(chat: Conversation, turn_id: str | None) -> None:

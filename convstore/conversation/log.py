@@ -289,7 +289,7 @@ class ConversationLog:
         """Return the condition and event of an append to a variant that was begun; no event if it is finished."""
         variants = (await self._services()).turn_keeper.variants
         asked = Asked(change.variant, change.first_turn)
-        record, tail, branch, was_shown = await variants.read(self._scope, change.turn, asked)
+        record, tail, branch, was_shown, _ = await variants.read(self._scope, change.turn, asked)
         if record.is_finished or was_shown:
             return ANYWHERE, None
         event = branch.event

@@ -20,6 +20,7 @@ from uuid import UUID
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
+from langgraph.errors import GraphBubbleUp
 
 from convstore import Conversation
 from convstore.integration import (
@@ -129,9 +130,14 @@ class _Runs(BaseCallbackHandler):
 
     def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
         self._forget(run_id)
-        if run_id in self.turns and not has_loop():
-            for turn in reversed(self.turns.pop(run_id).held):
-                turn.leave_and_wait(error)
+        if not has_loop():
+            for turn in self.taken_from(run_id):
+                turn.leave_and_wait(_failure(error))
+
+    def taken_from(self, run_id: UUID) -> list[RunTurn]:
+        """Take the turns away that a run holds, and return them, the last one first."""
+        turns = self.turns.pop(run_id, None)
+        return turns.held[::-1] if turns else []
 
     def _forget(self, run_id: UUID) -> None:
         self._parents.pop(run_id, None)
@@ -208,9 +214,13 @@ class _Ends(AsyncCallbackHandler):
         await self._leave(run_id, error)
 
     async def _leave(self, run_id: UUID, error: BaseException | None = None) -> None:
-        turns = _RUNS.turns.pop(run_id, None)
-        for turn in reversed(turns.held if turns else ()):
-            await turn.leave(error)
+        for turn in _RUNS.taken_from(run_id):
+            await turn.leave(_failure(error))
+
+
+def _failure(error: BaseException | None) -> BaseException | None:
+    """Return the error by which a run failed; None if it was interrupted, or left to a graph around it."""
+    return None if isinstance(error, GraphBubbleUp) else error
 
 
 def has_loop() -> bool:

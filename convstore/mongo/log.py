@@ -142,12 +142,24 @@ class Log:
 
         A CorruptDocumentError is raised if it is missing or damaged.
         """
-        key = entry_id(conversation, number)
-        query = {"_id": key, "conversation": conversation}
-        document = await self._log.find_one(query, _NO_MESSAGES)
-        if document is None:
-            raise CorruptDocumentError(key, "the entry is missing")
-        return entry_from(document)
+        return (await self.entries_numbered(conversation, [number]))[number]
+
+    async def entries_numbered(self, conversation: str, numbers: Iterable[int]) -> dict[int, Entry]:
+        """Return entries without their messages, by their numbers. One command.
+
+        A CorruptDocumentError is raised if one is missing or damaged.
+        """
+        wanted = set(numbers)
+        if not wanted:
+            return {}
+        keys = [entry_id(conversation, number) for number in sorted(wanted)]
+        query = {"_id": {"$in": keys}, "conversation": conversation}
+        entries = [entry_from(each) for each in await self._log.find(query, _NO_MESSAGES)]
+        found = {entry.number: entry for entry in entries}
+        for number in wanted:
+            if number not in found:
+                raise CorruptDocumentError(entry_id(conversation, number), "the entry is missing")
+        return found
 
     def check_size(self, entry: Entry) -> None:
         """Raise a BatchTooLargeError as `insert` would, before the entry's conversation is created. No command."""

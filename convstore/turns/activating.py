@@ -89,8 +89,7 @@ class Activator:
         change = REWOUND.of(leaving) or Rewound()
         numbers = {leaving.number - 1, change.previous, leaving.totals.whole_list}
         numbers -= {0, leaving.number}
-        reads = [self._reader.log.entry(cached.conversation, number) for number in numbers]
-        entries = {entry.number: entry for entry in await asyncio.gather(*reads)}
+        entries = await self._reader.log.entries_numbered(cached.conversation, numbers)
         totals = entries[leaving.number - 1].totals if leaving.number > 1 else Totals()
         log = await self._reader.snapshot(cached, totals, list(entries.values()), known=NO_REWINDS)
         return _Earlier(question, changed_at, standing, STANDING.of(leaving), log)

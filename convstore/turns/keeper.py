@@ -266,18 +266,20 @@ class TurnKeeper:
                 record = TurnRecord.of(turn_id, written.receipt.last)
                 record.add(written.entry.messages[-1:], question)
                 return made(record, written.totals)
-        held = await (
-            self._variant(made, turn_id, question, asked)
-            if asked
-            else self._continued(made, turn_id)
-        )
+        if asked:
+            return await self._variant(made, turn_id, question, asked)
+        held = await self._continued(made, turn_id)
+        await self._find_draft(held)
+        return held
+
+    async def _find_draft(self, held: HeldTurn) -> None:
+        """Read the draft and the error of a turn that an interrupted worker has left."""
         if held.record.is_finished:
-            return held
-        draft = await self._drafts.find(conversation)
-        if draft and draft.stands_at(turn_id, held.variant, held.tail.messages):
+            return
+        draft = await self._drafts.find(held.conversation)
+        if draft and draft.stands_at(held.record.turn_id, held.variant, held.tail.messages):
             held.draft = draft.text
             held.error = draft.error
-        return held
 
     async def _continued(self, made: partial[HeldTurn], turn_id: str) -> HeldTurn:
         """Continue a turn as it stands; if it is an edit that views do not show yet, continue that."""
@@ -302,6 +304,8 @@ class TurnKeeper:
         held.take(found.branch, is_shown=found.was_shown)
         if question and not held.record.messages:
             await self.writes.append(held, Addition(question))
+        if not found.is_new:
+            await self._find_draft(held)
         return held
 
     def drafting(self, held: HeldTurn, text: Callable[[], str], *, keeps: bool = False) -> Drafting:

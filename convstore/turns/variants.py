@@ -69,12 +69,14 @@ class FoundVariant(NamedTuple):
         tail: The end of the log.
         branch: How to continue it, as long as it is hidden.
         was_shown: It is not hidden any more.
+        is_new: It was begun now, so no worker has left a draft of it.
     """
 
     record: TurnRecord
     tail: Totals
     branch: Branch
     was_shown: bool
+    is_new: bool = False
 
 
 class Variants:
@@ -271,7 +273,7 @@ class Variants:
             branch = branch.after(begin)._replace(
                 standing=STANDING.of(begin), began=begin.at.isoformat()
             )
-        return FoundVariant(record, written.totals, branch, was_shown=False)
+        return FoundVariant(record, written.totals, branch, was_shown=False, is_new=True)
 
     async def _point(
         self, log: Snapshot, question: StoredMessageRow, *, is_after: bool
@@ -422,7 +424,7 @@ class Variants:
             found = list[TurnOrVariant]()
             paused_last = ""
             for own in await self._begun(place, variants):
-                record, tail, branch, was_shown = await self._found(place, own)
+                record, tail, branch, was_shown, _ = await self._found(place, own)
                 is_open = (
                     not was_shown
                     and not _is_closed(place.log, own)

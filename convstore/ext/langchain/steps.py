@@ -39,13 +39,13 @@ from convstore.integration import (
     Busy,
     Trust,
     append_in_turn,
-    catch_up_turn,
     finish_in_turn,
     fit_for,
     held_by_caller,
     host_of,
     last_seen,
     made_for,
+    read_again,
 )
 from convstore.messages.filing import (
     ids_of,
@@ -92,7 +92,8 @@ async def take_up(
     if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
-        await catch_up_turn(chat, run.turn_id)  # the task of a parallel call may have gone back
+        if held := held_by_caller(chat, run.turn_id):
+            await read_again(chat, held)  # the task of a parallel call may have gone back
         found = await read_turn(chat, run.turn_id)
     take_note(run, found)
     run.ahead = found.later if found else []
@@ -174,18 +175,29 @@ async def _append(
     if any(isinstance(message, AIMessage) for message in missing):
         how["stamp"] = _stamp(run)
         run.shown = None
-    if run.resent is None:
-        turn_id = _turn_of(run, missing)
-        if turn_id is None:
-            return await chat.append(missing, **how)
-        is_new = turn_id not in run.logged
-        async with turn_of_run(chat, turn_id, busy=rules.busy, is_new=is_new) as held:
+    turn_id = _turn_of(run, missing)
+    if turn_id is None and run.resent is None:
+        return await chat.append(missing, **how)
+    if turn_id is None:
+        return await _append_resent(chat, rules, run, missing, **how)
+    is_new = turn_id not in run.logged
+    async with turn_of_run(chat, turn_id, busy=rules.busy, is_new=is_new) as held:
+        if run.resent is None:
             receipt = await append_in_turn(chat, held, missing, **how)
-            if not held.sharing and _has_moved(run, receipt, missing):
-                run.view = None
-            return receipt
+        else:
+            receipt = await _append_resent(chat, rules, run, missing, **how)
+            await read_again(chat, held)
+        if not held.sharing and _has_moved(run, receipt, missing):
+            run.view = None
+        return receipt
+
+
+async def _append_resent(
+    chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage], **how: Any
+) -> Receipt:
+    """Append messages of a client's history, which is compared with the log once more."""
     # Copies, because known messages get the ids of the log, and the state keeps its own.
-    history = [message.model_copy() for message in (*run.resent, *missing)]
+    history = [message.model_copy() for message in (*(run.resent or ()), *missing)]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = AppendOptions(**how)
     resender = (await host_of(chat).services()).resender
