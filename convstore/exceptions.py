@@ -152,8 +152,8 @@ class UnknownMessageError(InvalidInputError):
         self.message_id = message_id
         if begins_turn:
             problem = (
-                f"turn {message_id!r} was not begun in this conversation: check the id, or pass its "
-                "question with human= to begin it; until a question asked with instead_of= is "
+                f"turn {message_id!r} was not begun in this conversation: check the id, or pass "
+                "its question with human= to begin it; until a question asked with instead_of= is "
                 "finished, pass both again"
             )
         elif message_id:
@@ -243,7 +243,8 @@ class SourceIdClashError(ConflictError):
         self.source_id = source_id
         super().__init__(
             f"source id {source_id} is already taken in this conversation; wrap the tool with "
-            'number_sources, omit source_id from its results, or append with on_source_clash="renumber"'
+            "number_sources, omit source_id from its results, or append with "
+            'on_source_clash="renumber"'
         )
 
 
@@ -294,7 +295,8 @@ class TurnBusyError(ConflictError):
         self.since = since
         super().__init__(
             f"turn {turn_id!r} is being worked on since {since:%H:%M:%S} UTC: answer 409 "
-            'and let the client try again, or pass busy="wait" or, for another question, busy="interrupt"'
+            'and let the client try again, or pass busy="wait" or, for another question, '
+            'busy="interrupt"'
         )
 
 
@@ -432,8 +434,9 @@ class OlderCheckpointError(ConflictError):
         self.before_id = before_id
         super().__init__(
             "the run began at an older checkpoint, but the conversation goes on after it with "
-            f"message {before_id!r}, which the model would see; call rewind(before_id={before_id!r}) "
-            "and repeat the run, or begin it at the newest checkpoint; "
+            f"message {before_id!r}, which the model would see; "
+            f"call rewind(before_id={before_id!r}) and repeat the run, "
+            "or begin it at the newest checkpoint; "
             'on_fork="rewind" rewinds the conversation in such a run, or undoes its last rewind'
         )
 

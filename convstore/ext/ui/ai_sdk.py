@@ -155,6 +155,8 @@ def _tool_of(part: Part) -> Part:
 
 def _input_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[Event]:
     """Yield the arguments of a call that are new; none if what was sent of them is no longer their beginning."""
-    new = part["input"][len(before.get("input", "")) :]
-    if new and _extends(part, before, "input"):
+    if not _extends(part, before, "input"):
+        return
+    new = part["input"][len(str(before.get("input", ""))) :]
+    if new:
         yield {"type": "tool-input-delta", **own, "inputTextDelta": new}
