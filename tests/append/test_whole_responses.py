@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from cases import each_case
 from langchain_core.messages import AIMessage
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from convstore import ConversationStore
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidMessageError
+from convstore.wire.streams import StreamedReply
 
 CALL = {
     "id": "call_1",
@@ -176,6 +177,24 @@ def test_objects_in_a_dict_are_read() -> None:
     assert (message.content, len(message.tool_calls)) == (MESSAGE["content"], 1)
     called = stored_form({"role": "assistant", "content": None, "tool_calls": [Sdk(**CALL)]})
     assert [call["id"] for call in called.tool_calls] == ["call_1"]
+
+
+def test_objects_are_read_by_the_names_of_the_api() -> None:
+    """An SDK renames a field such as `async`, which is a word of Python, appended and streamed."""
+
+    class Block(Sdk):
+        async_: bool = Field(alias="async")
+
+    block = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "search", "input": {}}
+    made: Any = Block.model_validate({**block, "async": True})
+    assert stored_form({"role": "assistant", "content": [made]}).content == [
+        {**block, "async": True}
+    ]
+    reply = StreamedReply()
+    reply.add(Sdk(type="message_start", message={"role": "assistant"}))  # type: ignore[call-arg]
+    reply.add(Sdk(type="content_block_start", index=0, content_block=made))  # type: ignore[call-arg]
+    reply.add({"type": "message_stop"})
+    assert stored_form(reply.whole()).content == [{**block, "async": True}]
 
 
 @pytest.mark.slow
