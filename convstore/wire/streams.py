@@ -39,7 +39,7 @@ class _Reply(Protocol):
         """Why it is not a whole reply, "" if it is."""
         ...
 
-    def add(self, chunk: Any) -> None:
+    def add(self, chunk: Any, /) -> None:
         """Add a chunk."""
 
     def message(self, *, is_whole: bool = False) -> Any:
