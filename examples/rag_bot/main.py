@@ -5,20 +5,20 @@
 Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to CONVSTORE_URI, then to memory. The
 retrieval is real, BM25 over a small handbook; only the chat models are scripted. Router, choice of the tool and final
 answer get no history; the conversational node does, without tools. If a search finds nothing, the web search follows.
-Old turns are summarised after the answer.
+Old turns are summarised after the answer. The last question is asked after a restart, from the log alone; then the
+cards of the citations are printed, and a passage is read again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 import uuid
 from typing import Any
 
 import rag_models as scripted
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from convstore import Conversation, ConversationStore
@@ -109,18 +109,19 @@ async def ask(
 
 
 async def tell_the_end(chat: Conversation, answers: list[str], kept: int) -> None:
-    """Print the contents of state, log and summaries, and the source of a cited number."""
+    """Print the contents of state, log and summaries, the card of each citation, and a passage read again."""
     history, info = await chat.load_history(), await chat.info()
     print(f"\nThe log keeps {info.message_count} messages; a view shows {len(history.messages)}.")
     print(f"The state of the graph keeps {kept} messages, those of the last turn.")
     for summary in await chat.summaries():
         print(f"Summary {summary.version} covers messages {summary.first}-{summary.last}.")
-    cited = sorted(
-        {int(number) for answer in answers for number in re.findall(r"\[(\d+)\]", answer)}
-    )
+    cited = [card for answer in answers for card in await chat.citations(AIMessage(answer))]
+    numbers = sorted({card.source_id for card in cited if card.source_id})
     print("Cited:")
-    for source in (await chat.get_sources(cited)).sources:
+    for source in (await chat.get_sources(numbers)).sources:
         print(f"  [{source.source_id}] {source.title}, {source.metadata['chapter']}")
+    tool = chat.retrieve_previous_sources_tool()
+    print(f"Read again:\n{await tool.ainvoke({'source_ids': numbers[:1]})}")
 
 
 async def main(uri: str) -> None:
@@ -131,7 +132,10 @@ async def main(uri: str) -> None:
     async with await ConversationStore.connect(uri, summarizer=summarizer) as store:
         await store.setup()
         graph = RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
-        answers = [await ask(graph, question, config, recorder) for question in QUESTIONS]
+        answers = [await ask(graph, question, config, recorder) for question in QUESTIONS[:-1]]
+        # After a restart the new process has an empty state; the log has the conversation.
+        graph = RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
+        answers.append(await ask(graph, QUESTIONS[-1], config, recorder))
         chat = store.conversation(**config["configurable"])
         await tell_the_end(chat, answers, len((await graph.aget_state(config)).values["messages"]))
         await chat.delete()

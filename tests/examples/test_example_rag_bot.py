@@ -307,3 +307,4 @@ def test_the_transcript_can_be_followed(address: Any) -> None:
     cited = re.findall(r"^  \[(\d+)\] (.+)$", shown.partition("\nCited:\n")[2], re.MULTILINE)
     assert ("3", "The great storm, History") in cited
     assert len(cited) == 5
+    assert "Read again:\n[1] The chain, characters 0-191 of 191\n" in shown
