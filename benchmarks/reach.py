@@ -32,6 +32,8 @@ from langchain_core.tools import BaseTool
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
 from reach_data import STRATA, LongConversation, Question, mtrag, own, plain, text_of
+from reach_ways import measured
+from reach_ways import table as table_of_ways
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.devserver import DevServer
@@ -307,7 +309,17 @@ def main() -> None:
         "--json", action="store_true", help="print one JSON object, with every question"
     )
     parser.add_argument("--chart", type=Path, help="SVG file to write")
+    parser.add_argument(
+        "--ways",
+        action="store_true",
+        help="only count calls and tokens until a fact is found, by each way of the tool, with --data",
+    )
     options = parser.parse_args()
+    if options.ways:
+        if not options.data:
+            parser.error("--ways needs --data")
+        print(table_of_ways(asyncio.run(measured(options.data))))
+        return
     conversations = [
         *own(tokens=options.tokens, names=options.only),
         *(mtrag(options.data) if options.data else []),
