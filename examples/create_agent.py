@@ -131,7 +131,7 @@ async def main(uri: str) -> None:
             model,
             tools=[search],
             system_prompt="You know about gardens. Cite sources by their numbers.",
-            middleware=[ConversationMiddleware(store, number_sources=["search"])],
+            middleware=[ConversationMiddleware(store)],
             checkpointer=InMemorySaver(),
         )
         scope = {

@@ -140,7 +140,8 @@ def with_numbers(
         source.with_number(number) for source, number in zip(found.items, numbers, strict=True)
     ]
     if found.rebuild is not None:
-        return changed.model_copy(update={"artifact": found.rebuild(items)})
+        changed = changed.model_copy(update={"artifact": found.rebuild(items)})
+    # Sources of other formats, such as texts among blank ones, are not found again where they were.
     again = sources_in(changed, {})
     if [source.kept_id for source in again.items] == list(numbers):
         return changed

@@ -12,7 +12,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from convstore import ConversationStore
+from convstore import Conversation, ConversationStore
 from convstore.messages.tokens import approximate_tokens
 from convstore.sources.numbering import sources_in, with_numbers
 from convstore.values.models import Source
@@ -161,6 +161,18 @@ async def check(made: list[Made], store: ConversationStore) -> None:
             assert str(source.source_id) in shown, (message.content, source)
             if result.shows:
                 _check_beside(shown, source)
+    await _check_citations(chat, [source for record in records for source in record.sources])
+
+
+async def _check_citations(chat: Conversation, sources: list[Source]) -> None:
+    """An answer that cites all numbers cites these sources, and each number reads its passage."""
+    answer = AIMessage(" ".join(f"[{source.source_id}]" for source in sources))
+    cited = await chat.citations(answer)
+    wanted = [(source.source_id, source.tool_message_id) for source in sources]
+    assert [(each.source_id, each.tool_message_id) for each in cited] == wanted
+    sampled = sources[:: len(sources) // 20]
+    page = await chat.get_sources([source.source_id for source in sampled], page_tokens=16_000)
+    assert [source.content for source in page.sources] == [source.content for source in sampled]
 
 
 def _check_content(result: Made, message: ToolMessage, numbers: list[str]) -> None:
@@ -201,6 +213,14 @@ async def _run(seed: int, count: int) -> None:
 async def test_numbers_are_added_and_nothing_else_changes() -> None:
     """200 results: each character stays, no secret is shown, and each number is beside the passage that it reads."""
     await _run(seed=7, count=200)
+
+
+def test_a_text_among_blank_ones_keeps_its_number() -> None:
+    """A list in which only one text is a source is found again with its number, in an artifact of its own form."""
+    message = ToolMessage("Seals sleep.", artifact=["Seals sleep.", " "], tool_call_id="1")
+    numbered = with_numbers(message, sources_in(message, {}), ([7], [None]))
+    assert numbered.content == "[7] Seals sleep."
+    assert [source.kept_id for source in sources_in(numbered, {}).items] == [7]
 
 
 @pytest.mark.slow
