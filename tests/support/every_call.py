@@ -117,6 +117,7 @@ CALLS: dict[str, Call] = {
     "expand_summary": lambda chat, _: chat.expand_summary(1),
     "undo_compaction": lambda chat, _: chat.undo_compaction(),
     "get_tool_messages": lambda chat, ids: chat.get_tool_messages([ids.result]),
+    "citations": lambda chat, ids: chat.citations(ids.result),
     "get_sources": lambda chat, ids: chat.get_sources([1, 2], tool_message_ids=[ids.result]),
     "messages": lambda chat, _: _all(chat.messages(rewound=True)),
     "items": lambda chat, _: _all(chat.items()),
