@@ -27,7 +27,7 @@ from convstore.append.inputs import normalize_messages
 from convstore.append.resent import is_history
 from convstore.append.resent_history import Decision
 from convstore.append.responses import is_answer_item
-from convstore.append.trust import Sent, Trust, check_trust, read_sent
+from convstore.append.trust import SentMessage, Trust, check_trust, read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.entered import (
     EnteredTurn,
@@ -91,7 +91,7 @@ __all__ = [
     "Operation",
     "ResultNumbering",
     "RunTurn",
-    "Sent",
+    "SentMessage",
     "StoredId",
     "Trust",
     "VariantChange",

@@ -467,7 +467,7 @@ class Written(NamedTuple):
     entry: Entry | None
 
 
-class Known(NamedTuple):
+class BatchLookup(NamedTuple):
     """The part of a batch that the log has.
 
     Attributes:

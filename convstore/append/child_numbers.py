@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from convstore.append.batch import Batch, Known, Replaced, Request
+from convstore.append.batch import Batch, BatchLookup, Replaced, Request
 from convstore.append.compose import MAX_AHEAD
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.claim import CLAIM, Claim
@@ -21,7 +21,7 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope, root_scope
 
 Write: TypeAlias = Callable[
-    [Scope, Request], Awaitable[tuple[Known, Entry | None, CachedConversation, Totals]]
+    [Scope, Request], Awaitable[tuple[BatchLookup, Entry | None, CachedConversation, Totals]]
 ]
 
 

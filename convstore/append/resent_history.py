@@ -24,7 +24,7 @@ from convstore.append.resent import (
     parting,
     stored,
 )
-from convstore.append.trust import Sent, Trust, read_sent, taken_from
+from convstore.append.trust import SentMessage, Trust, read_sent, taken_from
 from convstore.append.writer import Writer
 from convstore.exceptions import (
     ConversationDeletedError,
@@ -67,7 +67,7 @@ class Decision:
         tail: Totals of the log that was compared.
     """
 
-    sent: Sequence[Sent]
+    sent: Sequence[SentMessage]
     batch: Sequence[Comparable]
     match: Match
     taken: Mapping[int, BaseMessage]
@@ -143,7 +143,7 @@ class Resender:
     async def _append(
         self,
         scope: Scope,
-        sent: Sequence[Sent],
+        sent: Sequence[SentMessage],
         *,
         skip: bool,
         trust: Trust,
@@ -180,7 +180,7 @@ class Resender:
         return written.receipt
 
     async def decide(
-        self, scope: Scope, sent: Sequence[Sent], trust: Trust, *, compares: bool = True
+        self, scope: Scope, sent: Sequence[SentMessage], trust: Trust, *, compares: bool = True
     ) -> Decision:
         """Find the part of a history that the log has; writes nothing, and refuses a history that differs.
 

@@ -61,7 +61,7 @@ def check_trust(trust: str | None, client_tools: Collection[str], strict: bool) 
     return Trust(trust == "all", trust is not None, tools, strict)
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """A message that a client sent: its name for errors, the message, and the caller's object with its position."""
 
     name: str
@@ -70,13 +70,13 @@ class Sent(NamedTuple):
     position: int
 
 
-def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
+def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[SentMessage]:
     """Return a client's messages; each block that a person did not write becomes its own message.
 
     Raises:
         InvalidMessageError: A message or a block cannot be stored.
     """
-    sent: list[Sent] = []
+    sent: list[SentMessage] = []
     for index, origin in enumerate(messages):
         check_fields(origin, index=index)
         blocks: list[Any] = origin.content if isinstance(origin.content, list) else []
@@ -85,12 +85,14 @@ def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[Sent]:
         for place, block in foreign:
             name = f"message {index}, content[{place}] ({str(block.get('type'))[:40]!r})"
             sent.append(
-                Sent(name, _foreign(block, place, index, f"{origin.id}:{place}"), origin, index)
+                SentMessage(
+                    name, _foreign(block, place, index, f"{origin.id}:{place}"), origin, index
+                )
             )
         words = [block for block in blocks if is_said(block)] if foreign else origin.content
         if words or not foreign:
             message = origin if trust.is_all else _cleaned(origin, content=words)
-            sent.append(Sent(f"message {index} ({origin.type})", message, origin, index))
+            sent.append(SentMessage(f"message {index} ({origin.type})", message, origin, index))
     return sent
 
 
@@ -124,7 +126,7 @@ def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:
 
 
 def taken_from(
-    sent: Sequence[Sent], match: Match, calls: Sequence[OpenCall], trust: Trust
+    sent: Sequence[SentMessage], match: Match, calls: Sequence[OpenCall], trust: Trust
 ) -> dict[int, BaseMessage]:
     """Return the messages of a history that are written, by index.
 

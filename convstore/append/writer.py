@@ -16,7 +16,7 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, Known, Replaced, Request, Written, prepare
+from convstore.append.batch import Batch, BatchLookup, Replaced, Request, Written, prepare
 from convstore.append.child_numbers import ChildNumbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
@@ -148,7 +148,7 @@ class Writer:
 
     async def _write(
         self, scope: Scope, request: Request
-    ) -> tuple[Known, Entry | None, CachedConversation, Totals]:
+    ) -> tuple[BatchLookup, Entry | None, CachedConversation, Totals]:
         """Write to the scope's conversation; start again if it turns out to be deleted.
 
         Returns:
@@ -205,11 +205,11 @@ class Writer:
 
     async def _write_in_order(
         self, cached: CachedConversation, request: Request
-    ) -> tuple[Known, Entry | None, Totals]:
+    ) -> tuple[BatchLookup, Entry | None, Totals]:
         """Write one batch, as `_write` says; the caller holds the conversation's lock."""
         # Kept here, because other calls may push them out of the cache before the entry is composed.
         questions = cached.known_questions(request.named)
-        known = Known(request.batch, questions=questions)
+        known = BatchLookup(request.batch, questions=questions)
         attempts = Attempts()
         sent = list[Chunk]()
         used = list[Chunk]()
@@ -246,7 +246,7 @@ class Writer:
 
     async def _look_again(
         self, cached: CachedConversation, request: Request, tail: Totals | None
-    ) -> tuple[Known, Totals]:
+    ) -> tuple[BatchLookup, Totals]:
         """Find what the log has of a batch, and its tail; `tail` is the cached one, if it was trusted so far."""
         known = await self._look_up(cached, request)
         if tail and not request.is_written(known.new):
@@ -296,7 +296,7 @@ class Writer:
         cached.tail = tail
         return tail
 
-    async def _look_up(self, cached: CachedConversation, request: Request) -> Known:
+    async def _look_up(self, cached: CachedConversation, request: Request) -> BatchLookup:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
         batch = request.batch
         condition = request.condition
@@ -319,15 +319,15 @@ class Writer:
         if self._log.must_look_first:
             await self._refuse_taken_source_ids(cached, new)
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
-        return Known(new, stored, renumbered, questions)
+        return BatchLookup(new, stored, renumbered, questions)
 
-    async def _follow_end(self, cached: CachedConversation, request: Request) -> Known:
+    async def _follow_end(self, cached: CachedConversation, request: Request) -> BatchLookup:
         """Read the end of the log for a batch without messages, if the cached one is not what it has to follow."""
         if cached.tail and not request.condition.follows(cached.tail):
             tail = await self._log.last_totals(cached.conversation, shown=request.reserve > 0)
             cached.tail = None
             self._cache.confirm(cached, tail)
-        return Known(request.batch, questions=cached.known_questions(request.named))
+        return BatchLookup(request.batch, questions=cached.known_questions(request.named))
 
     async def _read_end(
         self, cached: CachedConversation, request: Request
@@ -381,7 +381,7 @@ class Writer:
             raise ContentConflictError(new.id)
 
     async def _compose(
-        self, cached: CachedConversation, request: Request, known: Known, tail: Totals
+        self, cached: CachedConversation, request: Request, known: BatchLookup, tail: Totals
     ) -> Entry:
         """Compose the entry after the tail; sources whose number is taken get another one, or are refused."""
         branch = request.condition.branch
@@ -413,7 +413,9 @@ class Writer:
             raise TurnConflictError(branch.event.turn, is_newest=False)
         return branch.entry_of(made, tail, active)
 
-    async def _check_question(self, cached: CachedConversation, known: Known, tail: Totals) -> None:
+    async def _check_question(
+        self, cached: CachedConversation, known: BatchLookup, tail: Totals
+    ) -> None:
         """Raise an error if the question that a batch belongs to is neither in it nor an active one of the log."""
         turn = known.new.options.question
         if not turn or turn in known.new.ids:

@@ -29,7 +29,7 @@ from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.retrying import until_written
-from convstore.turns.variants import Asked
+from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem, StoredItem
@@ -217,7 +217,9 @@ class ConversationLog:
         """Begin, finish or activate a variant of an archive; an edit replaces the turn that is shown at its place."""
         services = await self._services()
         if change.kind == "begin":
-            asked = Asked(change.variant, instead_of if change.variant == change.turn else "")
+            asked = VariantRequest(
+                change.variant, instead_of if change.variant == change.turn else ""
+            )
             await until_written(
                 lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked)
             )
@@ -288,7 +290,7 @@ class ConversationLog:
     async def _in_variant(self, change: VariantChange) -> tuple[Condition, TurnEvent | None]:
         """Return the condition and event of an append to a variant that was begun; no event if it is finished."""
         variants = (await self._services()).turn_keeper.variants
-        asked = Asked(change.variant, change.first_turn)
+        asked = VariantRequest(change.variant, change.first_turn)
         record, tail, branch, was_shown, _ = await variants.read(self._scope, change.turn, asked)
         if record.is_finished or was_shown:
             return ANYWHERE, None

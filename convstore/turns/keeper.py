@@ -35,7 +35,7 @@ from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
 from convstore.turns.streaming import drafting
-from convstore.turns.variants import Asked, Variants
+from convstore.turns.variants import VariantRequest, Variants
 from convstore.turns.writing import TurnWriter
 from convstore.values.json_form import valid_text
 from convstore.values.scope import Scope
@@ -87,7 +87,7 @@ class TurnKeeper:
         *,
         busy: Busy = "raise",
         seconds: float = 0,
-        asked: Asked | None = None,
+        asked: VariantRequest | None = None,
     ) -> HeldTurn:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
         lease = self._lease(turn_id, variant=asked.variant if asked else "")
@@ -187,7 +187,7 @@ class TurnKeeper:
         is_answer = lapsed.variant not in ("", lapsed.turn)
         try:
             held = await self._entered(
-                made, lapsed.turn, (), Asked(lapsed.variant) if is_answer else None
+                made, lapsed.turn, (), VariantRequest(lapsed.variant) if is_answer else None
             )
         except InvalidInputError:  # its question was rewound
             return
@@ -253,7 +253,7 @@ class TurnKeeper:
         made: partial[HeldTurn],
         turn_id: str,
         question: Sequence[BaseMessage],
-        asked: Asked | None,
+        asked: VariantRequest | None,
     ) -> HeldTurn:
         scope, conversation, _ = made.args
         if question and not asked:
@@ -293,7 +293,11 @@ class TurnKeeper:
             raise
 
     async def _variant(
-        self, made: partial[HeldTurn], turn_id: str, question: Sequence[BaseMessage], asked: Asked
+        self,
+        made: partial[HeldTurn],
+        turn_id: str,
+        question: Sequence[BaseMessage],
+        asked: VariantRequest,
     ) -> HeldTurn:
         """Begin a variant, or continue it; its question is appended like the rest of it."""
         scope, *_ = made.args
@@ -404,11 +408,13 @@ class TurnKeeper:
             branch.event for record, _, branch in await self.variants.pending(scope, turn_id)
         ]
         asked = [
-            Asked(event.variant) for event in pending if turn_id == event.turn != event.variant
+            VariantRequest(event.variant)
+            for event in pending
+            if turn_id == event.turn != event.variant
         ]
         return any([await self._stop(scope, turn_id, question) for question in (None, *asked)])
 
-    async def _stop(self, scope: Scope, turn_id: str, asked: Asked | None) -> bool:
+    async def _stop(self, scope: Scope, turn_id: str, asked: VariantRequest | None) -> bool:
         """Stop a turn, or another answer to it, on which nobody works."""
         try:
             held = await self.enter(scope, turn_id, (), asked=asked)

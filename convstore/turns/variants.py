@@ -47,7 +47,7 @@ _SPARE = 20
 """Entries that one command reads besides one for each place of a page."""
 
 
-class Asked(NamedTuple):
+class VariantRequest(NamedTuple):
     """A variant that a caller asks for: its id, and the turn that its question replaces; "" for another answer."""
 
     variant: str
@@ -203,7 +203,7 @@ class Variants:
         if cached := await self._reader.find(scope):
             await self._rewinder.reselect(await self._reader.snapshot(cached, end))
 
-    async def enter(self, scope: Scope, turn_id: str, asked: Asked) -> FoundVariant:
+    async def enter(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundVariant:
         """Begin a variant, or return what the log has of it; raises as `begin` and `read` do."""
         return await self.begin(scope, turn_id, asked) or await self.read(scope, turn_id, asked)
 
@@ -213,9 +213,9 @@ class Variants:
         instead_of = ""
         if event.variant == event.turn:
             instead_of = event.first_turn
-        return await self.read(scope, event.turn, Asked(event.variant, instead_of))
+        return await self.read(scope, event.turn, VariantRequest(event.variant, instead_of))
 
-    async def begin(self, scope: Scope, turn_id: str, asked: Asked) -> FoundVariant | None:
+    async def begin(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundVariant | None:
         """Append the first entry of a variant; None if the log has it already.
 
         Raises:
@@ -238,7 +238,7 @@ class Variants:
             )
         return None
 
-    async def _begin(self, place: Place, turn_id: str, asked: Asked) -> FoundVariant:
+    async def _begin(self, place: Place, turn_id: str, asked: VariantRequest) -> FoundVariant:
         log = place.log
         question = place.question
         ordinal = question.message.ordinal
@@ -291,7 +291,7 @@ class Variants:
         totals = await self._reader.recount_tail(log.cached, branch.totals, as_if)
         return branch._replace(totals=totals)
 
-    async def read(self, scope: Scope, turn_id: str, asked: Asked) -> FoundVariant:
+    async def read(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundVariant:
         """Return a variant that was begun.
 
         Raises:
@@ -471,16 +471,16 @@ def check_resumable(
 
 def check_asked(
     turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool
-) -> Asked | None:
+) -> VariantRequest | None:
     """Return the variant that the arguments of `Conversation.turn` ask for; None for the turn as it stands."""
     if regenerate is not None:
         if has_question or instead_of or check_id(regenerate, name="regenerate") == turn_id:
             raise InvalidInputError(
                 "regenerate takes a key of its own, and neither a question nor instead_of"
             )
-        return Asked(regenerate)
+        return VariantRequest(regenerate)
     if instead_of is None:
         return None
     if not has_question or check_id(instead_of, name="instead_of") == turn_id:
         raise InvalidInputError("instead_of takes another turn, and the new question as human")
-    return Asked(turn_id, instead_of)
+    return VariantRequest(turn_id, instead_of)

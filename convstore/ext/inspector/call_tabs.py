@@ -36,7 +36,7 @@ _WORD = re.compile(r"[^\s,;\[\]\"']+")
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentRow:
     """A message as it was sent; `left` characters are not shown."""
 
     role: str
@@ -56,7 +56,7 @@ async def sent_page(request: Request, chat: Conversation) -> Response:
     view = await load_call(request, chat, calls)
     if start > max(1, len(view.sizes)):
         raise HTTPException(404)
-    sent = list[_Sent]()
+    sent = list[_SentRow]()
     budget = _SENT_BYTES
     for item in _sent(view, start - 1):
         budget -= len(escapeHtml(item.text).encode("utf-8", "replace"))
@@ -70,7 +70,7 @@ async def sent_page(request: Request, chat: Conversation) -> Response:
     )
 
 
-def _sent(view: View, start: int) -> Iterator[_Sent]:
+def _sent(view: View, start: int) -> Iterator[_SentRow]:
     ordinals = view.ordinals()
     for message, size, part in list(zip(view.history.messages, view.sizes, view.keys, strict=True))[
         start:
@@ -78,7 +78,7 @@ def _sent(view: View, start: int) -> Iterator[_Sent]:
         text = sent_text(message)
         beginning = clip(text, _MESSAGE_BYTES)
         kind = kind_of(message)
-        yield _Sent(
+        yield _SentRow(
             _ROLES.get(message.type, message.type),
             getattr(message, "tool_call_id", ""),
             ADDED[kind][0] if kind in ADDED else "",

@@ -87,7 +87,7 @@ from convstore.ext.langchain.run import (
     TURN,
     AgentRun,
     ConversationAgentState,
-    Ticket,
+    RunReference,
     run_in,
 )
 from convstore.ext.langchain.steps import Rules, catch_up, end, hold, prepare, take_up
@@ -260,7 +260,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         chat = self._chat(runtime)
         run = await self._catch_up(chat, state)
         if self._review is None:
-            return _ticket(run, state)
+            return _run_reference(run, state)
         try:
             update: Any = await self._review.aafter_model(state, runtime)
         except GraphInterrupt as interrupt:
@@ -274,7 +274,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         chat = self._chat(runtime)
         run = self._wait(chat, lambda conversation: self._catch_up(conversation, state))
         if self._review is None:
-            return _ticket(run, state)
+            return _run_reference(run, state)
         try:
             update: Any = self._review.after_model(state, runtime)
         except GraphInterrupt as interrupt:
@@ -400,7 +400,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Return the update of a review; results that it makes are appended, or are those that `decide` appended."""
         if isinstance(update, GraphInterrupt):
             await _pause(chat, run, update, state["messages"], busy=self._rules.busy)
-        update = {**(update or {}), **(_ticket(run, state) or {})}
+        update = {**(update or {}), **(_run_reference(run, state) or {})}
         if said := update.get("messages"):
             give_result_ids(said)
             stored = {
@@ -482,7 +482,7 @@ async def _pause(
 
 
 def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
-    update: dict[str, Any] = {CHANNEL: Ticket.to(run), TURN: run.turn_id or "", OWN: [""]}
+    update: dict[str, Any] = {CHANNEL: RunReference.to(run), TURN: run.turn_id or "", OWN: [""]}
     if changes:
         update["messages"] = changes
     if run.is_answered or run.refusal:
@@ -490,9 +490,9 @@ def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
     return update
 
 
-def _ticket(run: AgentRun, state: Any) -> dict[str, Any] | None:
+def _run_reference(run: AgentRun, state: Any) -> dict[str, Any] | None:
     """Return the update that puts a run into a state that has lost it."""
-    return None if run_in(state, run.scope) is run else {CHANNEL: Ticket.to(run)}
+    return None if run_in(state, run.scope) is run else {CHANNEL: RunReference.to(run)}
 
 
 def _owner(run: AgentRun, state: Any) -> dict[str, str]:
@@ -510,7 +510,7 @@ def _response(
 ) -> _ModelOutput:
     update = (
         {OWN: ["", *digests(result)]}
-        | (_ticket(run, request.state) or {})
+        | (_run_reference(run, request.state) or {})
         | _owner(run, request.state)
     )
     return ExtendedModelResponse(

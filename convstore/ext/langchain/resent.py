@@ -17,7 +17,7 @@ from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
 from convstore.ext.langchain.turn import read_turn
 from convstore.ext.older_checkpoint import ids_without_input
-from convstore.integration import Decision, Sent, Trust, host_of, is_history, read_sent
+from convstore.integration import Decision, SentMessage, Trust, host_of, is_history, read_sent
 from convstore.messages.filing import ids_of, last_question
 from convstore.messages.provenance import is_made_up
 
@@ -104,7 +104,7 @@ def _from_first_unknown(said: list[BaseMessage], logged: set[str]) -> list[BaseM
     return said[next(unknown, len(said)) :]
 
 
-def _is_plain_question(item: Sent) -> bool:
+def _is_plain_question(item: SentMessage) -> bool:
     """Return True for a human message that is taken as it was sent."""
     return item.message is item.origin and item.message.type == "human"
 
@@ -236,7 +236,7 @@ async def _refuse_ignored(decision: Decision) -> None:
     await _refuse_unclear(ignored)
 
 
-async def _refuse_unclear(ignored: Sequence[Sent]) -> None:
+async def _refuse_unclear(ignored: Sequence[SentMessage]) -> None:
     """Raise an error if a message to ignore may be the application's: of another node, or of `update_state`."""
     unclear = await ids_without_input(ids_of(item.origin for item in ignored))
     names = [item.name for item in ignored if item.origin.id in unclear]

@@ -172,17 +172,17 @@ class AgentRun:
         return next(iter(named or found[position:]), None)
 
 
-class Ticket(str):
+class RunReference(str):
     """The entry of a run in the agent's state: a text that holds the run, so that no stream takes its view for new."""
 
     run: AgentRun
 
     @classmethod
-    def to(cls, run: AgentRun) -> Ticket:
-        """Return a ticket to a run."""
-        ticket = cls(run.turn_id or "")
-        ticket.run = run
-        return ticket
+    def to(cls, run: AgentRun) -> RunReference:
+        """Return a reference to a run."""
+        reference = cls(run.turn_id or "")
+        reference.run = run
+        return reference
 
 
 def _joined(known: list[str], new: list[str]) -> list[str]:
