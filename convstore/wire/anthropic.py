@@ -118,8 +118,9 @@ class _Hosted:
         self._results = dict[str, tuple[int, Block]]()
         self._last: Step | None = None
         for at, step in enumerate(steps):
-            if step.role == "assistant":
-                self._last = step
+            if step.role != "assistant":
+                continue
+            self._last = step
             for part in step.parts:
                 if isinstance(part, Block) and part.kind == "other":
                     known = self._calls if part.type in _HOSTED_CALLS else self._results

@@ -134,7 +134,7 @@ def _messages(step: Step, role: str, rules: ProviderRules) -> Iterator[dict[str,
 
 def _content(step: Step, role: str) -> Any:
     """Return the texts and media of a message; "" for none."""
-    if step.role == "assistant":
+    if step.role == "assistant" and any(isinstance(part, Block) for part in step.parts):
         parts = list[Part | WireCall]()
         for part in step.parts:
             parts += [Text(text) for text in [_block_text(step, part)] if text] or [part]
@@ -184,6 +184,8 @@ def _own_fields(step: Step) -> dict[str, Any]:
     """Return what the asked provider needs back beside the content; what another one does not take is noted."""
     others = step.message.additional_kwargs
     found: dict[str, Any] = {}
+    if not others:
+        return found
     for key in _BESIDE:
         if not (value := others.get(key)):
             continue
@@ -219,7 +221,7 @@ def _results(step: Step, rules: ProviderRules) -> Iterator[dict[str, Any]]:
     moved: list[dict[str, Any]] = []
     for result in step.results:
         step.drop_status(result)
-        if rules.result_media != "named":
+        if rules.result_media != "named" and any(isinstance(part, Media) for part in result.parts):
             moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
             result = result._replace(parts=[*map(_named, result.parts)])  # noqa: PLW2901
         content = content_of(step.content(lambda _: None, result))

@@ -39,7 +39,7 @@ _LISTS: Final = ("content", "summary")
 _MAX_LEVELS: Final = 100
 """Maximum nesting of values that are shown as JSON; pydantic writes none with more than 255."""
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
-_SETTINGS: Final = ("annotations", "citations", "context", "detail")
+_SETTINGS: Final = frozenset({"annotations", "citations", "context", "detail"})
 _NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _WHOLE_BLOCKS: Final = frozenset({"document", "search_result", "tool_reference"})
 _IMAGE_STARTS: Final = {
@@ -195,9 +195,11 @@ def _text_or_other(block: Any, kind: str) -> Part | None:
 
 def _settings(block: Mapping[str, Any], inner: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the settings of a block and of the dicts in it."""
+    if not inner and _SETTINGS.isdisjoint(block):
+        return _NO_SETTINGS
     found: dict[str, Any] = {}
     for holder in (block, *inner):
-        for key in _SETTINGS:
+        for key in sorted(_SETTINGS & holder.keys()):
             if value := holder.get(key):
                 found[key] = value if is_json(value) else None
     return found or _NO_SETTINGS

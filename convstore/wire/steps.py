@@ -192,20 +192,17 @@ def read_steps(
     for index, message in enumerate(paired):
         if isinstance(message, ToolMessage):
             continue
-        step = Step(
-            message=message,
-            role=_role_of(message),
-            parts=[],
-            reasoning=_reasoning_of(message),
-            results=[],
-            is_open=index >= begin,
-            is_own=rules.is_own(model_of(message)),
-            dropped=dropped,
-        )
-        _fill(step, paired[index + 1 :], ids)
+        step = Step(message, _role_of(message), [], {}, [], index >= begin, False, dropped)
+        if isinstance(message, AIMessage):
+            step.reasoning = _reasoning_of(message)
+            step.is_own = rules.is_own(model_of(message))
+            _fill_answer(step, message, paired, index + 1, ids)
+        else:
+            step.parts = [*_head(message), *_texts_and_media(message)]
         if message.name and not names and message.type != "function":
             step.drop("name", "the API has no names of messages")
-        if step.role == "assistant" and (problem := _reasoning_problem(step, rules, asked)):
+        has_reasoning = step.reasoning or any(map(is_reasoning, step.parts))
+        if has_reasoning and (problem := _reasoning_problem(step, rules, asked)):
             step.withhold(problem)
         steps.append(step)
     return steps, dropped
@@ -307,22 +304,24 @@ def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
     return parts
 
 
-def _fill(step: Step, following: Sequence[BaseMessage], ids: NewIds) -> None:
-    """Set the parts of a step, with each call once: where the content has it, else at the end; and its results."""
-    message = step.message
-    if not isinstance(message, AIMessage):
-        step.parts = [*_head(message), *_texts_and_media(message)]
-        return
+def _fill_answer(
+    step: Step, message: AIMessage, messages: Sequence[BaseMessage], at: int, ids: NewIds
+) -> None:
+    """Set the parts of an answer, with each call once: where the content has it, else at the end; and its results.
+
+    The results stand in the messages from an index on.
+    """
     blocks = parts_of(message)
     waiting = list(_calls(step, blocks, ids))
-    answers = {call.id: answer for (_, call), answer in zip(waiting, following, strict=False)}
+    answers = {call.id: messages[place] for place, (_, call) in enumerate(waiting, at)}
     for part in blocks:
         step.parts += _said(step, part, waiting)
     step.parts += [call for _, call in waiting]
-    calls = [part for part in step.parts if isinstance(part, WireCall)]
-    step.results = [
-        Result(call, answers[call.id], _texts_and_media(answers[call.id])) for call in calls
-    ]
+    if answers:
+        calls = [part for part in step.parts if isinstance(part, WireCall)]
+        step.results = [
+            Result(call, answers[call.id], _texts_and_media(answers[call.id])) for call in calls
+        ]
 
 
 def _head(message: BaseMessage) -> list[Text]:
