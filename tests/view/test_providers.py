@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens
 from convstore.messages.tool_calls import calls_of, check_pairing, pair
 from convstore.testing import same_messages
+from convstore.types import History
 from convstore.view.provider_rules import PROVIDERS, made_for, with_original_ids
+from convstore.wire.rules import ROWS
 
 names = st.sampled_from(sorted(PROVIDERS))
 ANTHROPIC = HistoryPolicy(provider="anthropic")
@@ -159,6 +162,17 @@ def test_an_answer_of_another_provider_is_cleaned() -> None:
         assert "code_interpreter_call" not in str(ai.content)
         assert "1 + 1" in ai.text
         assert (picture in error.content) == (provider in ("bedrock_converse", "google_genai"))
+
+
+def test_a_broken_row_changes_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are those that the writers of requests follow."""
+    assert all(PROVIDERS[name] is ROWS[name] for name in PROVIDERS)
+    log = [HumanMessage("q", id="q"), SystemMessage("Now.", id="s"), AIMessage("a", id="a")]
+    assert made_for(log, "openai") == log
+    row = replace(ROWS["openai"], system="first")
+    monkeypatch.setitem(PROVIDERS, "openai", row)
+    assert [message.type for message in made_for(log, "openai")] == ["human", "human", "ai"]
+    assert History(messages=log).to_openai(provider=row)[1]["role"] == "user"
 
 
 def test_mistral_gets_an_answer_between_a_result_and_a_user() -> None:

@@ -129,7 +129,13 @@ def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
             read_call(str(call["name"]), call.get("arguments"), call["call_id"]) for call in calls
         )
         return AIMessage(content, **lists)
-    return SystemMessage(content) if role == "system" else HumanMessage(content)
+    is_system = role == "system" or (not content and _is_approval(contents))
+    return SystemMessage(content) if is_system else HumanMessage(content)
+
+
+def _is_approval(contents: Sequence[dict[str, Any]]) -> bool:
+    """Return True for a person's decision about a call, which belongs to the turn in progress and asks nothing."""
+    return any(part["type"] == "function_approval_response" for part in contents)
 
 
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

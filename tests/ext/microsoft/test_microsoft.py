@@ -293,3 +293,22 @@ async def test_calls_of_servers_that_repeat_ids_or_leave_them_empty(
     assert len(set(called)) == 6
     assert all(called)
     assert dumped(views[0]) == dumped(views[1])
+
+
+async def test_an_approval_without_text_is_no_question(store: ConversationStore, user: str) -> None:
+    """It belongs to the turn that waits for it, and comes back as it was."""
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    call = Content.from_function_call("c1", "book", arguments="{}")
+    request = Content.from_function_approval_request(id="c1", function_call=call)
+    said = [
+        Message("user", ["Book it."]),
+        Message("assistant", [request]),
+        Message("user", [request.to_function_approval_response(approved=True)]),
+        Message("user", ["Thanks."]),
+    ]
+    await provider.save_messages("seals", said)
+    chat = provider.conversation("seals")
+    texts = [turn.messages[0].text async for turn in chat.turns()]
+    assert texts == ["Book it.", "Thanks."]
+    loaded = await provider.get_messages("seals")
+    assert dumped(loaded) == dumped(said)
