@@ -54,12 +54,16 @@ def with_bound_thinking(
         through = _through_of(view, known, thought, answers)
     if known is not last:
         alone = _through(view, rows, last.message.ordinal, is_cut=is_cut)
-        # The last answer was perhaps made with thinking that would be left out now.
-        if known is None:
-            through = alone
-        elif alone > through:
-            through = last.message.ordinal
+        through = _joined(through, alone, known, last)
     return _without(view, thought, answers, through, counter)
+
+
+def _joined(through: int, alone: int, known: Row | None, last: Row) -> int:
+    """Return up to which ordinal thinking stays out, if the request of the last answer is not known."""
+    if known is None:
+        return alone
+    # The last answer was perhaps made with thinking that would be left out now.
+    return last.message.ordinal if alone > through else through
 
 
 def _request_of(row: Row) -> Thinking | None:

@@ -66,21 +66,29 @@ def to_anthropic(
     hosted = _Hosted(steps)
     head = next((at for at, step in enumerate(steps) if step.role not in SYSTEM), len(steps))
     system = [block for step in steps[:head] for block in step.content(lambda _: None)]
-    made = list[dict[str, Any]]()
-    finished = 0
-    for step in steps[head:]:
-        if not step.is_open:
-            finished = len(made) + 1 + bool(step.results)
-        made += _messages(step, rules, hosted)
-    if not made or made[0]["role"] != "user":
-        made.insert(0, {"role": "user", "content": BEGINNING})
-        finished += 1
+    made, finished = _written_steps(steps[head:], rules, hosted)
     if cache:
         _mark(system, made, finished, cache)
     arguments: dict[str, Any] = {"system": system} if system else {}
     if hosted.container:
         arguments["container"] = hosted.container
     return AnthropicMessages({**arguments, "messages": made}, dropped)
+
+
+def _written_steps(
+    steps: Sequence[Step], rules: ProviderRules, hosted: _Hosted
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the messages of some steps, and how many of them are of finished turns."""
+    made = list[dict[str, Any]]()
+    finished = 0
+    for step in steps:
+        if not step.is_open:
+            finished = len(made) + 1 + bool(step.results)
+        made += _messages(step, rules, hosted)
+    if not made or made[0]["role"] != "user":
+        made.insert(0, {"role": "user", "content": BEGINNING})
+        finished += 1
+    return made, finished
 
 
 def _rules(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
@@ -234,14 +242,19 @@ def _source_block(part: Any, *, is_result: bool) -> dict[str, Any] | None:
     block = part.source
     fields = {key: value for key, value in block.items() if key != "cache_control"}
     kind = block.get("type")
+    is_valid = False
     if kind == "tool_reference":
         is_valid = is_result and isinstance(block.get("tool_name"), str)
     elif kind == "search_result":
-        is_valid = all(isinstance(block.get(key), str) for key in ("source", "title"))
-        is_valid = is_valid and _are_texts(block.get("content"))
-    else:
-        is_valid = kind == "document" and _is_document(block.get("source"))
+        is_valid = _is_search_result(block)
+    elif kind == "document":
+        is_valid = _is_document(block.get("source"))
     return fields if is_valid else None
+
+
+def _is_search_result(block: Mapping[str, Any]) -> bool:
+    names = block.get("source"), block.get("title")
+    return all(isinstance(name, str) for name in names) and _are_texts(block.get("content"))
 
 
 def _are_texts(blocks: Any) -> bool:

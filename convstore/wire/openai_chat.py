@@ -59,15 +59,19 @@ def to_chat(
     made: list[dict[str, Any]] = []
     at_head = True
     for step in steps:
+        was_head = at_head
         at_head = at_head and step.role in SYSTEM
         role = _role(step, rules, made, at_head=at_head)
-        if role == "user" and rules.answer_after_results and made and made[-1]["role"] == "tool":
+        if was_head and rules.human_first and role == "assistant":
+            made.append({"role": "user", "content": BEGINNING})
+        if rules.answer_after_results and role == "user" and _ends_with_result(made):
             made.append({"role": "assistant", "content": NO_ANSWER})
         made += [*_messages(step, role, rules), *_results(step, rules)]
-    first = next((at for at, each in enumerate(made) if each["role"] not in SYSTEM), len(made))
-    if rules.human_first and made[first:] and made[first]["role"] == "assistant":
-        made.insert(first, {"role": "user", "content": BEGINNING})
     return OpenAIMessages(made, dropped)
+
+
+def _ends_with_result(made: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(made) and made[-1]["role"] == "tool"
 
 
 def _role(
@@ -112,20 +116,22 @@ def detail_of(media: Media) -> dict[str, str]:
 def _messages(step: Step, role: str, rules: ProviderRules) -> Iterator[dict[str, Any]]:
     """Yield a message; an answer with a text and calls as two, if the provider takes only one of them in each."""
     fields = {"role": role, "content": _content(step, role)}
-    if role != "assistant":
-        content = fields["content"] or NO_TEXT
-        yield fields | {"content": content} | _name(step)
+    if role == "assistant":
+        fields |= _reasoning(step, rules) | _own_fields(step)
+    if step.results:
+        yield from _calling(step, fields, rules)
         return
-    fields |= _reasoning(step, rules) | _own_fields(step)
+    yield fields | {"content": fields["content"] or NO_TEXT} | _name(step)
+
+
+def _calling(step: Step, fields: dict[str, Any], rules: ProviderRules) -> Iterator[dict[str, Any]]:
+    """Yield an answer with calls."""
     calls = [_call(step, result.call) for result in step.results]
-    if not calls:
-        yield fields | {"content": fields["content"] or NO_TEXT} | _name(step)
-        return
     if rules.signature_needed:
         _sign(calls[0], is_open=step.is_open)
     if not rules.text_beside_calls and fields["content"]:
         yield fields | _name(step)
-        fields = {"role": role, "content": ""}
+        fields = {"role": "assistant", "content": ""}
     content = fields["content"]
     if not content and rules.text_beside_calls and "reasoning_content" not in fields:
         content = None

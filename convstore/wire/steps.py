@@ -194,18 +194,22 @@ def read_steps(
             continue
         step = Step(message, _role_of(message), [], {}, [], index >= begin, False, dropped)
         if isinstance(message, AIMessage):
-            step.reasoning = _reasoning_of(message)
             step.is_own = rules.is_own(model_of(message))
             _fill_answer(step, message, paired, index + 1, ids)
+            _withhold_by_rules(step, rules, asked)
         else:
             step.parts = [*_head(message), *_texts_and_media(message)]
         if message.name and not names and message.type != "function":
             step.drop("name", "the API has no names of messages")
-        has_reasoning = step.reasoning or any(map(is_reasoning, step.parts))
-        if has_reasoning and (problem := _reasoning_problem(step, rules, asked)):
-            step.withhold(problem)
         steps.append(step)
     return steps, dropped
+
+
+def _withhold_by_rules(step: Step, rules: ProviderRules, asked: str) -> None:
+    """Remove the reasoning of an answer if the rules keep it out of the request."""
+    has_reasoning = step.reasoning or any(map(is_reasoning, step.parts))
+    if has_reasoning and (problem := _reasoning_problem(step, rules, asked)):
+        step.withhold(problem)
 
 
 def _reasoning_problem(step: Step, rules: ProviderRules, asked: str) -> str:
@@ -311,6 +315,7 @@ def _fill_answer(
 
     The results stand in the messages from an index on.
     """
+    step.reasoning = _reasoning_of(message)
     blocks = parts_of(message)
     waiting = list(_calls(step, blocks, ids))
     answers = {call.id: messages[place] for place, (_, call) in enumerate(waiting, at)}

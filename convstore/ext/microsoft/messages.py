@@ -117,11 +117,7 @@ def _written(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
 def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
     result = next((part for part in contents if part["type"] == "function_result"), None)
     if role == "tool" and result:
-        inside = [*_blocks(result.get("items") or ())]
-        is_text = all(block["type"] == "text" for block in inside)
-        content: Any = str(result.get("result") or "") if is_text else inside
-        status: Any = "error" if result.get("exception") else "success"
-        return ToolMessage(content, tool_call_id=str(result["call_id"]), status=status)
+        return _result(result)
     content = content_of([*_blocks(contents)])
     if role == "assistant":
         calls = (part for part in contents if part["type"] == "function_call")
@@ -129,8 +125,18 @@ def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
             read_call(str(call["name"]), call.get("arguments"), call["call_id"]) for call in calls
         )
         return AIMessage(content, **lists)
-    is_system = role == "system" or (not content and _is_approval(contents))
-    return SystemMessage(content) if is_system else HumanMessage(content)
+    if role == "system" or (not content and _is_approval(contents)):
+        return SystemMessage(content)
+    return HumanMessage(content)
+
+
+def _result(result: dict[str, Any]) -> ToolMessage:
+    """Return the message of a function's result: its text, or blocks if it has others than texts."""
+    content: Any = [*_blocks(result.get("items") or ())]
+    if all(block["type"] == "text" for block in content):
+        content = str(result.get("result") or "")
+    status: Any = "error" if result.get("exception") else "success"
+    return ToolMessage(content, tool_call_id=str(result["call_id"]), status=status)
 
 
 def _is_approval(contents: Sequence[dict[str, Any]]) -> bool:
