@@ -185,19 +185,10 @@ class Pager:
         room: int,
     ) -> Page | None:
         """Return the page that begins at the request's cursor; None if the cursor names another passage."""
-        index = 0
-        offset = 0
-        if request.cursor:
-            cursor = read_cursor(request.cursor)
-            keys = [passage.key for passage in passages]
-            if cursor is None or cursor.key not in keys:
-                return None
-            index = keys.index(cursor.key)
-            offset = cursor.offset
-        offset = 0 if passages and passages[index].is_repeated else offset
-        passages = [passage for passage in passages[index:] if not passage.is_repeated]
-        if request.find:  # a source without a text has only its heading
-            passages = [passage for passage in passages if passage.length]
+        begin = _beginning(request, passages)
+        if begin is None:
+            return None
+        passages, offset = begin
         page = Page(
             room,
             request.characters // 8,
@@ -359,6 +350,30 @@ class Pager:
                 child = {} if owner == cached.conversation else {"child_id": owner}
                 sources.append(source.model_copy(update=child))
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
+
+
+def _beginning(
+    request: Request, passages: Sequence[Passage]
+) -> tuple[Sequence[Passage], int] | None:
+    """Return the passages from the request's cursor on, and where the first one continues; None for another cursor.
+
+    Passages that repeat others are left out, and for a search sources that have only a heading.
+    """
+    index = 0
+    offset = 0
+    if request.cursor:
+        cursor = read_cursor(request.cursor)
+        keys = [passage.key for passage in passages]
+        if cursor is None or cursor.key not in keys:
+            return None
+        index = keys.index(cursor.key)
+        offset = cursor.offset
+    if passages and passages[index].is_repeated:
+        offset = 0
+    following = [passage for passage in passages[index:] if not passage.is_repeated]
+    if request.find:
+        following = [passage for passage in following if passage.length]
+    return following, offset
 
 
 def _remark_on_next(page: Page, passages: Sequence[Passage]) -> str:

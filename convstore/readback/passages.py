@@ -134,9 +134,7 @@ def passages_of(
     a comparison of lengths decides if the content repeats its sources; a wrong guess loses nothing.
     """
     ref = row.message.payload
-    if payload is not None:
-        sources = [replace(source, piece=source.piece or payload) for source in row.sources]
-        row = replace(row, sources=tuple(sources))
+    row = _with_texts(row, payload)
     texts = [passage_of_source(source, row, codec, artifact=artifact) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
     content = _of_value(label, _blocks_in(message.content, payload, codec), ref, payload)
@@ -151,8 +149,19 @@ def passages_of(
         content = [replace(passage, remark=_REPEATED) for passage in content]
     others = [*rest, *_large_parts(message, ref, payload)]
     passages = [*texts, *_with_keys(f"m{row.message.ordinal}", content, others)]
-    if ref is None or not compared:
-        return passages
+    return _deferred(passages, ref, payload) if ref and compared else passages
+
+
+def _with_texts(row: StoredMessageRow, payload: str | None) -> StoredMessageRow:
+    """Return a row whose sources hold the payload, if it was read."""
+    if payload is None:
+        return row
+    sources = [replace(source, piece=source.piece or payload) for source in row.sources]
+    return replace(row, sources=tuple(sources))
+
+
+def _deferred(passages: Sequence[Passage], ref: PayloadRef, payload: str | None) -> list[Passage]:
+    """Return passages that were compared with each other; deferred ones, if their payload was not read."""
     token = ref.token if payload else ""
     return [
         replace(passage, compared_append=token, is_deferred=payload is None) for passage in passages

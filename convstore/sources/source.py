@@ -55,23 +55,26 @@ def retrieved(
     """
     if needs and not (type(value) is dict and value.get(needs)):
         return None
-    if (
-        type(value) is dict
-        and type(value.get("content")) is list
-        and (text := text_in(value["content"]))
-    ):
-        return source_in(plain_item(value, text))
-    found = source_in(value)
-    if found is None or type(value) is not dict or found.text_key:
+    if type(value) is not dict:
+        return source_in(value)
+    blocks = value.get("content")
+    text = text_in(blocks) if type(blocks) is list else ""
+    found = source_in(plain_item(value, text) if text else value)
+    if found is None or found.text_key:
         return found
-    if match := _match(value, {inside: "", **_DETAILS} if inside else _DETAILS):
-        return source_in(match)
-    if text_key and is_text(value.get(text_key)):
-        return source_in(plain_item(value, value[text_key], without=(text_key,)))
-    is_named = (
-        found.url or found.kept_id is not None or first_text(found.fields, ("title", "file_id"))
-    )
-    return found if is_named else None
+    details = {inside: "", **_DETAILS} if inside else _DETAILS
+    item = _match(value, details)
+    if item is None and text_key and is_text(value.get(text_key)):
+        item = plain_item(value, value[text_key], without=(text_key,))
+    if item is not None:
+        return source_in(item)
+    return found if _is_named(found) else None
+
+
+def _is_named(found: FoundSource) -> bool:
+    """Return True if an item without a text has an address, a number, a title or the id of a file."""
+    has_label = first_text(found.fields, ("title", "file_id"))
+    return bool(found.url or found.kept_id is not None or has_label)
 
 
 def retrieved_text(value: Any) -> FoundSource | None:

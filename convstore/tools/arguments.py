@@ -61,6 +61,17 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
     ]
     if problems:
         raise ToolException(" ".join(problems)[:_ERROR_CHARACTERS])
+    ids, numbers = _named(said)
+    find = _texts(said["find"])
+    cursor = _texts(said["cursor"])
+    request = Request(
+        list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens
+    )
+    return _limited(request, [in_line(name, 40) for name in given if name not in _KNOWN])
+
+
+def _named(said: Mapping[str, Sequence[Any]]) -> tuple[dict[str, None], dict[int, None]]:
+    """Return the ids and the source numbers that a model passed, each once."""
     ids = dict[str, None]()
     numbers = dict[int, None]()
     parts = chain(said["tool_message_ids"], chain.from_iterable(map(_numbers, said["source_ids"])))
@@ -71,13 +82,11 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
             ids[part[: MAX_ID_BYTES + 1]] = None  # a longer one is no id
         if len(numbers) > MAX_SOURCES:
             break
-    find, cursor = (
-        [text for item in said[name] if (text := str(item).strip())] for name in ("find", "cursor")
-    )
-    request = Request(
-        list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens
-    )
-    return _limited(request, [in_line(name, 40) for name in given if name not in _KNOWN])
+    return ids, numbers
+
+
+def _texts(items: Sequence[Any]) -> list[str]:
+    return [text for item in items if (text := str(item).strip())]
 
 
 def _limited(request: Request, unknown: Sequence[str]) -> Request:
