@@ -154,10 +154,12 @@ def _without_envelope(value: Mapping[str, Any]) -> _Fields:
     if isinstance(usage := fields.get("usage"), Mapping):
         fields["usage"] = without_nulls(usage)
     if isinstance(content := fields.get("content"), list):
-        fields["content"] = [
-            without_nulls(block) if isinstance(block, dict) else block for block in content
-        ]
+        fields["content"] = list(map(_block_without_nulls, content))
     return fields | _metadata(value, "anthropic")
+
+
+def _block_without_nulls(block: Any) -> Any:
+    return without_nulls(block) if isinstance(block, dict) else block
 
 
 def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) -> list[Any]:

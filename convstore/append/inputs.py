@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import starmap
+from itertools import filterfalse, starmap
 from types import NoneType
 from typing import Any, TypeAlias, cast
 from uuid import NAMESPACE_OID, uuid4, uuid5
@@ -336,12 +336,11 @@ def _take_calls(fields: _Fields, *, index: int) -> _Fields:
 
     Calls of a type that is not known stay apart from them: they are no calls for the client.
     """
-    given = fields.pop("tool_calls", None)
-    given = [] if given is None else given
-    check_type(given, list, field="tool_calls", index=index)
-    raw = [call for call in given if not _is_of_provider(call)]
-    if len(raw) < len(given):
-        fields["other_tool_calls"] = [call for call in given if _is_of_provider(call)]
+    given: Any = fields.pop("tool_calls", None)
+    check_type(given, list, NoneType, field="tool_calls", index=index)
+    raw = list(filterfalse(_is_of_provider, given or ()))
+    if given and len(raw) < len(given):
+        fields["other_tool_calls"] = list(filter(_is_of_provider, given))
     calls = [
         _call(call, field=f"tool_calls[{position}]", index=index)
         for position, call in enumerate(raw)
