@@ -25,8 +25,12 @@ def holds_only_sources(value: Any, sources: Sequence[EntrySource], codec: Codec)
         return False
     if isinstance(value, PayloadRange):
         return _is_frame(value, sources)
+    items = _items_in(value)
+    if len(items) != len(sources) or not all(source.piece for source in sources):
+        return False
     texts = [read_text(codec, source.place, source.piece) for source in sources]
-    return _are_items(value, texts)
+    found = [source_in(item) for item in items]
+    return all(source and source.text == text for source, text in zip(found, texts, strict=True))
 
 
 def _is_frame(stored: PayloadRange, sources: Sequence[EntrySource]) -> bool:
@@ -39,14 +43,11 @@ def _is_frame(stored: PayloadRange, sources: Sequence[EntrySource]) -> bool:
     return more - len("[]") in _WRAPPER_LENGTHS or (len(places) == 1 and not more)
 
 
-def _are_items(value: Any, texts: Sequence[str]) -> bool:
-    """Return True if a value is a list of items with these texts, in wrappers with one key each."""
+def _items_in(value: Any) -> Sequence[Any]:
+    """Return the list that a value is, in wrappers with one key each; none for any other value."""
     while type(value) is dict and len(value) == 1:
         (value,) = value.values()
-    if type(value) not in (list, tuple) or len(value) != len(texts):
-        return False
-    found = [source_in(item) for item in value]
-    return all(source and source.text == text for source, text in zip(found, texts, strict=True))
+    return value if type(value) in (list, tuple) else ()
 
 
 def without_texts(
