@@ -302,6 +302,7 @@ CALLS: dict[str, Call] = {
         [AIMessage("so", id=guess.id())], turn=guess.id()
     ),
     "turn": lambda _, chat, guess: _worked_on(chat, guess),
+    "citations": lambda _, chat, guess: chat.citations(guess.id()),
     "stop": lambda _, chat, guess: chat.stop(guess.id()),
     "variants": lambda _, chat, guess: chat.variants(guess.id()),
     "activate": lambda _, chat, guess: chat.activate(guess.variant()),

@@ -195,7 +195,7 @@ async def test_citations_name_their_sources(chat: Conversation, store: Conversat
             await other.citations("answer-1")
     for wrong in (7, None, b"x", ["answer-1"], ""):
         with pytest.raises(InvalidInputError):
-            await chat.citations(wrong)  # type: ignore[arg-type]
+            await chat.citations(wrong)
     empty = AIMessage("\ud800\0 nothing here")
     assert await chat.citations(empty) == []
 

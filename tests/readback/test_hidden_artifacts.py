@@ -65,7 +65,7 @@ async def test_an_artifact_is_shown_and_found_only_if_asked_for(chat: Conversati
     found = await _read(chat, {"tool_message_ids": ids, "find": "hr-only"}, artifact=True)
     assert found.count("hr-only") >= len(ids)
     with pytest.raises(InvalidInputError, match="artifact"):
-        chat.retrieve_previous_sources_tool(artifact="yes")  # type: ignore[arg-type]
+        chat.retrieve_previous_sources_tool(artifact="yes")
 
 
 async def test_a_page_of_a_numbered_result_has_each_source_once(chat: Conversation) -> None:
