@@ -23,7 +23,7 @@ WIDTH = 100
 """The law: complexity up to 15, above 10 in at most 100 functions, no packed assignment, lines up to 100 characters."""
 
 LEFT_ABOVE_MAXIMUM = 8
-LEFT_ABOVE_USUAL = 116
+LEFT_ABOVE_USUAL = 115
 LEFT_TOO_WIDE = 87
 """A ratchet: so much of the code does not keep the law yet. A change may lower these numbers and never raises them;
 at 0, 100 and 0 they are the law, and go."""

@@ -20,7 +20,7 @@ from langchain_core.runnables.config import (
 from convstore import Conversation
 from convstore.ext.around import turn_around
 from convstore.ext.langchain.run import NO_STREAM, AgentRun
-from convstore.integration import drafting_in_turn, held_by_caller
+from convstore.integration import HeldTurn, drafting_in_turn, held_by_caller
 from convstore.wire.streams import StreamedReply
 
 _Response = ModelResponse[Any]
@@ -65,8 +65,8 @@ async def ask(
 ) -> _Response:
     """Call the model. With `redact` a draft of its streamed reply is kept until the reply is appended.
 
-    If the turn that the caller entered is stopped meanwhile, or the one of an agent around this one, the call is
-    cancelled, and the reply is what was said.
+    If the turn is stopped meanwhile, or that of an agent around this one, the call is cancelled, and the reply is what
+    was said.
 
     Raises:
         TurnClosedError: The turn was stopped before anything was said.
@@ -74,8 +74,7 @@ async def ask(
     """
     own = held_by_caller(chat, run.turn_id)
     held = [turn for turn in (own, turn_around()) if turn]
-    for turn in held:
-        turn.check(may_stop=False)
+    _check(held)
     heard = _Heard()
     config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
     async with AsyncExitStack() as stack:
@@ -86,9 +85,14 @@ async def ask(
             asking = asyncio.create_task(work(), context=context)
             response = await _until(asking, [turn.ended for turn in held])
         if response is None and not heard.reply.text:
-            for turn in held:
-                turn.check(may_stop=False)
+            _check(held)
         return response or ModelResponse(result=[heard.said])
+
+
+def _check(held: Sequence[HeldTurn]) -> None:
+    """Raise an error if one of these turns is to be stopped, or was taken over."""
+    for turn in held:
+        turn.check(may_stop=False)
 
 
 async def _until(
