@@ -141,12 +141,16 @@ def _said(
     if isinstance(message, SystemMessage) and not at_head and rules.system != "anywhere":
         is_after_answer = isinstance(before[-1], AIMessage | ToolMessage)
         if rules.system == "first" or is_after_answer:
-            return _instruction(message)
+            return _with_user_name(_instruction(message))
     if not isinstance(message, HumanMessage | SystemMessage):
         return message
-    shown = _with_text(message)
-    name = user_name(shown.name) if shown.name else shown.name
-    return shown if name == shown.name else shown.model_copy(update={"name": name or None})
+    return _with_user_name(_with_text(message))
+
+
+def _with_user_name(message: BaseMessage) -> BaseMessage:
+    """Return a message with a name that OpenAI accepts; the same object if it has one, or none."""
+    name = user_name(message.name) if message.name else message.name
+    return message if name == message.name else message.model_copy(update={"name": name or None})
 
 
 def _answer(
