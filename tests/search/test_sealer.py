@@ -85,7 +85,7 @@ async def test_what_a_search_split_is_sealed_as_it_is(
         patched.setattr(part.IndexBuilder, "adding", counted)
         for until in (3, 6, 9):
             for number in range(3):
-                await chat.append(rag_turn(f"{number}: orcas?", words=600))
+                await chat.append(rag_turn(f"{number}: orcas?", words=700))
             assert len(await chat.search("orcas", types=["human"])) == until
             await sealer.wait()
     assert set(split.values()) == {1}
