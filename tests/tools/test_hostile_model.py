@@ -559,7 +559,8 @@ async def test_whatever_calls_a_model_writes_are_kept_and_shown(
         assert check_pairing((await chat.load_history(policy)).messages) == []
     tool = chat.retrieve_previous_sources_tool()
     listing = str((await world.ask(tool, {})).content)
-    named = [line.partition(":")[0] for line in listing.split("\n")[1:]]
+    listed = listing.partition("Earlier turns, newest first")[0].rstrip("\n")
+    named = [line.partition(":")[0] for line in listed.split("\n")[1:]]
     assert named == [result.id for result in reversed(results)]
     assert len(listing.splitlines()) == len(listing.split("\n"))
     for call in made:
