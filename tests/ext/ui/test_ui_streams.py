@@ -70,7 +70,13 @@ def anthropic(*blocks: tuple[dict[str, Any], list[dict[str, Any]]]) -> list[dict
         events.append({"type": "content_block_start", "index": at, "content_block": block})
         events += [{"type": "content_block_delta", "index": at, "delta": delta} for delta in deltas]
         events.append({"type": "content_block_stop", "index": at})
-    return [*events, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}]
+    stopped = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+    return [*events, stopped, {"type": "message_stop"}]
+
+
+def ends_openai(script: list[Any]) -> bool:
+    """True for chunks of Chat Completions that are not followed by an error."""
+    return isinstance(script[-1], dict) and "choices" in script[-1]
 
 
 THINKING = {"type": "thinking", "thinking": "", "signature": ""}
@@ -120,6 +126,26 @@ STEPS: dict[str, list[Any]] = {
         {"type": "response.output_item.added", "output_index": 1, "item": RESPONSE_CALL},
         {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '{"q":'},
         {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": '"a"}'},
+        {
+            "type": "response.completed",
+            "response": {
+                "id": "resp_1",
+                "object": "response",
+                "status": "completed",
+                "output": [
+                    {
+                        "type": "message",
+                        "id": "msg_1",
+                        "role": "assistant",
+                        "status": "completed",
+                        "content": [
+                            {"type": "output_text", "text": "Let me look.", "annotations": []}
+                        ],
+                    },
+                    {**RESPONSE_CALL, "arguments": '{"q":"a"}', "status": "completed"},
+                ],
+            },
+        },
     ],
 }
 
@@ -152,6 +178,10 @@ class Loop:
             else:
                 yield part
                 await asyncio.sleep(0)
+        if script and ends_openai(script):
+            chunk = openai_chunk()
+            chunk["choices"][0]["finish_reason"] = "stop"
+            yield chunk
 
 
 async def post(
