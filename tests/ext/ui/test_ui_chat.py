@@ -27,14 +27,12 @@ async def model(question: str, messages: list[Any], number: int) -> AsyncIterato
     if question in TOOLS and messages[-1].type != "tool":
         yield {"choices": [{"delta": {"content": "Wait."}}]}
         call = {"index": 0, "id": f"c{number}", "function": {"name": question, "arguments": "{}"}}
-        yield {"choices": [{"delta": {"tool_calls": [call]}}]}
+        yield {"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
     else:
         said = messages[-1].text
-        yield {
-            "choices": [
-                {"delta": {"content": f"{said} {number}" if messages[-1].type == "human" else said}}
-            ]
-        }
+        if messages[-1].type == "human":
+            said = f"{said} {number}"
+        yield {"choices": [{"delta": {"content": said}, "finish_reason": "stop"}]}
 
 
 def application(chat: Conversation, resumed: asyncio.Event) -> FastAPI:
