@@ -121,12 +121,13 @@ def _message(message: dict[str, Any], index: int) -> BaseMessage:
 async def _cost(tool: BaseTool, fact: Fact, way: str) -> Cost:
     tokens = 0
     calls = 0
-    arguments: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "id": {"tool_message_ids": [fact.result]},
         "number": {"source_ids": str(fact.number)},
         "words": {"find": fact.question},
         "list": {},
-    }[way]
+    }
+    arguments = ways[way]
     while calls < _MAX_CALLS:
         page = await tool.ainvoke(arguments)
         calls += 1

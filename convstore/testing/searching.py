@@ -63,7 +63,6 @@ class SearchContract:
             ("zweibrucken", 4, ()),
             ("whistling beluga", 4, (2,)),
             ("canary", 4, (2,)),
-            ("okonkwo", 4, (2,)),
             ("example.org/tusk", 4, (1,)),
             ("user name", 5, ()),
             ("src/app.py", 5, ()),
@@ -94,6 +93,11 @@ class SearchContract:
         assert hit.created_at == next(
             message.created_at for message in page if message.ordinal == ordinal
         )
+
+    async def test_metadata_that_a_tool_did_not_show_is_not_found(self, chat: Conversation) -> None:
+        """The rest of an artifact, such as an author, is stored and not searched."""
+        await chat.append(_turn_with_sources())
+        assert await chat.search("okonkwo") == []
 
     async def test_snippets_show_the_words(self, chat: Conversation) -> None:
         """Snippets show the matching words, cut from the message's text, in at most 400 characters."""

@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -90,8 +91,15 @@ def _signs(size: int) -> dict[str, Callable[[], tuple[str, list[FoundSource]]]]:
         signs = run * (size // len(run) // 200)
         return "\n".join(signs + source.text for source in sources)
 
-    alone = {f"{run!r}": lambda run=run: (run * (size // len(run)), sources) for run in _RUNS}
-    return alone | {f"{run!r} before": lambda run=run: (before_each(run), sources) for run in _RUNS}
+    made = dict[str, Callable[[], tuple[str, list[FoundSource]]]]()
+    for run in _RUNS:
+        made[f"{run!r}"] = partial(_result, run * (size // len(run)), sources)
+        made[f"{run!r} before"] = partial(_result, before_each(run), sources)
+    return made
+
+
+def _result(text: str, sources: list[FoundSource]) -> tuple[str, list[FoundSource]]:
+    return text, sources
 
 
 def test_time_is_linear() -> None:

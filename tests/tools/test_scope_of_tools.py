@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,11 +54,12 @@ async def test_tools_take_the_scope_apart_from_the_thread(store: ConversationSto
 def test_a_scope_that_cannot_be_is_refused(store: ConversationStore) -> None:
     """The error comes where the tool is made."""
     chat = store.conversation(user_id="ada", thread_id="t")
-    for make in (
+    makers: list[Callable[[Any, Any], Any]] = [
         lambda owner, scope: number_sources(_search, owner, scope=scope),
         lambda owner, scope: search_conversations_tool(owner, scope=scope),
         lambda owner, scope: retrieve_previous_sources_tool(owner, scope=scope),
-    ):
+    ]
+    for make in makers:
         with pytest.raises(InvalidInputError):
             make(chat, {"user_id": "ada"})
         for scope in ("ada", {"color": "red"}, {"user_id": {"$ne": ""}}):
