@@ -47,7 +47,9 @@ def _items_in(value: Any) -> Sequence[Any]:
     """Return the list that a value is, in wrappers with one key each; none for any other value."""
     while type(value) is dict and len(value) == 1:
         (value,) = value.values()
-    return value if type(value) in (list, tuple) else ()
+    if isinstance(value, (list, tuple)):
+        return value
+    return ()
 
 
 def without_texts(
