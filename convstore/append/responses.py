@@ -100,7 +100,8 @@ def is_refused(value: Mapping[str, Any]) -> bool:
 def refusal(value: Mapping[str, Any], *, index: int, field: str = "type") -> InvalidMessageError:
     """Return the error for an item that is refused."""
     problem = (
-        f"{value['type']!r} of OpenAI's Responses API, which the client answers in a way of its own, is not supported; "
+        f"{value['type']!r} of OpenAI's Responses API, which the client answers in a way of its "
+        "own, is not supported; "
         "append the AIMessage of langchain-openai"
     )
     return InvalidMessageError(problem, index=index, field=field)

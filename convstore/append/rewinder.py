@@ -148,7 +148,8 @@ class Rewinder:
             earlier = (await self._reader.snapshot(cached, before, known=rewinds)).active
             if ordinal > before.messages or not earlier.has(ordinal):
                 raise InvalidInputError(
-                    f"{message_id!r} was not rewound by the last rewind, or that was undone already; undo later "
+                    f"{message_id!r} was not rewound by the last rewind, or that was undone "
+                    "already; undo later "
                     "rewinds first, with undo_rewind()"
                 )
             undone = await self._log.entry(cached.conversation, undo)

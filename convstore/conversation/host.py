@@ -102,7 +102,8 @@ class Host:
         self.check_open()
         if self.twin is None:
             raise SyncUnsupportedError(
-                "this store works on your async client, which belongs to your event loop, so it cannot serve a sync "
+                "this store works on your async client, which belongs to your event loop, so it "
+                "cannot serve a sync "
                 f"call: use {instead}, or make the store with `ConversationStore.connect(uri)`"
             )
         return self.twin.run(work)

@@ -155,14 +155,16 @@ def _log_once(logged: set[str], name: str, plan: NumberingPlan) -> None:
     logged.add(name)
     if plan.is_marked:
         _LOGGER.warning(
-            "results of tool %r show marks such as [1] that are not the numbers of their sources in the log, so a "
+            "results of tool %r show marks such as [1] that are not the numbers of their sources "
+            "in the log, so a "
             "citation may be read as another source; pass number_sources=(%r,)",
             name,
             name,
         )
     else:
         _LOGGER.info(
-            "results of tool %r hold a list whose items have numbers in the log that the model is not shown; if they "
+            "results of tool %r hold a list whose items have numbers in the log that the model is "
+            "not shown; if they "
             "are sources to cite, pass number_sources=(%r,)",
             name,
             name,

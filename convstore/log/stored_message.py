@@ -186,32 +186,46 @@ class Form(NamedTuple):
 
     def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
         """Return the message in this form, given the loaded payloads by message id."""
-        message = self.message
-        ref = self.message.payload
-        payload = payloads.get(self.message.id)
         if self.whole:
-            whole = read_message(codec, message, payloads[message.id] if ref else None)
-            return without_mark(whole), Look(message.tokens)
+            payload = payloads[self.message.id] if self.message.payload else None
+            whole = read_message(codec, self.message, payload)
+            return without_mark(whole), Look(self.message.tokens)
         if self.stub is not None:
-            stubbed = with_stub(leave_out(without_mark(read_message(codec, message))), self.stub)
-            return stubbed, Look(
-                message.view_tokens if self.stub == message.stub else None, is_stub=True
-            )
-        if payload is not None and ref and not self.has_media:
-            payload = payload[: ref.shown] or None
+            return self._stubbed(codec, self.stub)
+        return self._as_finished(codec, self._shown_part(payloads.get(self.message.id)))
+
+    def _stubbed(self, codec: Codec, stub: str) -> Shown:
+        message = self.message
+        stubbed = with_stub(leave_out(without_mark(read_message(codec, message))), stub)
+        tokens = message.view_tokens if stub == message.stub else None
+        return stubbed, Look(tokens, is_stub=True)
+
+    def _shown_part(self, payload: str | None) -> str | None:
+        """Return the part of a payload that views of finished turns show; all of it if media are shown."""
+        ref = self.message.payload
+        if payload is None or ref is None or self.has_media:
+            return payload
+        return payload[: ref.shown] or None
+
+    def _as_finished(self, codec: Codec, payload: str | None) -> Shown:
+        """Return the message as views show it in finished turns."""
+        message = self.message
         decoded = without_mark(read_message(codec, message, payload))
         texts = decoded
         if self.shorten_over is not None:
             texts = with_short_texts(decoded, self.shorten_over, arguments=self.arguments)
-        shown = leave_out(texts) if ref else texts
+        shown = leave_out(texts) if message.payload else texts
         final = shown if self.has_media else without_media(shown)
-        is_same = texts is decoded
-        has_unread = (
-            ref is not None
-            and len(payload or "") < ref.ends[-1]
-            and (is_same or ref.shown < ref.ends[-1])
-        )
+        if texts is not decoded:
+            has_more = self._has_unread(payload, is_same=False) or final is not shown
+            return final, Look(None, has_more, is_shortened=True)
+        has_more = self._has_unread(payload, is_same=True) or final is not shown
         tokens = message.tokens if self.has_media else message.view_tokens
-        return final, Look(
-            tokens if is_same else None, has_unread or final is not shown, is_shortened=not is_same
-        )
+        return final, Look(tokens, has_more, is_shortened=False)
+
+    def _has_unread(self, payload: str | None, *, is_same: bool) -> bool:
+        """Return True if the message has more than a payload, as it was read, shows of it."""
+        ref = self.message.payload
+        if ref is None or len(payload or "") >= ref.ends[-1]:
+            return False
+        return is_same or ref.shown < ref.ends[-1]

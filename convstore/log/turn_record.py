@@ -325,7 +325,8 @@ def decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCal
     call = record.call_of_result(result_id)
     if call is None:
         raise InvalidInputError(
-            f"turn {record.turn_id!r} has no call with the result_id {result_id!r}; pass one of its waiting_calls"
+            f"turn {record.turn_id!r} has no call with the result_id {result_id!r}; pass one of "
+            "its waiting_calls"
         )
     earlier = record.decisions.get(call.result_id)
     if earlier == decision:
@@ -378,7 +379,8 @@ def _shown(content: Any) -> Any:
         return json.dumps(content, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            f"content must be a text, a list of content blocks or a value that JSON can express, not {error}"
+            "content must be a text, a list of content blocks or a value that JSON can express, "
+            f"not {error}"
         ) from error
 
 

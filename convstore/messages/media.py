@@ -6,7 +6,7 @@ A description holds the type, the name and the size of a block, without its byte
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 KINDS = {
@@ -61,23 +61,31 @@ def media_description(block: dict[str, Any]) -> str:
     """
     values = list(_values(block))
     data = media_data(block)
-    address = (
-        data
-        if isinstance(data, str) and "://" in data[:20] and not data.startswith("data:")
-        else None
-    )
-    name = next(
-        (value for key, value in values if key in _NAMES and isinstance(value, str) and value),
-        address,
-    )
-    mime = next(
-        (value for key, value in values if key in _MIME_TYPES and isinstance(value, str) and value),
-        "",
-    )
-    about = KINDS[block["type"]] + (f" {_quoted(name)}" if name else "")
+    address = _address_in(data)
+    name = _first_text(values, _NAMES) or address
+    mime = _first_text(values, _MIME_TYPES)
+    about = KINDS[block["type"]]
+    if name:
+        about += f" {_quoted(name)}"
     if mime.isprintable() and 0 < len(mime) <= _MIME_CHARACTERS:
         about += f", {mime}"
-    return about if data is None or address else f"{about}, {_size(data):,} bytes"
+    if data is None or address:
+        return about
+    return f"{about}, {_size(data):,} bytes"
+
+
+def _address_in(data: Any) -> str:
+    """Return the address that a media block names; "" if it holds its data."""
+    is_address = isinstance(data, str) and "://" in data[:20] and not data.startswith("data:")
+    return data if is_address else ""
+
+
+def _first_text(values: Iterable[tuple[str, Any]], keys: Collection[str]) -> str:
+    """Return the first text under one of some keys, "" without one."""
+    for key, value in values:
+        if key in keys and isinstance(value, str) and value:
+            return value
+    return ""
 
 
 def media_data(block: dict[str, Any]) -> str | bytes | None:

@@ -164,7 +164,8 @@ def _facts_in(document: Mapping[str, Any], totals: Totals) -> Facts:
         return facts_from(facts, totals)
     if not _FORMER_FIELDS.isdisjoint(document):
         raise SchemaVersionError(
-            f"the entry {document['_id']!r} was written before the first release, and no version reads that form; "
+            f"the entry {document['_id']!r} was written before the first release, and no version "
+            "reads that form; "
             "begin with an empty database"
         )
     return NO_FACTS
@@ -174,7 +175,8 @@ def _check_index_fields(entry: Entry, document: Mapping[str, Any]) -> None:
     """Compare the fields of an entry that only indexes use."""
     if entry.sources and document.get("kept_source_ids", []) != _kept_source_ids(entry):
         raise ValueError(
-            "`kept_source_ids` does not match the entry's sources, so the index misses or misplaces it"
+            "`kept_source_ids` does not match the entry's sources, so the index misses or "
+            "misplaces it"
         )
     if ("only_items" in document) != entry.has_only_items:
         raise ValueError("`only_items` does not match the entry's links, so loads would skip it")
@@ -315,8 +317,8 @@ def entry_bytes(conversation: str, entry: Entry) -> bytes:
     data = encoded(entry_document(conversation, entry))
     if len(data) > ENTRY_BYTES:
         raise BatchTooLargeError(
-            f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is {ENTRY_BYTES:,}; "
-            + _way_out_of_size(entry, ENTRY_BYTES)
+            f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is "
+            f"{ENTRY_BYTES:,}; " + _way_out_of_size(entry, ENTRY_BYTES)
         )
     return data
 
@@ -327,7 +329,8 @@ def _way_out_of_size(entry: Entry, limit: int) -> str:
     largest = max(sizes, key=sizes.__getitem__, default="")
     if largest and sizes[largest] > limit // 2:
         return (
-            f"message {largest!r} has {sizes[largest]:,} of them in parts that are not stored apart: names, ids, and "
+            f"message {largest!r} has {sizes[largest]:,} of them in parts that are not stored "
+            "apart: names, ids, and "
             "fields of fewer than 500 characters each; join these to longer ones"
         )
     is_one = len(entry.messages) + len(ITEMS.of(entry) or ()) <= 1

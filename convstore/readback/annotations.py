@@ -41,7 +41,8 @@ class Annotator:
         stored = (await self._annotations.find(cached.conversation, [ordinal])).get(ordinal, {})
         if len(stored.keys() | given.keys()) > _MAX_VALUES:
             raise InvalidInputError(
-                f"a message has at most {_MAX_VALUES} annotations; remove some by setting them to None"
+                f"a message has at most {_MAX_VALUES} annotations; remove some by setting them to "
+                "None"
             )
         removed = values.keys() - given.keys()
         kept = {name: text for name, text in (stored | given).items() if name not in removed}
@@ -49,7 +50,8 @@ class Annotator:
             size := sum(len(text.encode("utf-8", "surrogatepass")) for text in kept.values())
         ) > _MAX_BYTES:
             raise InvalidInputError(
-                f"the annotations of a message would take {size:,} bytes; the limit is {_MAX_BYTES:,}"
+                f"the annotations of a message would take {size:,} bytes; the limit is "
+                f"{_MAX_BYTES:,}"
             )
         await self._annotations.change(
             cached.conversation, ordinal, values=given, removed=removed, at=self._clock.now()
@@ -96,7 +98,8 @@ class Annotator:
         for name in values:
             if not name.isidentifier() or len(name) > _NAME_CHARACTERS:
                 raise InvalidInputError(
-                    f"{name[:50]!r} is not a valid annotation name; use a Python identifier of at most "
+                    f"{name[:50]!r} is not a valid annotation name; use a Python identifier of at "
+                    "most "
                     f"{_NAME_CHARACTERS} characters"
                 )
         given = {

@@ -92,7 +92,8 @@ class Pager:
         """
         if not isinstance(request.find, str) or weight(request.find) > request.characters // 4:
             raise InvalidInputError(
-                f"find must be a text of at most {request.characters // 4:,} characters, a quarter of a page"
+                f"find must be a text of at most {request.characters // 4:,} characters, a "
+                "quarter of a page"
             )
         cached = await self._reader.find(scope)
         if cached is None:
@@ -109,7 +110,8 @@ class Pager:
             page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
-                    f"{str(request.cursor)[:50]!r} is not a cursor of this call; start again without a cursor"
+                    f"{str(request.cursor)[:50]!r} is not a cursor of this call; start again "
+                    "without a cursor"
                 )
             return self._source_page(cached, page, named.missing, request)
 

@@ -133,7 +133,8 @@ def extract_sources(
     sources = tuple(source for item in items if (source := source_in(item)) is not None)
     if len(sources) != len(items) or len(sources) > MAX_SOURCES:
         raise InvalidInputError(
-            f"the source extractor of {message.name!r} must return at most {MAX_SOURCES:,} sources, "
+            f"the source extractor of {message.name!r} must return at most {MAX_SOURCES:,} "
+            "sources, "
             "each a Document, a (text, metadata) pair or a dict"
         )
     return FoundSources(sources, is_named=True)
@@ -160,7 +161,8 @@ def given_sources(values: Any) -> FoundSources:
     for index, source in enumerate(found):
         if source is None:
             raise InvalidInputError(
-                f"sources[{index}] must be a Document, a text that is not blank, a (text, metadata) pair, or a dict "
+                f"sources[{index}] must be a Document, a text that is not blank, a (text, "
+                "metadata) pair, or a dict "
                 "with a text, a title or an address"
             )
     return FoundSources(tuple(source for source in found if source is not None))
@@ -338,26 +340,39 @@ def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
     """Return the sources of a list; none unless each item is one, or is like them and at least every other is one."""
     if not 0 < len(values) <= MAX_SOURCES:
         return _NOTHING
-    if read is retrieved_text and not any(is_text(value) or is_block(value) for value in values):
+    if read is retrieved_text and not _have_text(values):
         return _NOTHING
-    found = [
-        _at_origin(_of_block(value) if is_block(value) else read(value), value) for value in values
-    ]
+    found = [_source_of(value, read) for value in values]
     sources = tuple([source for source in found if source is not None])
-    if len(sources) < len(values):
-        others = (
-            [value for value, source in zip(values, found, strict=True) if source is None]
-            if sources
-            else []
-        )
-        if not 0 < len(others) <= len(sources) or not all(
-            _is_like(other, sources[0].item) for other in others
-        ):
-            return _NOTHING
-    are_items = all(
-        source is None or source.item is value for source, value in zip(found, values, strict=True)
-    )
-    return FoundSources(sources, partial(_filled, values, found) if are_items else None)
+    others = [value for value, source in zip(values, found, strict=True) if source is None]
+    if others and not _are_like(others, sources):
+        return _NOTHING
+    if not _are_items(values, found):
+        return FoundSources(sources, None)
+    return FoundSources(sources, partial(_filled, values, found))
+
+
+def _have_text(values: Sequence[Any]) -> bool:
+    """Return True if one of some values is a text or a content block."""
+    return any(is_text(value) or is_block(value) for value in values)
+
+
+def _source_of(value: Any, read: _ItemReader) -> FoundSource | None:
+    """Return the source that a value of a list is, None if it is not one."""
+    return _at_origin(_of_block(value) if is_block(value) else read(value), value)
+
+
+def _are_like(others: Sequence[Any], sources: Sequence[FoundSource]) -> bool:
+    """Return True if the other values of a list may be sources without text, and are at most as many as its sources."""
+    if len(others) > len(sources):
+        return False
+    return all(_is_like(other, sources[0].item) for other in others)
+
+
+def _are_items(values: Sequence[Any], found: Sequence[FoundSource | None]) -> bool:
+    """Return True if the item of each source of a list is a value of the list itself."""
+    pairs = zip(found, values, strict=True)
+    return all(source is None or source.item is value for source, value in pairs)
 
 
 def _at_origin(source: FoundSource | None, value: Any) -> FoundSource | None:

@@ -165,16 +165,20 @@ def text_lengths(message: BaseMessage) -> tuple[list[int], int]:
     """
     content = message.content
     calls = message.tool_calls if isinstance(message, AIMessage) else []
-    blocks = [block for block in content if type(block) is dict] if type(content) is list else []
-    inputs = [block.get("input") for block in blocks if block.get("type") == "tool_use"]
-    cut = [
-        *lengths_without_arguments(content),
-        *(length for given in inputs for length in _lengths(given)),
-    ]
+    cut = lengths_without_arguments(content)
+    for arguments in [*_inputs_of(content), *(call["args"] for call in calls)]:
+        cut += _lengths(arguments)
     unread = [part for part in _unread(content) if not (part.raw or part.is_media)]
     unread += _unread([value for key, value in message if key in _UNCUT])
-    others = sum(part.end - part.start for part in unread)
-    return [*cut, *(length for call in calls for length in _lengths(call["args"]))], others
+    return cut, sum(part.end - part.start for part in unread)
+
+
+def _inputs_of(content: Any) -> list[Any]:
+    """Return the arguments of the calls that Anthropic's blocks of a content hold."""
+    if type(content) is not list:
+        return []
+    blocks = [block for block in content if type(block) is dict]
+    return [block.get("input") for block in blocks if block.get("type") == "tool_use"]
 
 
 def _unread(value: Any) -> Iterator[PayloadRange]:

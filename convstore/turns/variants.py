@@ -464,8 +464,10 @@ def check_resumable(
         branch and branch.event.variant,
     ):
         raise InvalidInputError(
-            f"call {call.id!r} is not where the agent of turn {record.turn_id!r} paused last, so it could not be "
-            f"resumed there; decide about the calls of variant {paused_last!r}, which get_turn(...).pending has"
+            f"call {call.id!r} is not where the agent of turn {record.turn_id!r} paused last, so "
+            "it could not be "
+            f"resumed there; decide about the calls of variant {paused_last!r}, which "
+            "get_turn(...).pending has"
         )
 
 

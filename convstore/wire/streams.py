@@ -123,7 +123,8 @@ def _plain(chunk: Any) -> Any:
     value = dump(exclude_unset=True, by_alias=True, warnings=False) if callable(dump) else None
     if not isinstance(value, dict):
         raise InvalidInputError(
-            "turn.stream takes strings, LangChain's chunks, and the events of OpenAI's and Anthropic's SDKs, not "
+            "turn.stream takes strings, LangChain's chunks, and the events of OpenAI's and "
+            "Anthropic's SDKs, not "
             f"{type(chunk).__name__}"
         )
     return value

@@ -157,8 +157,10 @@ class _Joining:
         last = _last_said(self.history)
         if not turn and last and is_answer(last):
             raise InvalidInputError(
-                "the run has no human message, and the last turn of the conversation has its answer; pass a question: "
-                '{"messages": [HumanMessage(...)]}; for another answer to the last one see `regenerate` of `chat.turn`'
+                "the run has no human message, and the last turn of the conversation has its "
+                "answer; pass a question: "
+                '{"messages": [HumanMessage(...)]}; for another answer to the last one see '
+                "`regenerate` of `chat.turn`"
             )
         if run.turn_id in self.logged or len(turn) > 1:
             self.changes += await self._found_again(run, turn)

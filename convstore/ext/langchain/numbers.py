@@ -27,7 +27,8 @@ class ToolNumbers:
         unknown = sorted((self._names or frozenset()) - known)
         if unknown:
             raise InvalidInputError(
-                f"number_sources names {', '.join(map(repr, unknown))}, but the agent has no such tool; its tools are "
+                f"number_sources names {', '.join(map(repr, unknown))}, but the agent has no such "
+                "tool; its tools are "
                 f"{', '.join(sorted(map(repr, known))) or 'none'}"
             )
 

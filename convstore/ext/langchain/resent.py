@@ -242,8 +242,10 @@ async def _refuse_unclear(ignored: Sequence[SentMessage]) -> None:
     names = [item.name for item in ignored if item.origin.id in unclear]
     if names:
         raise InvalidInputError(
-            f"{len(names)} messages of the agent's state are not in the conversation, and may be a client's or your "
-            f'application\'s: {", ".join(names[:10])}; pass trust="human" to ConversationMiddleware to ignore such '
+            f"{len(names)} messages of the agent's state are not in the conversation, and may be "
+            "a client's or your "
+            f'application\'s: {", ".join(names[:10])}; pass trust="human" to '
+            "ConversationMiddleware to ignore such "
             'messages, or trust="all" if no client can send them; the thread then goes on'
         )
 

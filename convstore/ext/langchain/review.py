@@ -58,7 +58,8 @@ def check_resumable() -> None:
     """Raise an InvalidInputError if the current run has no checkpointer, so that nothing could resume it."""
     if not run_config()[0].get("__pregel_checkpointer"):
         raise InvalidInputError(
-            "an agent that waits for a person cannot be resumed without a checkpointer; pass one that all workers "
+            "an agent that waits for a person cannot be resumed without a checkpointer; pass one "
+            "that all workers "
             "share, such as create_agent(..., checkpointer=MongoDBSaver(...)), or leave out review"
         )
 
@@ -124,7 +125,8 @@ def warn_of_review(state: Mapping[str, Any]) -> None:
     """Warn if a review that was passed to the agent asked a person about a call that was not in the log."""
     if _EDITED in state:
         warnings.warn(
-            "HumanInTheLoopMiddleware asked a person before ConversationMiddleware appended the call; pass it as "
+            "HumanInTheLoopMiddleware asked a person before ConversationMiddleware appended the "
+            "call; pass it as "
             "ConversationMiddleware(review=...) instead of to the agent",
             RuntimeWarning,
             stacklevel=2,

@@ -112,8 +112,10 @@ async def catch_up(
         receipt = await _append(chat, rules, run, missing)
     except ContentConflictError as error:
         error.add_note(
-            "Another middleware changed a message after it was appended. Place ConversationMiddleware first, and if "
-            'results of tools are changed before the model sees them, pass tool_results="after_hooks". '
+            "Another middleware changed a message after it was appended. Place "
+            "ConversationMiddleware first, and if "
+            "results of tools are changed before the model sees them, pass "
+            'tool_results="after_hooks". '
             f"If deepagents moved it to a file, put {SETTING} in front of it."
         )
         raise
@@ -260,8 +262,10 @@ async def _with_unread(
         return whole
     if run.turn_id not in run.logged:
         raise InvalidInputError(
-            "the question of this run was removed from the state before it was appended, so the model would be asked "
-            'nothing; end the run instead (`jump_to="end"`), or put another human message in its place'
+            "the question of this run was removed from the state before it was appended, so the "
+            "model would be asked "
+            'nothing; end the run instead (`jump_to="end"`), or put another human message in its '
+            "place"
         )
     question = run.logged[run.turn_id]
     if question is not None and run.turn_id not in ids_of(whole):

@@ -36,8 +36,10 @@ async def find_unimported(
     if not lost:
         return None
     refusal = InvalidInputError(
-        "this thread began without convstore, and the conversation lacks answers and results of its state "
-        f"({len(lost)}); import it first: `convstore import ... --from langgraph`, or read_checkpoints(checkpointer, "
+        "this thread began without convstore, and the conversation lacks answers and results of "
+        "its state "
+        f"({len(lost)}); import it first: `convstore import ... --from langgraph`, or "
+        "read_checkpoints(checkpointer, "
         "[thread_id]) of convstore.transfer"
     )
     run = AgentRun(chat.scope, refusal=refusal, is_unimported=True)

@@ -154,8 +154,10 @@ def _needed(state: Any) -> LoadedView:
     loaded = loaded_of(state)
     if loaded is None:
         raise InvalidInputError(
-            "the state has no view: let a load node run before this node, declare ConversationState as the type of its "
-            "state, and after an interrupt go through the load node again, or use `await load.aview_of(state)`"
+            "the state has no view: let a load node run before this node, declare "
+            "ConversationState as the type of its "
+            "state, and after an interrupt go through the load node again, or use `await "
+            "load.aview_of(state)`"
         )
     return loaded
 
@@ -186,12 +188,14 @@ def messages_of(state: Any) -> list[BaseMessage]:
     # The nodes add the channel, so it exists, and is empty, in a graph whose messages have another key.
     if not found and loaded_of(state) is None and not logged_of(state):
         raise InvalidInputError(
-            "the state has no messages under `messages`; make it of MessagesState, whose key that is, and begin the "
+            "the state has no messages under `messages`; make it of MessagesState, whose key that "
+            "is, and begin the "
             "run with a message"
         )
     if nameless := [index for index, message in enumerate(found) if not message.id]:
         raise InvalidInputError(
-            f"message {nameless[0]} of the state has no id; make the state of MessagesState, whose reducer adds ids"
+            f"message {nameless[0]} of the state has no id; make the state of MessagesState, "
+            "whose reducer adds ids"
         )
     return list(found)
 
@@ -206,7 +210,8 @@ def checked(loaded: LoadedView, state: Any) -> list[BaseMessage]:
     known = ids_of(messages) | logged_of(state) | loaded.covered | ids_of(loaded.history.messages)
     if loaded.turn_id and loaded.turn_id not in known and last_question(messages) is None:
         raise InvalidInputError(
-            "the question of this run was removed from the state before it was appended, so the model would be asked "
+            "the question of this run was removed from the state before it was appended, so the "
+            "model would be asked "
             "nothing; end the run instead, or put another human message in its place"
         )
     return messages

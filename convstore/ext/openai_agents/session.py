@@ -195,7 +195,8 @@ class ConvstoreSession:
     async def _read_compaction_items(self, _: int | None) -> Any:
         """Refuse the SDK's own compaction, which calls this method of a session that it wraps."""
         raise InvalidInputError(
-            "OpenAIResponsesCompactionSession would clear what is read back and searched: pass the ConvstoreSession "
+            "OpenAIResponsesCompactionSession would clear what is read back and searched: pass "
+            "the ConvstoreSession "
             "itself, whose views are within a budget"
         )
 
@@ -257,7 +258,8 @@ def _settings(given: Any) -> SessionSettings | None:
         if isinstance(given, Mapping) and given.keys() <= names:
             return SessionSettings(**given)
     raise InvalidInputError(
-        f"session_settings must be a SessionSettings or a dict of its fields ({', '.join(sorted(names))}), "
+        "session_settings must be a SessionSettings or a dict of its fields "
+        f"({', '.join(sorted(names))}), "
         f"not {given!r}"
     )
 

@@ -67,7 +67,8 @@ class ConvstoreConversationStore(PydanticStore):
         left = [key for key in store.scope_keys if key not in scope]
         if len(left) not in (1, 2) or len(left) + len(scope) != len(store.scope_keys):
             raise InvalidScopeError(
-                f"pass values for the scope keys of the store, {store.scope_keys}, but the one of the conversation id, "
+                f"pass values for the scope keys of the store, {store.scope_keys}, but the one of "
+                "the conversation id, "
                 "or but that one and the one of Pydantic AI's scope"
             )
         self.store = store
@@ -162,7 +163,8 @@ class ConvstoreConversationStore(PydanticStore):
         found = (await self.store.list_conversations(limit=2, **values)).conversations
         if len(found) > 1:
             raise UserError(
-                f"Several owners have a conversation {conversation_id!r}; pass scope= to choose one."
+                f"Several owners have a conversation {conversation_id!r}; pass scope= to choose "
+                "one."
             )
         return found[0].scope[str(self.owner_key)] if found else None
 
@@ -231,7 +233,8 @@ class ConvstoreConversationStore(PydanticStore):
             raise LookupError(head_id)
         if len(found) > 1:
             raise UserError(
-                f"Several owners have an entry {head_id!r}; load it with its conversation and scope=."
+                f"Several owners have an entry {head_id!r}; load it with its conversation and "
+                "scope=."
             )
         [chat] = found.values()
         return await _history(chat, head_id, limit)
@@ -252,7 +255,8 @@ class ConvstoreConversationStore(PydanticStore):
         """
         if self.owner_key is not None and record.scope is None:
             raise UserError(
-                f"Conversation {record.conversation_id!r} is not in the store; pass scope= to create it: "
+                f"Conversation {record.conversation_id!r} is not in the store; pass scope= to "
+                "create it: "
                 f"it is the {self.owner_key}."
             )
         try:

@@ -66,7 +66,8 @@ class ConvstoreView(AbstractCapability[Any]):
     ) -> None:
         if conversations.owner_key and scope is None:
             raise UserError(
-                f"pass scope=, such as lambda ctx: ctx.deps.user: it is the {conversations.owner_key}"
+                "pass scope=, such as lambda ctx: ctx.deps.user: it is the "
+                f"{conversations.owner_key}"
             )
         self._conversations = conversations
         self._scope = scope
