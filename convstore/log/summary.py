@@ -154,18 +154,19 @@ def summary_messages(
     messages = [decode_message(codec, body) for body in record.messages]
     if talk:
         messages = [item for message in messages if (item := _as_talk(message)) is not None]
-    last = max(
-        (
-            index
-            for index, message in enumerate(messages)
-            if is_summary(message) and message.content
-        ),
-        default=-1,
-    )
-    if hint and last >= 0:
-        content = f"{messages[last].content}\n[{how_to_read(record.results)}]"
-        messages[last] = messages[last].model_copy(update={"content": content})
+    if hint:
+        _add_hint(messages, how_to_read(record.results))
     return messages
+
+
+def _add_hint(messages: list[BaseMessage], hint: str) -> None:
+    """Add to the last summary among some messages how to read the messages that it replaces."""
+    for index in reversed(range(len(messages))):
+        message = messages[index]
+        if is_summary(message) and message.content:
+            content = f"{message.content}\n[{hint}]"
+            messages[index] = message.model_copy(update={"content": content})
+            return
 
 
 def _as_talk(message: BaseMessage) -> BaseMessage | None:

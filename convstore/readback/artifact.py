@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
@@ -26,11 +27,17 @@ def holds_only_sources(value: Any, sources: Sequence[EntrySource], codec: Codec)
     if isinstance(value, PayloadRange):
         return _is_frame(value, sources)
     items = _items_in(value)
-    if len(items) != len(sources) or not all(source.piece for source in sources):
+    if len(items) != len(sources):
         return False
-    texts = [read_text(codec, source.place, source.piece) for source in sources]
-    found = [source_in(item) for item in items]
-    return all(source and source.text == text for source, text in zip(found, texts, strict=True))
+    return all(map(partial(_is_source, codec), sources, items))
+
+
+def _is_source(codec: Codec, source: EntrySource, item: Any) -> bool:
+    """Return True if an item is the text of a source that is stored with its entry."""
+    found = source_in(item)
+    if not source.piece or not found:
+        return False
+    return found.text == read_text(codec, source.place, source.piece)
 
 
 def _is_frame(stored: PayloadRange, sources: Sequence[EntrySource]) -> bool:

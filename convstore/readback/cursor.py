@@ -71,17 +71,18 @@ def read_cursor(text: Any) -> Cursor | None:
     >>> read_cursor("2@325/m3+1,1-2/leopard seal")[2:]
     ((Place(ordinal=4, first=3),), (1, 2), 'leopard seal')
     """
-    found = (
-        _CURSOR.fullmatch(text.strip())
-        if isinstance(text, str) and len(text) <= MAX_CHARACTERS
-        else None
-    )
+    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
+        return None
+    found = _CURSOR.fullmatch(text.strip())
     if not found:
         return None
     key, offset, names, find = found.groups("")
-    each = (names or ("" if key.startswith("f") else key.partition(".")[0])).split(",")
-    places = tuple(map(_place, [name for name in each if name.startswith("m")][:MAX_IDS]))
-    numbers = read_ids(",".join(name for name in each if not name.startswith("m")))[:MAX_SOURCES]
+    if not names and not key.startswith("f"):
+        names = key.partition(".")[0]
+    messages = [name for name in names.split(",") if name.startswith("m")]
+    others = [name for name in names.split(",") if not name.startswith("m")]
+    places = tuple(map(_place, messages[:MAX_IDS]))
+    numbers = read_ids(",".join(others))[:MAX_SOURCES]
     return Cursor(key, int(offset), places, tuple(numbers), unquote(find, errors="replace").strip())
 
 

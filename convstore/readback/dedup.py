@@ -147,6 +147,11 @@ def _reference(numbers: Sequence[int]) -> str:
     return f"[texts of sources {write_ids(distinct)}]"
 
 
+def _is_blank(text: str) -> bool:
+    """Return True for a text of spaces and punctuation."""
+    return all(sign in _BLANK or sign.isspace() for sign in text)
+
+
 def _without(text: str, found: Sequence[Sequence[Range]]) -> str | None:
     """Replace each range of a text by a reference; return None if only punctuation is left of the text."""
     pieces: list[str] = []
@@ -158,8 +163,7 @@ def _without(text: str, found: Sequence[Sequence[Range]]) -> str | None:
             pieces += [remaining[-1], SHOWN_ABOVE]
         position = end
     remaining.append(text[position:])
-    is_blank = all(sign in _BLANK or sign.isspace() for piece in remaining for sign in piece)
-    if position and is_blank:
+    if position and _is_blank("".join(remaining)):
         return None
     return "".join([*pieces, remaining[-1]])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -132,15 +132,24 @@ def _base(path: str) -> str:
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
+def _first_value(fields: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Return the first value under some keys in a short form, "" without one."""
+    for key in keys:
+        value = _short(fields[key]) if key in fields else ""
+        if value:
+            return value
+    return ""
+
+
 def _position(fields: Mapping[str, Any]) -> list[str]:
     """Return the position in a file, such as ``page 4`` and ``section Fees``."""
     if _IN_A_FILE.isdisjoint(fields):
         return []
     found: list[str] = []
     for word, keys in _POSITION_KEYS.items():
-        values = (_short(fields[key]) for key in keys if key in fields)
-        value = next(filter(None, values), "")
-        found += [f"{word} {value}"] if value else []
+        value = _first_value(fields, keys)
+        if value:
+            found.append(f"{word} {value}")
     headers = [header for key in _HEADERS if key in fields and (header := _short(fields[key]))]
     if headers:
         found.append(f"section {' > '.join(headers)}")

@@ -215,11 +215,9 @@ class Watcher:
             for event in await self._reader.events_in_gaps(log, record.turn_id):
                 record.fold.add((), event)
         record.fold.settle(log.tail)
-        places = (
-            told.places | {lease.turn}
-            if lease and not lease.is_for(record.turn_id, "")
-            else told.places
-        )
+        places = set(told.places)
+        if lease and not lease.is_for(record.turn_id, ""):
+            places.add(lease.turn)
         pending = list[VariantRecord]()
         for turn_id in sorted(places):
             place = await self._variants.unfinished(log.cached.scope, turn_id, log)

@@ -388,14 +388,23 @@ def _media(media: Media) -> dict[str, Any] | None:
     return block
 
 
+def _is_taken(media: Media) -> bool:
+    """Return True if the API takes the data of an image or a document."""
+    if media.kind == "image":
+        types = IMAGES
+        is_small = len(media.data) <= _IMAGE_CHARACTERS
+    else:
+        types = frozenset({"application/pdf"})
+        is_small = True
+    return bool(media.data) and is_small and media.mime_type in types
+
+
 def _source(media: Media) -> dict[str, str] | None:
     """Return where an image or a document is, None if the API does not take it."""
     is_image = media.kind == "image"
     if media.kind not in ("image", "file"):
         return None
-    types = IMAGES if is_image else frozenset({"application/pdf"})
-    is_small = not is_image or len(media.data) <= _IMAGE_CHARACTERS
-    if media.data and is_small and media.mime_type in types:
+    if _is_taken(media):
         return {"type": "base64", "media_type": media.mime_type, "data": media.data}
     if media.url.startswith("https:") and (is_image or media.mime_type in ("", "application/pdf")):
         return {"type": "url", "url": media.url}
