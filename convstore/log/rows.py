@@ -187,17 +187,20 @@ def named_in(entries: Sequence[Entry]) -> list[EntryMessage]:
     ]
 
 
+def _newest_question(rows: Sequence[Row]) -> int:
+    """Return the ordinal of the newest question of a log that ends with some rows; 0 at the end of a variant."""
+    if not rows or BRANCH.of(rows[-1].entry):
+        return 0
+    return rows[-1].entry.totals.turn
+
+
 def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int]:
     """Return the ordinals of the results that no model has read, but for those of turns that an event ended.
 
     With `before` only messages before that ordinal count.
     """
     end = len(rows) if before is None else bisect_left(rows, before, key=_ordinal)
-    question = (
-        rows[-1].entry.totals.turn
-        if rows and before is None and not BRANCH.of(rows[-1].entry)
-        else 0
-    )
+    question = _newest_question(rows) if before is None else 0
     ordinals = unread([row.message for row in rows[:end]], question=question)
     if not ordinals:
         return ordinals

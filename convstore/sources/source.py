@@ -292,17 +292,19 @@ def text_digest(text: str) -> bytes:
     return digest_of(text)[:TEXT_DIGEST_BYTES]
 
 
+def _is_pair(item: Any) -> bool:
+    """Return True for a text with its metadata."""
+    if type(item) not in (tuple, list) or len(item) != 2:
+        return False
+    return is_text(item[0]) and type(item[1]) is dict
+
+
 def source_in(item: Any) -> FoundSource | None:
     """Return an item of a list as a source; None if its type is unknown."""
     if type(item) is dict:
         key = first_text(item, TEXT_KEYS)
         return FoundSource(item, item[key] if key else "", _fields(item, key), key)
-    if (
-        type(item) in (tuple, list)
-        and len(item) == 2
-        and is_text(item[0])
-        and type(item[1]) is dict
-    ):
+    if _is_pair(item):
         return FoundSource(item, item[0], _named(item[1]))
     if type(item) is Document and is_text(item.page_content) and type(item.metadata) is dict:
         return FoundSource(item, item.page_content, _named(item.metadata))

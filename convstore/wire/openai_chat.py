@@ -138,13 +138,16 @@ def _calling(step: Step, fields: dict[str, Any], rules: ProviderRules) -> Iterat
     yield fields | {"content": content} | _name(step) | {"tool_calls": calls}
 
 
+def _as_text(step: Step, part: Part | WireCall) -> Part | WireCall:
+    """Return a block that only a text can name as this text, any other part as it is."""
+    text = _block_text(step, part)
+    return Text(text) if text else part
+
+
 def _content(step: Step, role: str) -> Any:
     """Return the texts and media of a message; "" for none."""
     if step.role == "assistant" and any(isinstance(part, Block) for part in step.parts):
-        parts = list[Part | WireCall]()
-        for part in step.parts:
-            parts += [Text(text) for text in [_block_text(step, part)] if text] or [part]
-        step.parts = parts
+        step.parts = [_as_text(step, part) for part in step.parts]
     content = step.content(media_part if step.role == "user" else lambda _: None)
     if role == "user" and step.role in SYSTEM:
         content = [{"type": "text", "text": INSTRUCTION}, *content]

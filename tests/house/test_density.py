@@ -22,11 +22,8 @@ UNUSUAL = 100
 WIDTH = 100
 """The law: complexity up to 15, above 10 in at most 100 functions, no packed assignment, lines up to 100 characters."""
 
-LEFT_ABOVE_MAXIMUM = 8
-LEFT_ABOVE_USUAL = 115
-LEFT_TOO_WIDE = 87
-"""A ratchet: so much of the code does not keep the law yet. A change may lower these numbers and never raises them;
-at 0, 100 and 0 they are the law, and go."""
+LEFT_TOO_WIDE = 29
+"""A ratchet: so many lines do not keep the law yet. A change may lower the number and never raises it; at 0 it goes."""
 
 _BRANCHES = frozenset(
     {ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.match_case}
@@ -35,16 +32,16 @@ _COUNTED = _BRANCHES | {ast.BoolOp, ast.comprehension, ast.Call}
 
 
 def test_functions_can_be_read_without_holding_your_breath() -> None:
-    """Few functions are above the usual complexity, and none is above the maximum, but for those that are left."""
+    """Few functions are above the usual complexity, and none is above the maximum."""
     found = {
         f"{module}.{name}": complexity
         for module, path in own_modules().items()
         for name, complexity in complexities(path).items()
     }
     above = {name: total for name, total in found.items() if total > MAXIMUM}
-    assert len(above) <= LEFT_ABOVE_MAXIMUM, above
+    assert above == {}
     unusual = sorted(name for name, total in found.items() if total > USUAL)
-    assert len(unusual) <= max(UNUSUAL, LEFT_ABOVE_USUAL), unusual
+    assert len(unusual) <= UNUSUAL, unusual
 
 
 def test_an_assignment_gives_one_thing_a_name() -> None:
