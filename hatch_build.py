@@ -9,6 +9,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)]+)\)")
+_PICTURE = re.compile(r'(<img [^>]*src=")(?!https?:)([^"]+)"')
 
 
 class DescriptionHook(MetadataHookInterface):
@@ -23,4 +24,5 @@ class DescriptionHook(MetadataHookInterface):
             return f"{picture}[{text}]({source}/{'raw' if picture else 'blob'}/{tag}/{path})"
 
         readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        metadata["readme"] = {"content-type": "text/markdown", "text": _LINK.sub(absolute, readme)}
+        text = _PICTURE.sub(rf'\g<1>{source}/raw/{tag}/\g<2>"', _LINK.sub(absolute, readme))
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}

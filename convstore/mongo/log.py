@@ -67,6 +67,7 @@ _DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
 _MANY = 150
+_NEAR = 100
 LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **LEFT_OUT}
 """Projection that drops the fields of an entry that few readers use."""
 VIEW_FIELDS = {**LEAN, "messages.stamp": 0, "messages.content_digest": 0}
@@ -142,23 +143,34 @@ class Log:
 
         A CorruptDocumentError is raised if it is missing or damaged.
         """
-        return (await self.entries_numbered(conversation, [number]))[number]
+        key = entry_id(conversation, number)
+        query = {"_id": key, "conversation": conversation}
+        document = await self._log.find_one(query, _NO_MESSAGES)
+        if document is None:
+            raise CorruptDocumentError(key, "the entry is missing")
+        return entry_from(document)
 
     async def entries_numbered(self, conversation: str, numbers: Iterable[int]) -> dict[int, Entry]:
-        """Return entries without their messages, by their numbers. One command.
+        """Return entries without their messages, by their numbers. One command if they are near each other.
 
+        The collection is clustered: a list of keys examines all documents between the first and the last bound. So
+        entries that are far apart take a command each, in parallel.
         A CorruptDocumentError is raised if one is missing or damaged.
         """
-        wanted = set(numbers)
-        if not wanted:
-            return {}
-        keys = [entry_id(conversation, number) for number in sorted(wanted)]
-        query = {"_id": {"$in": keys}, "conversation": conversation}
-        entries = [entry_from(each) for each in await self._log.find(query, _NO_MESSAGES)]
-        found = {entry.number: entry for entry in entries}
-        for number in wanted:
+        wanted = sorted(set(numbers))
+        if not wanted or wanted[-1] - wanted[0] > _NEAR:
+            entries = await asyncio.gather(*(self.entry(conversation, number) for number in wanted))
+            return dict(zip(wanted, entries, strict=True))
+        keys = [entry_id(conversation, number) for number in wanted]
+        query = {
+            "_id": {"$gte": keys[0], "$lte": keys[-1], "$in": keys},
+            "conversation": conversation,
+        }
+        documents = await self._log.find(query, _NO_MESSAGES)
+        found = {entry.number: entry for entry in map(entry_from, documents)}
+        for key, number in zip(keys, wanted, strict=True):
             if number not in found:
-                raise CorruptDocumentError(entry_id(conversation, number), "the entry is missing")
+                raise CorruptDocumentError(key, "the entry is missing")
         return found
 
     def check_size(self, entry: Entry) -> None:

@@ -213,7 +213,8 @@ def test_the_description_links_to_the_repository(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         metadata = message_from_bytes(archive.read(f"convstore-{__version__}.dist-info/METADATA"))
     source = PROJECT["urls"]["Source"]
-    links = re.findall(r"\]\(([^)]+)\)", str(metadata.get_payload()))
+    text = str(metadata.get_payload())
+    links = [*re.findall(r"\]\(([^)]+)\)", text), *re.findall(r'src="([^"]+)"', text)]
     assert f"{source}/blob/v{__version__}/docs/langchain.md" in links
     assert f"{source}/raw/v{__version__}/docs/images/idea.svg" in links
     assert [link for link in links if not link.startswith(("https://", "#"))] == []

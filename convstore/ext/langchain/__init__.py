@@ -6,6 +6,14 @@ person.
 
 from __future__ import annotations
 
+from convstore.exceptions import MissingExtraError
+
+try:
+    import langchain.agents  # noqa: F401 - the modules below need both
+    import langgraph.errors  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(package="langchain", extra="langchain") from error
+
 from convstore.ext.langchain.middleware import ConversationMiddleware
 from convstore.ext.langchain.review import resume_command
 

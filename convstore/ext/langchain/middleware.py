@@ -13,6 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 from uuid import uuid4
 
+from langchain.agents.middleware import AgentMiddleware, hook_config
+from langchain.agents.middleware.types import (
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    ToolCallRequest,
+)
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -20,43 +27,15 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from langgraph.errors import GraphInterrupt
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
-from convstore.exceptions import InvalidScopeError, MissingExtraError
+from convstore.exceptions import InvalidScopeError
 from convstore.ext.around import own_conversation, working_on
 from convstore.ext.checkpoint_owner import check_owner, owner_of
-from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.ext.run_turns import turn_of_run
-from convstore.integration import (
-    PAGE_TOKENS,
-    Busy,
-    agent_tools,
-    check_trust,
-    conversation_id_of,
-    pause_in_turn,
-    run_sync,
-)
-from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.filing import ids_of
-from convstore.values.checkpoints import OWNER
-from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import check_choice as check_option
-
-try:
-    from langchain.agents.middleware import AgentMiddleware, hook_config
-    from langchain.agents.middleware.types import (
-        ExtendedModelResponse,
-        ModelRequest,
-        ModelResponse,
-        ToolCallRequest,
-    )
-    from langgraph.errors import GraphInterrupt
-    from langgraph.graph.message import REMOVE_ALL_MESSAGES
-    from langgraph.runtime import Runtime
-    from langgraph.types import Command
-except ImportError as error:
-    raise MissingExtraError(package="langchain", extra="langchain") from error
-
 from convstore.ext.langchain.asking import ask
 from convstore.ext.langchain.beginning import begin
 from convstore.ext.langchain.numbers import ToolNumbers
@@ -92,6 +71,22 @@ from convstore.ext.langchain.run import (
 )
 from convstore.ext.langchain.steps import Rules, catch_up, end, hold, prepare, take_up
 from convstore.ext.older_checkpoint import OnFork, run_config
+from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
+from convstore.ext.run_turns import turn_of_run
+from convstore.integration import (
+    PAGE_TOKENS,
+    Busy,
+    agent_tools,
+    check_trust,
+    conversation_id_of,
+    pause_in_turn,
+    run_sync,
+)
+from convstore.messages.call_ids import with_own_call_ids
+from convstore.messages.filing import ids_of
+from convstore.values.checkpoints import OWNER
+from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.scope import check_choice as check_option
 
 _Result = TypeVar("_Result")
 _ModelOutput = ExtendedModelResponse[Any]
