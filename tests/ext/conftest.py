@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from adapters import is_installed
+from quick_run import is_quick
 
 PACKAGES = {
     "claude_agent": "claude_agent_sdk",
@@ -28,7 +29,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     package = PACKAGES.get(collection_path.name)
     if package is None:
         return None
-    if "not slow" in config.getoption("markexpr"):
+    if is_quick(config):
         return True
     if is_installed(package) or os.environ.get("CONVSTORE_FRAMEWORKS"):
         return None
