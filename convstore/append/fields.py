@@ -132,11 +132,17 @@ def check_fields(message: BaseMessage, *, index: int) -> None:
 def _foreign_class(message: BaseMessage) -> str:
     """Return the reason why a message of this class cannot be stored, and the remedy."""
     if isinstance(message, RemoveMessage):
-        return "the log is immutable; to take messages out of the view call rewind, do not append a RemoveMessage"
+        return (
+            "the log is immutable; to take messages out of the view call rewind, do not append a "
+            "RemoveMessage"
+        )
     plain = next(
         (base.__name__ for base in type(message).__mro__ if base in _FIELDS), "HumanMessage"
     )
-    return f"{type(message).__name__} would not come back as itself; convert it to a plain class such as {plain}"
+    return (
+        f"{type(message).__name__} would not come back as itself; convert it to a plain class "
+        f"such as {plain}"
+    )
 
 
 def check_blocks(content: Sequence[Any], *, index: int) -> None:

@@ -281,7 +281,10 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
     if is_refused(value):
         raise refusal(value, index=index)
     if kind == "constructor":
-        problem = "serialised objects of LangChain are not loaded; pass message_to_dict(message) or the message"
+        problem = (
+            "serialised objects of LangChain are not loaded; pass message_to_dict(message) or "
+            "the message"
+        )
         raise InvalidMessageError(problem, index=index, field="type")
     try:
         return from_langchain(value)

@@ -243,7 +243,10 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
         # An object has only one id, so an object without an id must not be in the batch twice either.
         for identity in (message_id, id(item)) if is_message else (message_id,):
             if identity in first_index:
-                problem = f"has the id of message {first_index[identity]} or is the same object; give each its own id"
+                problem = (
+                    f"has the id of message {first_index[identity]} or is the same object; give "
+                    "each its own id"
+                )
                 raise InvalidMessageError(problem, index=index, field="id")
             first_index[identity] = index
         ids.append(message_id)

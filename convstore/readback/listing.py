@@ -59,11 +59,17 @@ class Listing:
             [*results_in(entries), *messages], key=lambda item: item.ordinal, reverse=True
         )[:_MAX_LISTED]
         title = "Tool results and long messages" if messages else "Tool results"
-        title += " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, source ids):"
+        title += (
+            " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, "
+            "source ids):"
+        )
         room = request.room_after(remarks([], [], [], request))
         listed = _fitting(title, map(_line, readable), room - room // 3 * bool(questions))
         room -= sum(weight(line) + 1 for line in listed)
-        earlier = "Earlier turns, newest first (message id, date, question); pass find to search everything:"
+        earlier = (
+            "Earlier turns, newest first (message id, date, question); pass find to search "
+            "everything:"
+        )
         return [*listed, *_fitting(earlier, questions, room)]
 
     async def _long_messages(self, snapshot: Snapshot) -> list[EntryMessage]:
@@ -97,7 +103,10 @@ class Listing:
 
 def _line(message: EntryMessage) -> str:
     if message.type != "tool":
-        return f"{in_one_line(message.id)}: {message.type} message of {message.tokens} tokens, m{message.ordinal}"
+        return (
+            f"{in_one_line(message.id)}: {message.type} message of {message.tokens} tokens, "
+            f"m{message.ordinal}"
+        )
     called = in_line(f"{message.tool or 'tool'} {message.arguments}".strip(), _CALL_CHARACTERS)
     sources = f", source ids {message.sources}" if message.sources else ""
     return f"{in_one_line(message.id)}: {called}, m{message.ordinal}{sources}"

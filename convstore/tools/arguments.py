@@ -22,7 +22,9 @@ from convstore.sources.source import MAX_SOURCES
 from convstore.values.scope import MAX_ID_BYTES, MAX_IDS
 
 ARGUMENTS = {
-    "tool_message_ids": "tool_message_id message_ids message_id ids id tool_call_ids tool_call_id results result",
+    "tool_message_ids": (
+        "tool_message_id message_ids message_id ids id tool_call_ids tool_call_id results result"
+    ),
     "source_ids": "source_id sources source numbers number",
     "find": "query q search text words keywords",
     "cursor": "page next_cursor next",

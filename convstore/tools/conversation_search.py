@@ -113,7 +113,10 @@ def _hits(result: SearchResult, room: int) -> str:
 def _hit(group: ConversationHits, hit: SearchHit) -> str:
     title = f' in "{in_line(group.title, _TITLE_CHARACTERS)}"' if group.title else ""
     kind = f"result of {in_line(hit.tool, 60)}" if hit.type == "tool" else f"{hit.type} message"
-    return f"[{group.conversation_id}.{hit.ordinal}] {kind}{title}, {hit.created_at:%Y-%m-%d}\n{hit.snippet}"
+    return (
+        f"[{group.conversation_id}.{hit.ordinal}] {kind}{title}, "
+        f"{hit.created_at:%Y-%m-%d}\n{hit.snippet}"
+    )
 
 
 def _page(message: StoredMessage, reference: re.Match[str], room: int) -> str:

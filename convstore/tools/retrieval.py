@@ -52,7 +52,9 @@ class RetrieveArguments(BaseModel):
     )
     source_ids: Annotated[Any, _TEXT] = Field(
         default_factory=str,
-        description='Sources to read in full, as you cite them: numbers and ranges. Example: "3, 11-20"',
+        description=(
+            'Sources to read in full, as you cite them: numbers and ranges. Example: "3, 11-20"'
+        ),
     )
     find: Annotated[Any, _TEXT] = Field(
         default_factory=str,
@@ -61,7 +63,10 @@ class RetrieveArguments(BaseModel):
     )
     cursor: Annotated[Any, _TEXT] = Field(
         default_factory=str,
-        description='To read on: the cursor in the last line of a page, without other arguments. Example: "11@4000"',
+        description=(
+            "To read on: the cursor in the last line of a page, without other arguments. "
+            'Example: "11@4000"'
+        ),
     )
     given: SkipJsonSchema[Any] = ()
 

@@ -22,7 +22,7 @@ UNUSUAL = 100
 WIDTH = 100
 """The law: complexity up to 15, above 10 in at most 100 functions, no packed assignment, lines up to 100 characters."""
 
-LEFT_TOO_WIDE = 29
+LEFT_TOO_WIDE = 17
 """A ratchet: so many lines do not keep the law yet. A change may lower the number and never raises it; at 0 it goes."""
 
 _BRANCHES = frozenset(

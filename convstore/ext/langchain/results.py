@@ -38,7 +38,10 @@ from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import result_id
 from convstore.values.scope import id_problem
 
-SETTING = "FilesystemMiddleware(tool_token_limit_before_evict=None, human_message_token_limit_before_evict=None)"
+SETTING = (
+    "FilesystemMiddleware(tool_token_limit_before_evict=None, "
+    "human_message_token_limit_before_evict=None)"
+)
 """The middleware of deepagents that moves nothing."""
 ToolOutput = ToolMessage | Command[Any]
 OWN: Final = "convstore_own"
