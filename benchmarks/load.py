@@ -293,9 +293,8 @@ class Steady:
         sealer = (await host_of(self.store).services()).sealer
         await sealer.wait()
         due = time.process_time() - busy
-        await asyncio.sleep(
-            REST_SECONDS + 2
-        )  # until the last conversation rests, and the sealer's timer rings
+        # until the last conversation rests, and the sealer's timer rings
+        await asyncio.sleep(REST_SECONDS + 2)
         await sealer.wait()
         return turns, due, time.process_time() - busy
 

@@ -178,9 +178,8 @@ class DevNode:
 
     def command(self, name: str, value: Any = 1, **options: Any) -> dict[str, Any]:
         """Run an admin command on this node and return the answer; ``PyMongoError`` if it fails or after 10 s."""
-        _ = (
-            self.pid
-        )  # raises at once if the node has exited, where the client would retry until its timeout
+        # raises at once if the node has exited, where the client would retry until its timeout
+        _ = self.pid
         with MongoClient[dict[str, Any]](
             _HOST, self.port, directConnection=True, timeoutMS=10_000
         ) as client:
@@ -235,9 +234,8 @@ class DevNode:
             .read_text(encoding="utf-8", errors="replace")
             .splitlines()
         )
-        relevant = [
-            line for line in lines if '"s":"I"' not in line
-        ]  # a clean exit logs 30 lines of information
+        # a clean exit logs 30 lines of information
+        relevant = [line for line in lines if '"s":"I"' not in line]
         return DevServerError(
             f"mongod on port {self.port} {problem}", log="\n".join((relevant or lines)[-10:])
         )
@@ -330,9 +328,8 @@ class DevServer:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await asyncio.wait(
-                (starting,)
-            )  # a thread cannot be cancelled, and the server that it starts must stop
+            # a thread cannot be cancelled, and the server that it starts must stop
+            await asyncio.wait((starting,))
             await asyncio.to_thread(self.stop)
             raise
         return self

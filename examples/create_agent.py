@@ -134,10 +134,11 @@ async def main(uri: str) -> None:
             middleware=[ConversationMiddleware(store)],
             checkpointer=InMemorySaver(),
         )
+        # from your authentication, never from the model
         scope = {
             "user_id": "ada",
             "thread_id": uuid.uuid4().hex,
-        }  # from your authentication, never from the model
+        }
         result: dict[str, Any] = {}
         for request in ("q1", "q2", "q3", "q1"):
             calls, question = model.calls, QUESTIONS[request]

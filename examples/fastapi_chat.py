@@ -260,9 +260,8 @@ async def main() -> None:
             await follow(chat)
         ).body_iterator  # read as it comes; this client of httpx waits for the end
         page = (json.loads(str(event).removeprefix("data: ")) async for event in events)
-        drafts = (
-            update["turn"]["draft"] async for update in page if update["turn"]["draft"]
-        )  # once a second
+        # once a second
+        drafts = (update["turn"]["draft"] async for update in page if update["turn"]["draft"])
         draft = await anext(drafts)
         print("another question meanwhile:", (await say("r3", "And?")).status_code)
         print("after a reload:", draft[:46])

@@ -106,9 +106,8 @@ async def main(uri: str) -> None:
 
         print("Human: When can I see orcas?")
         await work(chat, model, "request-1", "When can I see orcas?")
-        await work(
-            chat, None, "request-1", "When can I see orcas?"
-        )  # a repeated request asks no model
+        # a repeated request asks no model
+        await work(chat, None, "request-1", "When can I see orcas?")
 
         print("Human: Book it for 20 persons")
         waiting = await work(chat, model, "request-2", "Book it for 20 persons")

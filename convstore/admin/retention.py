@@ -352,9 +352,8 @@ class Retention:
         return receipt
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
-        await self.states.remove(
-            conversation
-        )  # first, so that loads that have the id cached look for the head
+        # first, so that loads that have the id cached look for the head
+        await self.states.remove(conversation)
         entries, chunks = await self.reader.log.delete(conversation)
         removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)

@@ -105,9 +105,8 @@ class ChildNumbers:
             scope, Request(self._empty(), reserve=size, for_child=True)
         )
         block = range(tail.sources_through - size + 1, tail.sources_through + 1)
-        if (
-            root is None or written.conversation == root.conversation
-        ):  # else `given` counts those of a deleted one
+        # else `given` counts those of a deleted one
+        if root is None or written.conversation == root.conversation:
             await self._pools.fill(written.conversation, block[number:], given=given + size)
         return block[:number], written
 

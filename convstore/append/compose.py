@@ -272,9 +272,8 @@ def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, Ca
     found = dict[str, CachedPayload]()
     for index, (prepared, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
         shown = message.payload.shown if message.payload and not message.stub else 0
-        if (
-            message.payload and index >= finished
-        ):  # a load in the middle of this turn needs all of it
+        # a load in the middle of this turn needs all of it
+        if message.payload and index >= finished:
             found[prepared.stored.id] = CachedPayload(prepared.payload, shown)
         elif shown:
             found[prepared.stored.id] = CachedPayload(

@@ -190,9 +190,8 @@ def type_name(value: object) -> str:
 
 def abbreviated(value: object) -> str:
     """Return the beginning of a text, or the type of any other value."""
-    return (
-        repr(value[:40]) if isinstance(value, str) else type_name(value)
-    )  # the repr of a deep list may recurse too far
+    # the repr of a deep list may recurse too far
+    return repr(value[:40]) if isinstance(value, str) else type_name(value)
 
 
 def check_type(value: object, *allowed: type, field: str, index: int) -> None:

@@ -170,9 +170,8 @@ def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) ->
         return list(_results(value, content, index=index))
     if role == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
         calls = list(_block_calls(content, index=index))
-        content = [
-            block for block in content if not _is_deep_call(block)
-        ]  # an invalid call, which no API takes back
+        # an invalid call, which no API takes back
+        content = [block for block in content if not _is_deep_call(block)]
         value = {**value, "tool_calls": calls, "content": content}
     if types & _TEXTS:
         return [{**value, "content": texts(content)}]
@@ -257,13 +256,14 @@ def _as_sent(call: Any) -> Any:
 
 def _identity(fields: list[Any]) -> str:
     """Return fields as a text that does not depend on the order of keys."""
+    # values that JSON lacks, or that nest too deeply
     try:
         return json.dumps(fields, sort_keys=True)
     except (
         TypeError,
         ValueError,
         RecursionError,
-    ):  # values that JSON lacks, or that nest too deeply
+    ):
         return text_of(fields)
 
 

@@ -47,6 +47,5 @@ def usage_of(value: object) -> UsageMetadata | None:
 
 def _counts(value: object) -> dict[Any, int]:
     items = value.items() if isinstance(value, dict) else ()
-    return {
-        name: count for name, count in items if type(count) is int and count >= 0
-    }  # a bool is an int too
+    # a bool is an int too
+    return {name: count for name, count in items if type(count) is int and count >= 0}

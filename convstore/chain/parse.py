@@ -247,9 +247,8 @@ class _Reader:
             self._origins.put(ai, [opened.index])
         results = tuple(opened.results)
         if opened.repaired or len(results) < len(opened.calls):
-            slots = zip(
-                calls_of(ai), results_by_call(ai, opened.results), strict=True
-            )  # in the order of the calls
+            # in the order of the calls
+            slots = zip(calls_of(ai), results_by_call(ai, opened.results), strict=True)
             results = tuple(slot or self._made_result(call, opened) for call, slot in slots)
         pair = Pair(ai, results, after=tuple(opened.after))
         original = (

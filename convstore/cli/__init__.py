@@ -30,7 +30,6 @@ def main() -> None:
         sys.exit(f"convstore: {MissingExtraError(package=package, extra='cli')}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal without a character must not fail the command
+            # a terminal without a character must not fail the command
+            stream.reconfigure(errors="replace")
     app()

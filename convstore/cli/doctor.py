@@ -144,9 +144,8 @@ def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> No
                 style="green" if finding.repaired else "yellow",
             )
         )
-        names = dict.fromkeys(
-            (finding.collection, finding.document_id)
-        )  # equal if it is the collection
+        # equal if it is the collection
+        names = dict.fromkeys((finding.collection, finding.document_id))
         console.print(f"  {plain(' '.join(names))}", soft_wrap=True)
         console.print(f"  {plain(finding.problem)}", soft_wrap=True)
         for name, lost in (

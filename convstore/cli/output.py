@@ -57,9 +57,8 @@ def answer(work: Coroutine[Any, Any, Answer | None], *, as_document: bool) -> No
         answers.append(await work)
 
     try:
-        asyncio.run(
-            keep_answer()
-        )  # it would format what its task returns, twice: a whole conversation
+        # it would format what its task returns, twice: a whole conversation
+        asyncio.run(keep_answer())
     except ConvstoreError as error:
         if as_document:
             write_json({"error": _line(error)})

@@ -215,9 +215,8 @@ class Compactor:
                 return Compaction(status="not_needed")
             await self._reader.schema.check()  # the summarizer may have taken minutes
             await self._summaries.insert(plan.log.cached.conversation, record)
-            last = max(
-                plan.log.tail.entries, plan.log.cached.entries
-            )  # more may have been appended since
+            # more may have been appended since
+            last = max(plan.log.tail.entries, plan.log.cached.entries)
             is_committed = await self._states.commit(plan.state, record, entry=last, owner=owner)
             if not is_committed:
                 # The conversation may have been deleted, and swept, while the summarizer worked.
@@ -228,9 +227,8 @@ class Compactor:
                 )
             found = {record.token: record}
             if record.parent:
-                found |= await self._summaries.all(
-                    plan.log.cached.conversation
-                )  # it lists theirs, too
+                # it lists theirs, too
+                found |= await self._summaries.all(plan.log.cached.conversation)
             return Compaction(
                 status="done", summary=self._history.public(record, found, is_current=True)
             )

@@ -87,9 +87,8 @@ class _RunningStrategy(CompactionStrategy):
 
     async def fold(self, request: CompactionRequest) -> CompactionResult:
         earlier = request.earlier
-        if (
-            len(request.summary_messages) > 1
-        ):  # made by a chain summarizer: its text alone lacks the questions
+        # made by a chain summarizer: its text alone lacks the questions
+        if len(request.summary_messages) > 1:
             earlier = "\n\n".join(
                 f"{item.type}: {indented(words_of(item), '  ')}"
                 for item in request.summary_messages
@@ -114,9 +113,8 @@ class _ChainStrategy(CompactionStrategy):
         read = await asyncio.to_thread(_ChainInput, request)
         summarizer = await self._fit_for(read, request)
         done = await summarizer.summarize(read.chain)
-        if not isinstance(
-            done.error, SummaryError
-        ):  # one of all sections may be shorter than they are
+        # one of all sections may be shorter than they are
+        if not isinstance(done.error, SummaryError):
             _checked(done)
         folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await request.size(folded) > self.rule.trigger

@@ -57,7 +57,7 @@ def _all_sessions() -> list[_Session]:
 
 def note_entry(session: _Session) -> None:
     """Add a session that this context enters."""
-    _ENTERED.set((*(other for other in _ENTERED.get() if other._is_entered), session))  # noqa: SLF001
+    _ENTERED.set((*(other for other in _ENTERED.get() if other._is_entered), session))
 
 
 def note_exit(session: _Session) -> None:
@@ -68,8 +68,8 @@ def note_exit(session: _Session) -> None:
 def _sessions(store: Any, scope: Scope, *, of_run: bool = True) -> list[_Session]:
     """Return the sessions that this context has entered for a conversation, those that were left since included."""
     known = _all_sessions() if of_run else _ENTERED.get()
-    own = (session for session in known if session._chat.store is store)  # noqa: SLF001
-    return [session for session in own if tuple(session._chat.scope.items()) == scope]  # noqa: SLF001
+    own = (session for session in known if session._chat.store is store)
+    return [session for session in own if tuple(session._chat.scope.items()) == scope]
 
 
 def entered_turn(store: Any, scope: Scope) -> _Session | None:
@@ -78,7 +78,7 @@ def entered_turn(store: Any, scope: Scope) -> _Session | None:
 
 
 def _newest(sessions: Sequence[_Session]) -> _Session | None:
-    entered = [session for session in sessions if session._is_entered]  # noqa: SLF001
+    entered = [session for session in sessions if session._is_entered]
     return entered[-1] if entered else None
 
 
@@ -93,7 +93,7 @@ def held_turn(
     if turn_ids:
         sessions = [session for session in sessions if session.turn_id in turn_ids]
     session = _newest(sessions)
-    return session._held if session else None  # noqa: SLF001
+    return session._held if session else None
 
 
 class EnteredTurn(NamedTuple):
@@ -111,7 +111,7 @@ class EnteredTurn(NamedTuple):
     def of(cls, store: Any, scope: Scope) -> EnteredTurn | None:
         """Return the turn that was entered for a conversation; None if there is none, or it was left."""
         session = entered_turn(store, scope)
-        return cls(session, session._held) if session else None  # noqa: SLF001
+        return cls(session, session._held) if session else None
 
     @classmethod
     def innermost(cls) -> EnteredTurn | None:
@@ -119,22 +119,22 @@ class EnteredTurn(NamedTuple):
 
         A session's stream hears its source itself.
         """
-        session = next((each for each in reversed(_all_sessions()) if each._is_entered), None)  # noqa: SLF001
-        return cls(session, session._held) if session and not is_streaming() else None  # noqa: SLF001
+        session = next((each for each in reversed(_all_sessions()) if each._is_entered), None)
+        return cls(session, session._held) if session and not is_streaming() else None
 
     @property
     def notes(self) -> dict[type, Any]:
         """Notes that frameworks keep with the session as long as it lives, by their classes."""
-        return self.session._notes  # noqa: SLF001
+        return self.session._notes
 
     def hear(self, reply: StreamedReply) -> None:
         """Make what a model says by then the answer of the turn if it is left because somebody stopped it."""
-        self.session._unsaid = reply  # noqa: SLF001
+        self.session._unsaid = reply
 
     def forget(self, reply: StreamedReply) -> None:
         """Undo `hear`, unless another reply is heard by now."""
-        if self.session._unsaid is reply:  # noqa: SLF001
-            self.session._unsaid = StreamedReply()  # noqa: SLF001
+        if self.session._unsaid is reply:
+            self.session._unsaid = StreamedReply()
 
 
 def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None:
@@ -142,13 +142,13 @@ def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None
     entered = (
         session for session in reversed(_sessions(store, scope)) if session.turn_id == turn_id
     )
-    return next((session._held for session in entered), None)  # noqa: SLF001
+    return next((session._held for session in entered), None)
 
 
 def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
     """Raise a TurnLostError in a task that began within a session of a turn, and goes on after that was left."""
     if any(
-        not session._is_entered and session.turn_id == turn_id  # noqa: SLF001
+        not session._is_entered and session.turn_id == turn_id
         for session in _sessions(store, scope)
     ):
         raise TurnLostError(str(turn_id))
@@ -156,4 +156,4 @@ def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
 
 def observed(session: _Session) -> tuple[Any, asyncio.Event]:
     """Return the conversation of a session, and the event that is set after each append to its turn."""
-    return session._chat, session._held.changed  # noqa: SLF001
+    return session._chat, session._held.changed

@@ -137,9 +137,8 @@ class ConversationLog:
         async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
             async for _, entry in entries:
                 if entry.is_rewind:
-                    with suppress(
-                        ValueError
-                    ):  # the log lost the whole list that it continues, and was repaired
+                    # the log lost the whole list that it continues, and was repaired
+                    with suppress(ValueError):
                         rewinds = rewinds.after(entry)
                 if entry.is_rewind or is_hidden:
                     rewound = rewinds.gaps(entry.first - 1)

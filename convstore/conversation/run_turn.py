@@ -61,7 +61,7 @@ class RunTurn:
                 tuple(chat.scope.items()), turn_id, busy=busy, seconds=WAIT_SECONDS, is_new=is_new
             )
         session = TurnSession(chat, keeper, held, services.past)
-        session._enter(unattended_seconds=_UNATTENDED_SECONDS)  # noqa: SLF001 - this context does not enter it
+        session._enter(unattended_seconds=_UNATTENDED_SECONDS)
         return cls(chat, session, held)
 
     def is_of(self, chat: Any) -> bool:
@@ -70,7 +70,7 @@ class RunTurn:
 
     def touch(self) -> None:
         """Note that the run works on the turn, so that its lease is renewed."""
-        self.session._unattended = 0.0  # noqa: SLF001 - as below, an integration is no user of the session
+        self.session._unattended = 0.0
 
     async def leave(self, error: BaseException | None = None) -> None:
         """Give the lease back, also from another event loop; nothing if its own one is closed.
@@ -90,4 +90,4 @@ class RunTurn:
             asyncio.run_coroutine_threadsafe(self._exit(error), self._loop).result()
 
     async def _exit(self, error: BaseException | None) -> None:
-        await self.session._exit(error)  # noqa: SLF001 - as above
+        await self.session._exit(error)

@@ -85,12 +85,10 @@ class TurnSession:
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
         self._unattended = 0.0  # seconds since a run worked in it
-        self._notes = dict[
-            type, Any
-        ]()  # of frameworks that work within the session, by the class of each
-        self._reserved = dict[
-            str, _Numbers
-        ]()  # by the id of the result, whose append may have failed
+        # of frameworks that work within the session, by the class of each
+        self._notes = dict[type, Any]()
+        # by the id of the result, whose append may have failed
+        self._reserved = dict[str, _Numbers]()
         self._numbering = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -417,9 +415,8 @@ class TurnSession:
                 f"call must be one of turn.open_calls, not {type(call).__name__}"
             )
         record = self._held.record
-        is_left = (
-            record.is_ended and record.find_call(call.result_id) is not None
-        )  # the append is refused
+        # the append is refused
+        is_left = record.is_ended and record.find_call(call.result_id) is not None
         if not (is_left or call.result_id in self._open_ids or record.result(call.result_id)):
             raise InvalidInputError(
                 f"the call {call.id!r} of {call.name!r} is not in turn.open_calls"
@@ -523,9 +520,8 @@ class TurnSession:
             passed += CHECK_SECONDS
             self._unattended += CHECK_SECONDS
             is_due = passed >= RENEW_SECONDS
-            with suppress(
-                StoreError
-            ):  # tried again, and an append finds out whether the lease lapsed
+            # tried again, and an append finds out whether the lease lapsed
+            with suppress(StoreError):
                 await (
                     self._keeper.writes.renew(self._held)
                     if is_due

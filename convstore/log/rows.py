@@ -151,9 +151,8 @@ def results_before(rows: Sequence[Row], end: int) -> int:
 def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
     """Return True if a policy shows a tool result, the message of a row, in full once its turn is finished."""
     message = row.message
-    is_split = (
-        message.payload is not None and message.stub is None
-    )  # views of finished turns do not read a large part
+    # views of finished turns do not read a large part
+    is_split = message.payload is not None and message.stub is None
     return (
         is_always_whole(row, policy)
         or (kept_from is not None and row.result >= kept_from)

@@ -182,9 +182,8 @@ def forked(
                 )
             )
     starts = (state.aside, state.summary.token if state.summary else "")
-    shown = {
-        made.token for start in starts for made in chain_of(records, start, "parent")
-    }  # not what was undone
+    # not what was undone
+    shown = {made.token for start in starts for made in chain_of(records, start, "parent")}
     own = restored(
         conversation,
         kept,

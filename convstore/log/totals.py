@@ -114,9 +114,8 @@ class _OpenCalls:
                 )
             )
         for pending in reversed(opened):
-            if (
-                len(pending.id) <= _CALL_ID_CHARACTERS
-            ):  # every following entry would store the long id
+            # every following entry would store the long id
+            if len(pending.id) <= _CALL_ID_CHARACTERS:
                 self._calls.setdefault(pending.id, []).append(pending)
 
     def answer(self, result: ToolMessage, turn: int | None) -> OpenCall | None:

@@ -201,12 +201,12 @@ def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:
     """
     found = set[int]()
     newest = -1  # the newest turn whose model was shown what precedes
-    late = list[
-        tuple[int, int]
-    ]()  # what models of newer turns saw, if not all of it, and their turns
+    # what models of newer turns saw, if not all of it, and their turns
+    late = list[tuple[int, int]]()
     for message in reversed(messages):
         if message.ordinal < newest or (question and newest >= question):
-            break  # all earlier messages are of this turn or earlier ones, and were shown to its model
+            # all earlier messages are of this turn or earlier ones, and were shown to its model
+            break
         if late:
             newest = max([newest, *(turn for saw, turn in late if saw >= message.ordinal)])
         if message.turn <= newest:

@@ -67,11 +67,12 @@ _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
 _LATE = frozenset({"artifact", "response_metadata", "audio"})
 """Fields that views of finished turns do not show; `audio` is the audio of an answer."""
 
+# a tuple: a type may be unhashable
 _REQUESTS = (
     "server_tool_use",
     "mcp_tool_use",
     "server_tool_call",
-)  # a tuple: a type may be unhashable
+)
 """Blocks in which a model calls a tool that its provider runs; the result is in the same message."""
 
 _CLASSES: dict[str, type[BaseMessage]] = {

@@ -104,6 +104,5 @@ def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
 def _linked_to(message: BaseMessage, key: str) -> str | None:
     link = message.response_metadata.get(LINK)
     value = link.get(key) if isinstance(link, dict) else None
-    return (
-        None if id_problem(value) else str(value)
-    )  # of a message that another program made, it may be anything
+    # of a message that another program made, it may be anything
+    return None if id_problem(value) else str(value)

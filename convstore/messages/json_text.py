@@ -18,9 +18,8 @@ LINE_DEPTH = 40
 MANY_NODES = 2_000
 """A value with more nodes is written in several calls, so that other threads can run in between."""
 
-TEXT_TYPES = frozenset(
-    {str, TextAccessor}
-)  # TextAccessor is the type of `message.text`, equal to the str it wraps
+# TextAccessor is the type of `message.text`, equal to the str it wraps
+TEXT_TYPES = frozenset({str, TextAccessor})
 _SCALAR_TYPES = TEXT_TYPES | {bool, float, int, type(None)}
 _PLAIN_TYPES = _SCALAR_TYPES | {list, dict}
 _TEXTS_OR_NULL = TEXT_TYPES | {type(None)}
@@ -37,11 +36,10 @@ def plain_json(value: Any) -> str | None:
     """Return the JSON text of a value that JSON represents exactly; None for any other value."""
     if not _is_plain(value):
         return None
+    # a number beyond 64 bits, a lone surrogate, or a key that is not a str
     try:
         data = orjson.dumps(value)
-    except (
-        orjson.JSONEncodeError
-    ):  # a number beyond 64 bits, a lone surrogate, or a key that is not a str
+    except orjson.JSONEncodeError:
         return None
     # A NaN is written as null. A key "$" would be taken for a tag.
     return None if b'"$":' in data or orjson.loads(data) != value else data.decode()

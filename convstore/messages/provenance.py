@@ -52,10 +52,11 @@ def model_of(message: BaseMessage) -> str:
     >>> model_of(AIMessage("hi", response_metadata={"model_name": "gpt-5"}))
     'gpt-5'
     """
+    # dicts of OpenAI and Anthropic have it beside
     metadata = (
         message.response_metadata,
         message.additional_kwargs,
-    )  # dicts of OpenAI and Anthropic have it beside
+    )
     names = (found.get(key) for found in metadata if isinstance(found, dict) for key in _MODEL_KEYS)
     return next((name for name in names if isinstance(name, str) and name), "")
 
@@ -75,8 +76,7 @@ def without_mark(message: BaseMessage) -> BaseMessage:
 
 
 def _mark_of(message: BaseMessage) -> dict[str, Any]:
-    extra: Any = (
-        message.additional_kwargs
-    )  # a message built without validation may hold any value here
+    # a message built without validation may hold any value here
+    extra: Any = message.additional_kwargs
     found = extra.get(MARK) if extra and isinstance(extra, dict) else None
     return found if isinstance(found, dict) else {}

@@ -226,9 +226,8 @@ class Codec:
             return node
         name, plain = node["$"]
         if name == _LINE:
-            return lines.pop(
-                plain
-            )  # each line may be used once: shared lines could unfold without end
+            # each line may be used once: shared lines could unfold without end
+            return lines.pop(plain)
         try:
             kind = self._by_name[name]
         except KeyError as error:

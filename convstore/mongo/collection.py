@@ -54,9 +54,8 @@ class Collection:
         limit: int = 0,
     ) -> list[Document]:
         """Return the documents that a filter matches. One command up to a thousand documents, or up to the limit."""
-        size = (
-            max(limit, _BATCH) + 1
-        )  # larger than the limit, so that the server closes the cursor at once
+        # larger than the limit, so that the server closes the cursor at once
+        size = max(limit, _BATCH) + 1
         async with driver_errors():
             found = self.driver_collection.find(
                 dict(query),
@@ -66,11 +65,10 @@ class Collection:
                 batch_size=size,
                 **self.read_limit,
             )
+            # a failover, say; nothing was returned yet, so the read begins again
             try:
                 documents: list[Document] = await found.to_list(None)
-            except (
-                CursorNotFound
-            ):  # a failover, say; nothing was returned yet, so the read begins again
+            except CursorNotFound:
                 documents = await found.clone().to_list(None)
         return documents
 

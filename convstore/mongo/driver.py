@@ -315,9 +315,8 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
                 "an option of the address is unknown, deprecated or has an invalid value; "
                 "see PyMongo's options"
             )
-        warnings.warn(
-            text, warning.category, stacklevel=2
-        )  # a caller's source line may contain the address
+        # a caller's source line may contain the address
+        warnings.warn(text, warning.category, stacklevel=2)
 
 
 async def close_client(client: Any) -> None:

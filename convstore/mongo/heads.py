@@ -253,9 +253,8 @@ class Heads:
         """
         fields: dict[str, Any] = {"entry": list(entry)}
         if entry.number == 1:
-            fields["created_at"] = creation(
-                updated_at, conversation
-            )  # of the first message, not of an earlier title
+            # of the first message, not of an earlier title
+            fields["created_at"] = creation(updated_at, conversation)
         update = {"$set": fields, "$max": {date_field(scope): updated_at, "written_at": written_at}}
         if not await self._heads.update(_query(scope, conversation), update):
             return False
@@ -308,9 +307,8 @@ class Heads:
         self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None = None
     ) -> list[ListedHead]:
         """Return heads with these scope values, newest first. One command."""
-        query = scope_filter(partial_scope) | {
-            "updated_at": {"$exists": True, "$ne": None}
-        }  # skips children
+        # skips children
+        query = scope_filter(partial_scope) | {"updated_at": {"$exists": True, "$ne": None}}
         if cursor is not None:
             moment, key = _read_cursor(cursor)
             query["updated_at"] = {"$lte": moment}  # where the index begins to be read

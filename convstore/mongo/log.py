@@ -106,9 +106,8 @@ class Log:
 
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
-        self.must_look_first = (
-            driver.name == "memory"
-        )  # it does not enforce unique indexes over arrays
+        # it does not enforce unique indexes over arrays
+        self.must_look_first = driver.name == "memory"
         self._gate = _IN_MEMORY if driver.name == "memory" else nullcontext()
         self.places = Places(self._log)
         # The entry is encoded once, to know its size; mongomock takes dicts only.

@@ -34,10 +34,11 @@ class LostConversations:
         """
         for digit in _DIGITS:
             inside = {"$gte": digit, "$lt": f"{digit}\x7f"}
+            # all that the index of ordinals covers
             entries = {
                 "conversation": inside,
                 "first": {"$gte": 0},
-            }  # all that the index of ordinals covers
+            }
             found = set(await self._log.distinct("conversation", entries))
             heads = map(
                 readable_head, await self._heads.find({"conversation": inside}, {"conversation": 1})
@@ -64,8 +65,9 @@ class LostConversations:
 
     async def drop_head(self, head: Head) -> bool:
         """Delete a head that names no conversation; False if it names one now or is missing. One command."""
+        # or a list
         is_nameless = [
             {"conversation": {"$not": {"$regex": "."}}},
             {"conversation.0": {"$exists": True}},
-        ]  # or a list
+        ]
         return await self._heads.delete_one({"_id": head.key, "$or": is_nameless})

@@ -183,9 +183,8 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
     """Return leading system messages in the form that states store, with a digest of it and of the conversation."""
-    bare = [
-        replace(message, content_digest=b"") for message in system.messages
-    ]  # which no view reads
+    # which no view reads
+    bare = [replace(message, content_digest=b"") for message in system.messages]
     document = {
         "messages": storable(
             [message_document(message) | {"ordinal": message.ordinal} for message in bare]

@@ -71,9 +71,8 @@ class Background:
         try:
             await work()
         finally:
-            self._working.discard(
-                loop
-            )  # at once: what is started from now on, the work does not see
+            # at once: what is started from now on, the work does not see
+            self._working.discard(loop)
 
     def _own(self) -> set[asyncio.Future[Any]]:
         # Done ones do not count: since Python 3.12 to await them does not let the loop run, which would discard them.

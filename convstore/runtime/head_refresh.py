@@ -57,9 +57,8 @@ class HeadRefresher:
             else:
                 await insert
         except SlotTaken:
-            if (
-                cached.refreshed and cached.refreshed[2] == entry.totals.link
-            ):  # the head names this entry
+            # the head names this entry
+            if cached.refreshed and cached.refreshed[2] == entry.totals.link:
                 await self._refresh(cached, EntryRef(entry.number - 1, entry.after), entry.at)
             raise
         self._on_append(*cached.key)

@@ -203,9 +203,8 @@ class LogReader:
         """Return the messages with some ids, by id; read again if one is missing and `retry_if_stale`."""
         found = await self.log.messages_by_id(cached.conversation, ids)
         if retry_if_stale and len(found) < len(set(ids)) and cached.entries:
-            await self.tail(
-                cached
-            )  # a new primary may have shown less before; from now on it will not
+            # a new primary may have shown less before; from now on it will not
+            await self.tail(cached)
             found = await self.log.messages_by_id(cached.conversation, ids)
         cached.know_questions([row.message for row in found.values()])
         return found

@@ -224,9 +224,8 @@ class Sealer:
         if head is None or due.conversation not in ("", head.conversation):
             # It was deleted, and its scope may have a new one, which its texts must not reach.
             return False
-        cached = self._reader.cache.outside(
-            due.scope, head.conversation
-        )  # the cache is for conversations in use
+        # the cache is for conversations in use
+        cached = self._reader.cache.outside(due.scope, head.conversation)
         try:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
                 return await self._seal_next(cached, pace, due)

@@ -117,9 +117,8 @@ def citation_in(annotation: Any) -> dict[Any, Any] | None:
     kind = annotation.get("type")
     if not is_text(kind) or kind not in CITED:
         return None
-    inner = annotation.get(
-        kind
-    )  # nested in OpenAI's chat completions API, flat in its responses API
+    # nested in OpenAI's chat completions API, flat in its responses API
+    inner = annotation.get(kind)
     if type(inner) is not dict:
         return annotation
     return {key: value for key, value in annotation.items() if key != kind} | inner

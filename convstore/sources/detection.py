@@ -48,12 +48,11 @@ _TEXT_LISTS = ("sources", "documents", "docs", "passages", "chunks")
 """Keys under which a list of bare strings is a list of sources too."""
 _STRUCTURED = ("structured_content", "structuredContent")
 
+# Elasticsearch, MCP
 SHAPES: dict[str, dict[str, str]] = {
     **{key: {} for key in (*_LISTS, *_STRUCTURED)},
     "data": {"needs": "file_id"},  # a page of OpenAI's vector store search
-    **{
-        f"{key}.{name}": {} for key in ("data", "hits", *_STRUCTURED) for name in _LISTS
-    },  # Elasticsearch, MCP
+    **{f"{key}.{name}": {} for key in ("data", "hits", *_STRUCTURED) for name in _LISTS},
     **{f"{key}.result": {} for key in _STRUCTURED},
     "contexts.contexts": {"needs": "text"},  # Vertex AI RAG Engine
     "retrievalResults": {"needs": "content", "inside": "content"},  # Amazon Bedrock

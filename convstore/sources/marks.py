@@ -17,7 +17,8 @@ MAX_CITED = 1_000
 _BRACKETS = re.compile(r"[\[【]([^\[\]【】\n]{1,200})[\]】]")
 _SEPARATOR = re.compile(r"[,;&]|\band\b")
 _PART = re.compile(
-    r"\s*(?:\^|#|(?:sources?|refs?|no)\b[.:]?\s*#?\s*)?(\d{1,9})(?:\s*[-\u2013\u2014]\s*(\d{1,9}))?\s*(?:†.*)?",
+    r"\s*(?:\^|#|(?:sources?|refs?|no)\b[.:]?\s*#?\s*)?"
+    r"(\d{1,9})(?:\s*[-\u2013\u2014]\s*(\d{1,9}))?\s*(?:†.*)?",
     re.IGNORECASE | re.ASCII,
 )
 _LONGEST = 100

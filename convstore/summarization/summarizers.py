@@ -78,9 +78,8 @@ class RunningSummarizer:
             keep_last_turns=keep_last_turns,
         )
         self._model = model
-        self._room = max(
-            max_tokens - max_summary_tokens, max_tokens // 2
-        )  # for messages next to the earlier summary
+        # for messages next to the earlier summary
+        self._room = max(max_tokens - max_summary_tokens, max_tokens // 2)
         self._instructions = instructions
 
     @property

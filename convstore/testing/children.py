@@ -205,10 +205,11 @@ class ChildContract:
             monotonic=lambda: time.monotonic() + passed[0],
         )
         later = new_store(clock=clock)
+        # when it begins to work it is looked up, and later its head is refreshed
         for passed[0] in (
             0.0,
             900.0,
-        ):  # when it begins to work it is looked up, and later its head is refreshed
+        ):
             await later.conversation(**chats[2].scope).append(HumanMessage("working"))
         assert (await later.prune(older_than=age, user_id=user)).conversations == 0
         idle = new_store(clock=ahead(1_800))
@@ -363,9 +364,8 @@ class ChildContract:
         assert max(numbers) < 2 * len(numbers)
         entries = {"conversation": (await outer.info()).conversation_id, "first": {"$exists": True}}
         assert await database["log"].count_documents(entries) <= 2 + len(ranges).bit_length()
-        await outer.append(
-            _found(free := max(numbers) + 2)
-        )  # a tool of the parent uses a number of the block
+        # a tool of the parent uses a number of the block
+        await outer.append(_found(free := max(numbers) + 2))
         assert free not in [
             number for _ in range(4) for number in await handles[0].reserve_source_ids(1)
         ]

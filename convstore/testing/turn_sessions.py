@@ -344,9 +344,8 @@ class TurnSessionContract:
             query = {"conversation": (await chat.info()).conversation_id, "turn": {"$exists": True}}
             until = (await database["log"].find_one(query))["turn"]["until"]
             while (await database["log"].find_one(query))["turn"]["until"] <= until:  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(
-                    0.01
-                )  # a call in memory may be over without leaving the event loop to others
+                # a call in memory may be over without leaving the event loop to others
+                await asyncio.sleep(0.01)
 
     async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
         self, chat: Conversation, new_store: Callable[..., ConversationStore]

@@ -42,9 +42,8 @@ async def _draft_in(chat: Conversation, text: str) -> None:
     """Wait until the first turn has this draft."""
     async with asyncio.timeout(_PATIENCE):
         while (turn := await chat.get_turn("r1")) is None or turn.draft != text:  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(
-                0.01
-            )  # a call in memory may be over without leaving the event loop to others
+            # a call in memory may be over without leaving the event loop to others
+            await asyncio.sleep(0.01)
 
 
 class TurnStreamContract:

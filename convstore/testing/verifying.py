@@ -137,9 +137,8 @@ class VerifyContract(VerifyFixtures):
         """A look leaves every document as it is, damaged ones too; so does a repair when all is well."""
         user = full.scope["user_id"]
         names = ("log", "heads", "summaries", "annotations")
-        own = {
-            "conversation": await self.id_of(database, full)
-        }  # sweeps change what other tests left
+        # sweeps change what other tests left
+        own = {"conversation": await self.id_of(database, full)}
 
         async def stored() -> list[Any]:
             return [await database[name].find(own).sort("_id", 1).to_list(None) for name in names]
@@ -187,9 +186,8 @@ class VerifyContract(VerifyFixtures):
         own = {"conversation": conversation}
         segment, head = [await database[name].find_one(own) for name in ("search", "heads")]
         last = await database["log"].find_one({"_id": f"{conversation}:000000000014"})
-        named = {
-            "entry": [14, last["totals"]["link"]]
-        }  # as by an append 10 seconds after the one before it
+        # as by an append 10 seconds after the one before it
+        named = {"entry": [14, last["totals"]["link"]]}
         await database["heads"].update_one(own, {"$set": named})
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
         await database["log"].delete_one({"_id": last["_id"]})

@@ -49,14 +49,14 @@ class AgentTool(StructuredTool):
             "input_schema": function["parameters"],
         }
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
         return (
             _NOT_JSON if arguments is None else _sent(super().invoke(arguments, config, **kwargs))
         )
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
         return (

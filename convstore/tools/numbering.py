@@ -69,7 +69,7 @@ class _NumberedTool(BaseTool):
     numbering_for: Callable[[RunnableConfig], Numbering] = Field(repr=False)
     render: RenderSources | None = Field(repr=False)
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         answer = await self.inner.ainvoke(_call(self.name, input), config, **kwargs)
         numbering = self.numbering_for(ensure_config(config))
         numbered = {}
@@ -78,7 +78,7 @@ class _NumberedTool(BaseTool):
         answer = with_results(answer, numbered)
         return answer if _is_call(input) else _parts(answer)[0]
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         answer = self.inner.invoke(_call(self.name, input), config, **kwargs)
         numbering = self.numbering_for(ensure_config(config))
         numbered = {}

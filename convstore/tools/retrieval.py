@@ -39,16 +39,17 @@ _TEXT = WithJsonSchema({"type": "string"})
 class RetrieveArguments(BaseModel):
     """The arguments as models see them; any value is taken under any name, and `read_arguments` reads it."""
 
-    model_config = ConfigDict(
-        json_schema_extra=lambda schema: schema.__delitem__("description")
-    )  # not for models
+    # not for models
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema.__delitem__("description"))
 
     tool_message_ids: Annotated[
         Any, WithJsonSchema({"type": "array", "items": {"type": "string"}})
     ] = Field(
         default_factory=list,
-        description="Messages to read in full: ids from shortened results, notes and searches, or ordinals. "
-        'Example: ["call_7", "m12"]',
+        description=(
+            "Messages to read in full: ids from shortened results, notes and searches, or "
+            'ordinals. Example: ["call_7", "m12"]'
+        ),
     )
     source_ids: Annotated[Any, _TEXT] = Field(
         default_factory=str,
@@ -58,8 +59,10 @@ class RetrieveArguments(BaseModel):
     )
     find: Annotated[Any, _TEXT] = Field(
         default_factory=str,
-        description="Words to search for when you do not know where something was said; with ids, only in those. "
-        'Example: "refund deadline"',
+        description=(
+            "Words to search for when you do not know where something was said; with ids, only in "
+            'those. Example: "refund deadline"'
+        ),
     )
     cursor: Annotated[Any, _TEXT] = Field(
         default_factory=str,

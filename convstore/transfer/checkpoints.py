@@ -156,9 +156,8 @@ class _Thread:
         self.metadata = merged_fields(self.metadata, checkpoint.metadata)
         writes = checkpoint.writes_to(self._channel)
         self.has_channel |= self._channel in checkpoint.versions or bool(writes)
-        if (
-            OWNER in checkpoint.values
-        ):  # the log has its messages, and convstore removes them from the state
+        # the log has its messages, and convstore removes them from the state
+        if OWNER in checkpoint.values:
             self._is_taken_over = True
             return
         self._history.note_summaries(checkpoint.values)

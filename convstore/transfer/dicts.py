@@ -116,9 +116,8 @@ def _moment(value: Any) -> datetime | None:
             found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
             if not _FIRST < found < datetime.now(UTC) + timedelta(days=1):
                 return None
-            return found.replace(
-                microsecond=found.microsecond // 1_000 * 1_000
-            )  # MongoDB keeps milliseconds
+            # MongoDB keeps milliseconds
+            return found.replace(microsecond=found.microsecond // 1_000 * 1_000)
     return None
 
 

@@ -64,9 +64,8 @@ class Activator:
                 log, found = await asyncio.gather(self._rewinder.fresh(cached), earlier)
                 if found.changed_at <= log.tail.entries == known:
                     return log, await self._change(log, found, variant)
-                known = (
-                    log.tail.entries
-                )  # what was read of the place may be older or newer than the end of the log
+                # what was read of the place may be older or newer than the end of the log
+                known = log.tail.entries
 
         await self._rewinder.append(cached, make)
 

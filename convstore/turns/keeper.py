@@ -356,9 +356,8 @@ class TurnKeeper:
         except (TurnLostError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
         except (StoreError, asyncio.CancelledError):
-            held.is_lost = (
-                held.is_lost or held.must_stop
-            )  # the lease lapses, and its successor marks the stop
+            # the lease lapses, and its successor marks the stop
+            held.is_lost = held.is_lost or held.must_stop
             raise
         finally:
             await self._release(held, stopping=True)
@@ -421,9 +420,8 @@ class TurnKeeper:
         except UnknownMessageError:
             return False
         except TurnBusyError as busy:
-            return busy.turn_id == turn_id and await self.stop(
-                scope, turn_id
-            )  # it was entered meanwhile
+            # it was entered meanwhile
+            return busy.turn_id == turn_id and await self.stop(scope, turn_id)
         # marked as it is left
         held.is_stopping = True
         was_finished = held.record.is_finished

@@ -83,9 +83,8 @@ async def _close(source: Any, *tasks: asyncio.Future[Any]) -> None:
     await asyncio.wait(tasks, timeout=SETTLE_SECONDS)
     close = getattr(source, "aclose", None) or getattr(source, "close", None)
     if callable(close):
-        with suppress(
-            RuntimeError, TimeoutError
-        ):  # the source closes itself just now, or ignores that it is closed
+        # the source closes itself just now, or ignores that it is closed
+        with suppress(RuntimeError, TimeoutError):
             closing = close()
             if isawaitable(closing):
                 await asyncio.wait_for(closing, SETTLE_SECONDS)

@@ -197,9 +197,8 @@ class TurnWriter:
             found = await self._variants.again(held.scope, held.branch)
             held.record = found.record
             held.tail = found.tail
-            held.take(
-                found.branch, is_shown=found.was_shown
-            )  # an append of unknown outcome may have finished it
+            # an append of unknown outcome may have finished it
+            held.take(found.branch, is_shown=found.was_shown)
             return
         await self._read(held)
         if held.record.fold.is_superseded and not held.may_be_superseded:

@@ -103,9 +103,8 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
         return replace(continued(totals, entry.totals), **changed)
     if BRANCH.of(entry) is None:
         return totals
-    sizes = {
-        name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")
-    }  # it may have recounted all
+    # it may have recounted all
+    sizes = {name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")}
     return replace(continued(totals, before), **sizes)
 
 

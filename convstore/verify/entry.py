@@ -286,8 +286,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
         shown_at=entry.number if entry.sources else before.shown_at,
         link=stored.link,
     )
-    if (
-        before.counter != stored.counter and before.messages
-    ):  # every total was recomputed with another counter
+    # every total was recomputed with another counter
+    if before.counter != stored.counter and before.messages:
         made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)
     return with_active(made, entry, before)

@@ -131,9 +131,8 @@ class Repairer:
         if not is_replaced:
             return False
         await self.tombstones.end_copy(target)
-        await self.ends.states.remove(
-            source
-        )  # so that loads that have the id cached look for the head
+        # so that loads that have the id cached look for the head
+        await self.ends.states.remove(source)
         self.ends.reader.cache.end_conversation(source)
         if late := await self._late(source, made.copied):
             moved = await self._move(source, target, made.copy, late, made.copied)

@@ -79,9 +79,8 @@ def is_enough(log: SizedLog) -> bool:
         return True
     if budget is None or turns < 2:  # the start must be able to move
         return False
-    first = (
-        max(0, end - (limit - limit // 4)) if limit else 0
-    )  # `max_turns` may leave only these to exceed the budget
+    # `max_turns` may leave only these to exceed the budget
+    first = max(0, end - (limit - limit // 4)) if limit else 0
     sizes = (
         log.part(index, short=log.last, stubs=0).size for index in reversed(range(first, turns))
     )

@@ -182,10 +182,11 @@ def view_of(active: ActiveRows, decision: Decision, decoder: Decoder) -> View:
     """Make the view of a decision; see `render.build_view`. Equal arguments give equal views."""
     notes: list[Shown] = [(message, Look(None)) for message in active.summary_messages]
     if note := active.note(decision.begin, decision.left, decoder.counter):
+        # `deep` takes six times as long
         own = {
             "additional_kwargs": mark("note"),
             "response_metadata": {},
-        }  # `deep` takes six times as long
+        }
         notes.append((note[0].model_copy(update=own), note[1]))
     rows = active.rows[decision.begin :]
     view = build_view(

@@ -121,9 +121,8 @@ def parts_of(message: BaseMessage) -> list[Part]:
     """
     content: Any = message.content
     blocks = content if isinstance(content, list) else [content]
-    own = message.additional_kwargs.get(
-        "reasoning"
-    )  # where langchain-openai may keep an item of the Responses API
+    # where langchain-openai may keep an item of the Responses API
+    own = message.additional_kwargs.get("reasoning")
     blocks = [own, *blocks] if isinstance(own, dict) and is_reasoning(own) else blocks
     parts = [part for block in blocks if (part := part_of(block)) is not None]
     if not any(isinstance(part, Text) and part.text.strip() for part in parts):
@@ -171,9 +170,8 @@ def part_of(block: Any) -> Part | None:
     if kind == "non_standard":
         return part_of(block.get("value"))
     if is_reasoning(block):
-        if signature := _text(
-            block.get("extras"), "signature"
-        ):  # LangChain's standard form of Anthropic's thinking
+        # LangChain's standard form of Anthropic's thinking
+        if signature := _text(block.get("extras"), "signature"):
             block = {
                 "type": "thinking",
                 "thinking": _text(block, "reasoning"),

@@ -165,7 +165,7 @@ class _Text:
             )
         self.text += chunk
 
-    def message(self, *, is_whole: bool = False) -> Any:  # noqa: ARG002 - a text that ended is whole
+    def message(self, *, is_whole: bool = False) -> Any:
         return AIMessage(self.text)
 
 
@@ -208,7 +208,7 @@ class _LangChain:
         calls = whole.tool_call_chunks if isinstance(whole, AIMessageChunk) else []
         return {str(call["id"]): call["args"] or "" for call in calls}
 
-    def message(self, *, is_whole: bool = False) -> Any:  # noqa: ARG002 - chunks have no other form
+    def message(self, *, is_whole: bool = False) -> Any:
         found = self._sum()
         whole = None if found is None else message_chunk_to_message(found)
         return with_invalid_calls(whole) if isinstance(whole, AIMessage) else whole

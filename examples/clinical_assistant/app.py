@@ -183,9 +183,8 @@ def _add_chat(app: FastAPI) -> None:
             turn = await session.get_turn(request_id)
             if answer := answer_of(turn):
                 return reply(response=answer.text, error_message=error_of(answer), is_repeated=True)
-            if (
-                turn is not None and turn.is_finished
-            ):  # another question came first; an answer can no longer be stored
+            # another question came first; an answer can no longer be stored
+            if turn is not None and turn.is_finished:
                 raise TurnConflictError(request_id, is_newest=False)
             # The worker that saved the question died or is still running: the first saved answer wins.
         state = await assistant.run(

@@ -22,9 +22,8 @@ from typing import Any
 
 import httpx
 
-sys.path.insert(
-    0, str(Path(__file__).parents[1])
-)  # this file runs as a script; the others are a package
+# this file runs as a script; the others are a package
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from clinical_assistant.app import create_app
 from clinical_assistant.model import ScriptedModel
@@ -165,10 +164,11 @@ async def read(ada: Client, session: str) -> None:
 
 async def main(uri: str) -> None:
     """Run the application from start to shutdown."""
+    # new users in each run
     ada, grace = (
         f"ada-{uuid.uuid4().hex[:8]}",
         f"grace-{uuid.uuid4().hex[:8]}",
-    )  # new users in each run
+    )
     tokens = {secrets.token_urlsafe(32): user for user in (ada, grace)}
     model, session = ScriptedModel(), "night-shift"
     app = create_app(uri, model=model, tokens=tokens)

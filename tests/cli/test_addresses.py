@@ -134,9 +134,8 @@ special = st.text(alphabet="@/:?#[]%&=; \\'\"\n,.+0129é", max_size=4)
 )
 def test_whatever_is_written_no_secret_comes_out(scheme: Any, inside: Any, behind: Any) -> None:
     """An address is refused without a word of it, or opened with hosts that are none of its secrets."""
-    is_host = (
-        "@" in inside[1] and "@" not in inside[2] + behind
-    )  # it is after the last @, so no part of the login
+    # it is after the last @, so no part of the login
+    is_host = "@" in inside[1] and "@" not in inside[2] + behind
     uri = f"{scheme}{inside[0]}{USER}:{CANARY}{inside[1]}{'host' if is_host else HALF}{inside[2]}{behind}"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

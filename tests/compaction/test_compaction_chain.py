@@ -309,9 +309,8 @@ async def test_both_kinds_of_summary_extend_each_other(
     assert "part 1" in second.summary.text
     assert "part 1" in "".join(message.text for message in third.summary.messages)
     assert [m.id for m in third.summary.messages if m.type == "human"] == ["summary-2", "q8", "q9"]
-    assert (
-        kinds((await handles().load_history()).messages)[:2] == "Hh"
-    )  # a view does not begin with an AI message
+    # a view does not begin with an AI message
+    assert kinds((await handles().load_history()).messages)[:2] == "Hh"
     assert third.summary.first == 1
     everything = [message async for message in chat.messages(rewound=True)]
     assert same_messages(await chat.expand_summary(3), everything[: third.summary.last])

@@ -535,9 +535,8 @@ class Machine(RuleBasedStateMachine):
         done = self.run(chat.compact(force=force))
         assert done.status in ("done", "not_needed", "failed", "waiting")
         if done.status == "failed":
-            assert done.problem.startswith("SummaryError: "), (
-                done.problem
-            )  # it would save nothing, or is too large
+            # it would save nothing, or is too large
+            assert done.problem.startswith("SummaryError: "), done.problem
         if done.summary is None:
             self.look(1 - side, scope)
             return
@@ -557,9 +556,8 @@ class Machine(RuleBasedStateMachine):
             assert shown == [str(message.id) for message in unsummarized[: len(shown)]]
             assert shown[-1:] == [talk.active[summary.last].id]
             before = talk.current.text if talk.current else ""
-            if (
-                talk.current and talk.current.by == 1
-            ):  # what a chain kept word for word comes with its summaries
+            # what a chain kept word for word comes with its summaries
+            if talk.current and talk.current.by == 1:
                 assert [part for part in before.split("\n\n") if part not in earlier] == []
             else:
                 assert (earlier or "") == before

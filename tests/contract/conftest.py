@@ -51,8 +51,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = crc32(metafunc.function.__name__.encode()) % 2
     ways = [BOUNDS[chosen]]
     is_motor = getattr(metafunc.cls, "DRIVER", "") == "motor"  # it sends what PyMongo sends
-    if (
-        not is_quick(metafunc.config) and not is_motor
-    ):  # making cases only to leave them out takes time
+    # making cases only to leave them out takes time
+    if not is_quick(metafunc.config) and not is_motor:
         ways.append(pytest.param(BOUNDS[1 - chosen], marks=pytest.mark.slow))
     metafunc.parametrize("bounds", ways, indirect=True)

@@ -136,12 +136,11 @@ class World:
     def __init__(self, client: Client, name: str, commands: Commands, *, has_ada: bool) -> None:
         self.database, self.commands, self.has_ada = client[name], commands, has_ada
         self.seconds = 0.0
+        # a timer's commands would be counted as those of a call
         self.clock = Clock(
             now=lambda: START + timedelta(seconds=self.seconds),
             monotonic=lambda: self.seconds,
-            call_later=lambda _seconds, _callback: (
-                None
-            ),  # a timer's commands would be counted as those of a call
+            call_later=lambda _seconds, _callback: None,
         )
         self.store = ConversationStore(self.database, clock=self.clock, summarizer=Writer())
         self.unbound = retrieve_previous_sources_tool(self.store)

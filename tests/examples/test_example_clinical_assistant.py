@@ -293,9 +293,8 @@ async def test_two_questions_at_once(site: Site) -> None:
 @pytest.mark.parametrize("steps", sampled([1, 30, *range(100, 1_500, 100)], every=4))
 async def test_a_request_that_ends_anywhere_is_repeated(site: Site, steps: Any) -> None:
     """A request that is cancelled at any step can be repeated: question and answer are then in the log once."""
-    await site.ask(
-        "r0", DOSE
-    )  # opens connections: one that is cancelled in the middle of that leaves a socket
+    # opens connections: one that is cancelled in the middle of that leaves a socket
+    await site.ask("r0", DOSE)
     await site.chat.delete()
     task = asyncio.create_task(site.ask("r1", DOSE))
     for _ in range(steps):

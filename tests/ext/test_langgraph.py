@@ -256,9 +256,8 @@ async def test_the_model_sees_view_and_turn_exactly_once(
         expected.append((await mirror.load_history()).messages)
         await mirror.append(answer)
     assert len(model.shown) == len(expected) == 6
-    for shown, wanted in zip(
-        model.shown, expected, strict=True
-    ):  # a late reply names its question once it is appended
+    # a late reply names its question once it is appended
+    for shown, wanted in zip(model.shown, expected, strict=True):
         plain = [
             [message.model_copy(update={"response_metadata": {}}) for message in messages]
             for messages in (shown, wanted)

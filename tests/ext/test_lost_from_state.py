@@ -101,9 +101,8 @@ async def test_a_tool_that_forgets_hides_neither_question_nor_results(
     await agent.ainvoke(None, config)
     wanted = ["Hello.", "Hi.", "Forget it.", "ai", "seen b", "forgotten"]
     assert [sorted(_texts(shown)) for shown in model.shown[-2:]] == [sorted(wanted)] * 2
-    assert (
-        len(await log_of(store.conversation(**config["configurable"]))) == 9
-    )  # the log has everything
+    # the log has everything
+    assert len(await log_of(store.conversation(**config["configurable"]))) == 9
 
 
 @pytest.mark.slow

@@ -641,9 +641,8 @@ async def test_an_agent_hands_over_to_another_in_a_graph(
     graph.add_node(
         "first", create_agent(first, [hand_over], middleware=[ConversationMiddleware(store)])
     )
-    own = ConversationMiddleware(
-        store, scope={"user_id": "second"}, trust="all"
-    )  # no client sends to this node
+    # no client sends to this node
+    own = ConversationMiddleware(store, scope={"user_id": "second"}, trust="all")
     graph.add_node("second", create_agent(second, middleware=[own]))
     graph.add_edge("__start__", "first")
     result = await graph.compile().ainvoke({"messages": [("user", "?")]}, config_of(scope))

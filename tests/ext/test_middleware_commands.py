@@ -140,11 +140,12 @@ async def test_an_image_next_to_another_result_keeps_its_position(
     result = await ask(agent, scope)
     found = ("tool", "found ")
     assert kinds(result["messages"]) == [*TURN[:4], found, TURN[4]]
+    # results directly after their calls
     assert kinds(model.shown[-1]) == [
         *TURN[:3],
         found,
         TURN[3],
-    ]  # results directly after their calls
+    ]
     assert ran == []
 
 

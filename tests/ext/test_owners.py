@@ -258,9 +258,8 @@ async def pydantic_ai(me: Owner) -> Outcomes:
     foreign = await talks.load(THREAD, scope=me.other)
     yield (await outcome(talks.save(Talk(conversation_id=THREAD), **options)))
     if foreign:
-        yield await outcome(
-            talks.save(foreign, **options)
-        )  # the other owner's revision is none of this one's
+        # the other owner's revision is none of this one's
+        yield await outcome(talks.save(foreign, **options))
     else:
         yield await outcome(
             talks.save(Talk(conversation_id=THREAD, revision="nobody's"), **options)

@@ -88,9 +88,8 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
     asking = calls("refund", "look", euros=900) if how == "batched" else calls("refund", euros=900)
     paused = await agent_of(store, saver, asking, **kind).ainvoke(ASKED, config)
     assert "__interrupt__" in paused
-    if (
-        how != "listed"
-    ):  # the client sends its request again, which asks again, under another interrupt
+    # the client sends its request again, which asks again, under another interrupt
+    if how != "listed":
         assert "__interrupt__" in await agent_of(store, saver, **kind).ainvoke(ASKED, config)
     assert [message.type for message in await log_of(chat)][:2] == ["human", "ai"]
     async for update in chat.watch():

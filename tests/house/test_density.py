@@ -22,9 +22,6 @@ UNUSUAL = 100
 WIDTH = 100
 """The law: complexity up to 15, above 10 in at most 100 functions, no packed assignment, lines up to 100 characters."""
 
-LEFT_TOO_WIDE = 17
-"""A ratchet: so many lines do not keep the law yet. A change may lower the number and never raises it; at 0 it goes."""
-
 _BRANCHES = frozenset(
     {ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.match_case}
 )
@@ -62,7 +59,7 @@ def test_lines_of_code_are_not_too_wide() -> None:
         for module, path in own_modules().items()
         for number in wide_lines(path)
     ]
-    assert len(wide) <= LEFT_TOO_WIDE, wide
+    assert wide == []
 
 
 def own_modules() -> dict[str, Path]:

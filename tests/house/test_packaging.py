@@ -104,9 +104,8 @@ def test_a_wheel_made_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) ->
     """The source distribution has all that building and testing needs."""
     sdist = build("sdist", ROOT, tmp_path)
     with tarfile.open(sdist) as archive:
-        options: dict[str, Any] = (
-            {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        )  # from 3.11.4 on
+        # from 3.11.4 on
+        options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         archive.extractall(tmp_path, **options)  # noqa: S202 - our own archive
     source = tmp_path / sdist.name.removesuffix(".tar.gz")
     (tmp_path / "wheel").mkdir()
@@ -126,13 +125,14 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
     """The constraints with which .ci/run installs everything once have each bound of the package, and nothing else."""
     extras = PROJECT["optional-dependencies"]
     others = {"frameworks", "test", "dev", "docs"}
+    # one version each
     frameworks = {
         "ag-ui",
         "agent-framework",
         "claude-agent",
         "openai-agents",
         "pydantic-ai",
-    }  # one version each
+    }
     bounds = [
         *PROJECT["dependencies"],
         *(

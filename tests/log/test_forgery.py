@@ -166,9 +166,8 @@ async def test_ids_in_a_view_are_each_once(chat: Conversation, handles: Handles,
         assert len(set(ids)) == len(ids)
         assert [message.content for message in messages if message.id == f"{id_}~"] == ["too"]
         assert check_pairing(messages) == []
-    assert (
-        len(marks_in((await chat.load_history(FULL)).messages)) == 2
-    )  # the summary, the missing result
+    # the summary, the missing result
+    assert len(marks_in((await chat.load_history(FULL)).messages)) == 2
 
 
 async def test_a_text_in_the_form_of_a_stub_is_a_text(chat: Conversation, handles: Handles) -> None:

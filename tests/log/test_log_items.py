@@ -17,11 +17,10 @@ from convstore.exceptions import BrokenLogError
 from convstore.readback import items
 from convstore.types import LogItem
 
+# an append: True for a message, False for an item
 _STEPS = st.lists(
     st.one_of(
-        st.lists(
-            st.booleans(), min_size=1, max_size=3
-        ),  # an append: True for a message, False for an item
+        st.lists(st.booleans(), min_size=1, max_size=3),
         st.floats(0, 0.99),  # a rewind to something active
         st.none(),  # an undo
     ),

@@ -145,9 +145,8 @@ async def test_a_warm_load_is_one_command(
     assert history.report.round_trips == 1
     assert history.report.documents == commands.documents == 1 + 1
     seconds[0] += 11
-    await chat.store.find_conversation(
-        "none"
-    )  # reads what migrations ask for, which is due as well
+    # reads what migrations ask for, which is due as well
+    await chat.store.find_conversation("none")
     for names in (["find", "find"], ["find"]):
         with commands.counted():
             history = await chat.load_history()
@@ -407,9 +406,8 @@ async def test_a_source_of_a_large_result_is_two_commands(
 ) -> None:
     """Reading a source of a large result takes two commands, and reads only chunks with its text or its fields."""
     turn = rag_turn("And seals?")
-    texts = [
-        uuid.uuid4().hex * size for size in (300_000, 10, 200_000, 10)
-    ]  # 9.6 MB, 320 B, 6.4 MB, 320 B
+    # 9.6 MB, 320 B, 6.4 MB, 320 B
+    texts = [uuid.uuid4().hex * size for size in (300_000, 10, 200_000, 10)]
     artifact = [{"content": text, "title": f"T{index}"} for index, text in enumerate(texts)]
     turn[2] = turn[2].model_copy(update={"artifact": artifact})
     first, _ = (await chat.append(turn)).source_ids or (0, 0)

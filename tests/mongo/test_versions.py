@@ -163,9 +163,8 @@ async def test_newer_derived_data_is_ignored_and_kept(
     late = again(database, chat)
     if kind == "state":
         assert (await late.load_history()).summary is None
-        with pytest.raises(
-            SchemaVersionError, match="upgrade"
-        ):  # its lease would be a field of the state
+        # its lease would be a field of the state
+        with pytest.raises(SchemaVersionError, match="upgrade"):
             await late.turn("r1", human="More?")
     else:
         await late.append(HumanMessage("Still?"))

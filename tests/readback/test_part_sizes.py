@@ -218,9 +218,8 @@ def combinations(
     sizes, content = (SMALL, *around), (0, SMALL, *around)
     artifact = (SMALL,) if shape in FITTING else sizes
     source = content if shape in SOURCES else (0,)
-    counts = {"columns": (1, 9), "none": (0,), "note": (0,)}.get(
-        shape, (1, 3)
-    )  # nine copies move, one does not
+    # nine copies move, one does not
+    counts = {"columns": (1, 9), "none": (0,), "note": (0,)}.get(shape, (1, 3))
     for c, a, s, n in product(*map(range, map(len, (content, artifact, source, counts)))):
         chosen = fields if shape not in SOURCES else [fields[(c + a + s + n) % len(fields)]]
         is_pair = a == (c + s) % len(artifact) and n == (c // 2 + s) % len(counts)

@@ -332,9 +332,8 @@ async def test_a_listing_reads_what_it_lists(counted: Conversation, commands: Co
     for listing in listings:
         with commands.counted():
             assert len(await listing) == 20
-        assert (
-            commands.documents <= 5
-        )  # the tail, two or three entries, and an annotation if there were one
+        # the tail, two or three entries, and an annotation if there were one
+        assert commands.documents <= 5
     for newest_first in (True, False):
         with commands.counted():
             assert (

@@ -148,9 +148,8 @@ class World:
             if not runs:
                 [last] = await self.chat.list_messages(limit=1)
                 given = str(last.message.id)
-                assert given == id_ or any(
-                    stored.said.id == id_ for stored in self.oracle.log
-                )  # then it was rewound
+                # then it was rewound
+                assert given == id_ or any(stored.said.id == id_ for stored in self.oracle.log)
                 self.oracle.append(Said(given, "tool", answers=call, exact=message, named=name))
         elif newest and ready:
             id_ = self.dice.choice(ready)

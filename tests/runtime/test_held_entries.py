@@ -110,16 +110,18 @@ async def test_what_is_held_is_bounded_over_all_conversations(
         assert store._known.size <= 100_000
     assert (await chats[-1].load_history()).report.documents == 2
     report = (await chats[0].load_history()).report
+    # its messages were dropped, but not its id
     assert (report.documents, report.round_trips) == (
         1 + 10,
         1,
-    )  # its messages were dropped, but not its id
+    )
     seconds[0] += known.ID_LIFETIME + 1
     report = (await chats[1].load_history()).report
+    # the head too, in parallel: its id is old
     assert (report.documents, report.round_trips) == (
         1 + 1 + 10,
         1,
-    )  # the head too, in parallel: its id is old
+    )
     large = store.conversation(user_id="held", thread_id=uuid.uuid4().hex)
     await talk(large, range(40))
     await large.load_history()

@@ -212,9 +212,8 @@ async def test_a_version_that_a_migration_excludes_seals_nothing(
     await chat.append(rag_turn("What about orcas?"))
     conversation = await cached(store, chat.scope)
     await own_database["convstore_migrations"].insert_one({"_id": "9999_later", "level": LEVEL + 1})
-    monkeypatch.setattr(
-        host_of(store).schema, "is_ready", False
-    )  # so that it reads them now, not in 10 seconds
+    # so that it reads them now, not in 10 seconds
+    monkeypatch.setattr(host_of(store).schema, "is_ready", False)
     sealer.schedule(*conversation)
     await sealer.wait()
     assert await own_database["search"].count_documents({"conversation": conversation[1]}) == 0

@@ -236,11 +236,10 @@ class Client:
         begun = time.time()
         if random.random() < 0.15:
             await self._append_cancelled(chat, messages)
+        # it was written, and another client rewound it before it was acknowledged
         try:
             receipt, refused = await self._until_acknowledged(lambda: chat.append(messages))
-        except (
-            MessageRewoundError
-        ):  # it was written, and another client rewound it before it was acknowledged
+        except MessageRewoundError:
             self.journal.write(
                 "acknowledged",
                 chat,

@@ -30,9 +30,8 @@ def run_program(path: Path, *arguments: str, **variables: str) -> str:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints):
                 runpy.run_path(str(path), run_name="__main__")
         finally:
-            logging.disable(
-                logging.NOTSET
-            )  # a program may have hidden its log; later tests look at theirs
+            # a program may have hidden its log; later tests look at theirs
+            logging.disable(logging.NOTSET)
             for name in set(sys.modules) - loaded:
                 if Path(getattr(sys.modules[name], "__file__", None) or ROOT).is_relative_to(
                     ROOT / "examples"

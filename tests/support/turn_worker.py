@@ -207,9 +207,8 @@ async def main(uri: str, database: str, journal: Journal, listening: socket.sock
     """Serve until a signal comes."""
     writing.LEASE = timedelta(seconds=LEASE_SECONDS)
     sessions.RENEW_SECONDS, sessions.CHECK_SECONDS, streaming.DRAFT_SECONDS = 0.9, 0.3, 0.2  # type: ignore[attr-defined]
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # uvicorn's own handler ends it, and asyncio may then log what is left
+    # uvicorn's own handler ends it, and asyncio may then log what is left
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     async with AsyncMongoClient[dict[str, Any]](uri) as client:
         app = Backend(ConversationStore(client[database]), journal).application()
         await uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on")).serve(

@@ -125,9 +125,8 @@ async def world(server_uri: str, database_name: str) -> AsyncIterator[World]:
     """A world whose commands are counted."""
     finds = Finds()
     async with AsyncMongoClient[dict[str, Any]](server_uri, event_listeners=[finds]) as client:
-        store = ConversationStore(
-            client[database_name], clock=STANDING, search_index=False
-        )  # a search has segments made in the background
+        # a search has segments made in the background
+        store = ConversationStore(client[database_name], clock=STANDING, search_index=False)
         await store.setup()
         world = World(store, finds)
         await world.fill()

@@ -12,9 +12,8 @@ from convstore.transfer import export_conversations, import_conversations, read_
 async def _content(chat: Conversation) -> list[object]:
     """Return what an export has to bring back: messages, sources with their numbers, and the title."""
     page = await chat.get_sources("1-20", page_tokens=16_000)
-    sources = [
-        source.model_dump(exclude={"child_id"}) for source in page.sources
-    ]  # ids of conversations are new
+    # ids of conversations are new
+    sources = [source.model_dump(exclude={"child_id"}) for source in page.sources]
     return [[message async for message in chat.messages()], sources, (await chat.info()).title]
 
 

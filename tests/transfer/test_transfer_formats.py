@@ -650,9 +650,8 @@ def test_any_message_can_be_written_or_says_why_not(message: Any) -> None:
     else:
         problem = ""
         assert line.count(b"\n") == line.endswith(b"\n")
-        assert (
-            json.loads(line).keys() == json.loads(json.dumps(made)).keys()
-        )  # JSON joins two halves of a character
+        # JSON joins two halves of a character
+        assert json.loads(line).keys() == json.loads(json.dumps(made)).keys()
     assert problem == "" or problem.endswith("use the format convstore")
 
 

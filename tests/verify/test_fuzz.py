@@ -312,9 +312,8 @@ class Database:
 
     def store(self, **options: Any) -> ConversationStore:
         """Return a store that knows nothing yet."""
-        clock = Clock(
-            call_later=lambda *_: None
-        )  # nothing is sealed later, while documents are compared
+        # nothing is sealed later, while documents are compared
+        clock = Clock(call_later=lambda *_: None)
         store = ConversationStore(self.database, **{"clock": clock, **options})
         store._host.schema.is_ready = self.is_ready
         self.stores.append(store)

@@ -139,9 +139,8 @@ async def test_a_damaged_copy_is_found_and_rebuilt(
     await database["log"].update_one({"_id": before["_id"]}, change)
     if not is_consistent:
         assert await shown(database, chat) == right
-        await database["log"].update_one(
-            {"_id": before["_id"]}, change
-        )  # a load may have mended it
+        # a load may have mended it
+        await database["log"].update_one({"_id": before["_id"]}, change)
     finding = ("state", before["_id"])
     assert await found_in(database, chat) == [(*finding, False)]
     assert await found_in(database, chat, repair=True) == [(*finding, True)]

@@ -334,9 +334,8 @@ async def test_of_two_repairs_at_once_one_wins(own: Any) -> None:
         reports = await asyncio.gather(*(doctor.verify(repair=True) for doctor in doctors))
         repaired = [[finding.repaired for finding in report.findings] for report in reports]
         assert repaired.count([True]) == 1
-        assert all(
-            found in ([True], [False], []) for found in repaired
-        )  # none if it began when all was done
+        # none if it began when all was done
+        assert all(found in ([True], [False], []) for found in repaired)
         assert (await store.verify()).findings == ()
     await sweep(own, 3_700)
     conversations = await own["log"].distinct("conversation", {"first": {"$exists": True}})

@@ -12,9 +12,8 @@ from convstore import ConversationStore
 from convstore.mongo.keys import LOG
 from convstore.runtime.clock import Clock
 
-LATER = Clock(
-    now=lambda: datetime.now(UTC) + timedelta(days=2)
-)  # appends of now are not in flight any more
+# appends of now are not in flight any more
+LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))
 DAMAGE: dict[str, tuple[int, dict[str, Any]]] = {
     "a turn that is no question": (1, {"messages.1.turn": 2}),
     "what a model saw": (1, {"messages.1.unseen": 1, "messages.1.stamp": None}),

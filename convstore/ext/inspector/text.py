@@ -166,9 +166,8 @@ _MARKDOWN = _markdown()
 def rendered(text: str) -> Markup:
     """Render Markdown without raw HTML; a text whose markup would be much larger than itself is shown as it is."""
     shown = visible(text)
-    html = visible(
-        _MARKDOWN.render(shown)
-    )  # once more, because Markdown decodes character references
+    # once more, because Markdown decodes character references
+    html = visible(_MARKDOWN.render(shown))
     if len(html) > 4 * len(shown) + 1_000:
         html = f"<p>{escapeHtml(shown)}</p>"
     return Markup(html)  # noqa: S704 - the parser escapes everything but its own tags

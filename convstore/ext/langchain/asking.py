@@ -43,7 +43,7 @@ class _Heard(BaseCallbackHandler):
             self.reply = StreamedReply()
             self._run = run_id
 
-    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:
         """Add a chunk."""
         if run_id == self._run and chunk is not None:
             self.reply.add(chunk.message)

@@ -283,9 +283,8 @@ def _exceeds(
     """Return True if the view with the turn is above the budget, so that the store has to decide what leaves."""
     budget = rules.policy.max_tokens
     counter = chat.store.token_counter
-    if (
-        budget is None or rules.policy.view == "conversation"
-    ):  # that view has no results of this turn
+    # that view has no results of this turn
+    if budget is None or rules.policy.view == "conversation":
         return False
     return sum(run.size_of(message, counter) for message in run.with_turn(messages)) > budget
 
@@ -312,9 +311,8 @@ async def end(
             removal(message) for message in run.missing(messages[last_question(messages) or 0 :])
         ]
     await catch_up(chat, rules, run, messages)
-    if (
-        run.turn_id and messages and isinstance(messages[-1], ToolMessage)
-    ):  # of a tool with `return_direct`
+    # of a tool with `return_direct`
+    if run.turn_id and messages and isinstance(messages[-1], ToolMessage):
         async with turn_of_run(chat, run.turn_id, busy=rules.busy) as held:
             await finish_in_turn(chat, held)
     await _summarise(chat, rules, run, messages)

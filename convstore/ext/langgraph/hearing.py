@@ -178,7 +178,7 @@ class Hearing(BaseCallbackHandler):
         if has_loop():
             joined.begin_draft(call.reply, call.done)
 
-    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:
         """Add a chunk; an error if the turn is to be stopped."""
         call = self._calls.get(run_id)
         if call is None:
@@ -201,7 +201,7 @@ class Hearing(BaseCallbackHandler):
                     call.joined.said |= {text for text in (message.id, message.text) if text}
         call.entered.forget(call.reply)  # a node appends it, or it is no reply to the user
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Forget a call that failed; what it said by a stop is the answer."""
         call = self._end(run_id)
         if call is not None and not call.joined.held.must_stop:

@@ -68,9 +68,8 @@ class LoadedView(dict[str, Any]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return handler.generate_schema(
-            SkipValidation[dict[str, Any]]
-        )  # a copy would be an empty dict and no view
+        # a copy would be an empty dict and no view
+        return handler.generate_schema(SkipValidation[dict[str, Any]])
 
     def __repr__(self) -> str:
         return f"LoadedView({len(self.history.messages)} messages, {self.history.tokens} tokens)"
@@ -145,9 +144,8 @@ def answer_of(state: Any) -> AIMessage | None:
 def loaded_of(state: Any) -> LoadedView | None:
     """Return the view in a state; None without one."""
     loaded = _value(state, "convstore_view")
-    return (
-        loaded if isinstance(loaded, LoadedView) else None
-    )  # a checkpoint may have made an empty dict of it
+    # a checkpoint may have made an empty dict of it
+    return loaded if isinstance(loaded, LoadedView) else None
 
 
 def _needed(state: Any) -> LoadedView:

@@ -36,9 +36,8 @@ class _State:
     """State that a session caches of one conversation."""
 
     chat: Conversation
-    failed: dict[str, str] = field(
-        default_factory=dict
-    )  # by digest, seeds of ids of batches that may be stored
+    # by digest, seeds of ids of batches that may be stored
+    failed: dict[str, str] = field(default_factory=dict)
     view: History | None = None  # that a run was given and has not answered
     shown: list[BaseMessage] = field(default_factory=list)  # its messages, and those appended since
     entry: int = 0  # the last one of those
@@ -205,12 +204,13 @@ class ConvstoreSession:
 
     async def _add(self, state: _State, items: Sequence[Item], seed: str) -> None:
         async with state.lock:
+            # removed after a call that failed; erased after the view
             try:
                 await append_in_halves(partial(_append, state), to_log(items, seed))
             except (
                 MessageRewoundError,
                 InvalidInputError,
-            ):  # removed after a call that failed; erased after the view
+            ):
                 state.view = None
                 await append_in_halves(partial(_append, state), to_log(items, uuid4().hex))
 

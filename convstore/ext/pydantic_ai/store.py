@@ -274,9 +274,8 @@ class ConvstoreConversationStore(PydanticStore):
                     _append_after(chat, messages, record, after=state.tail if extends else None)
                 )
                 if expected_revision is None and not (await chat.state.get()).values:
-                    await (
-                        chat.delete()
-                    )  # after a deletion, the append has begun another conversation
+                    # after a deletion, the append has begun another conversation
+                    await chat.delete()
                     raise LookupError(record.conversation_id)
             except BaseException:
                 await state.restore(chat, record)

@@ -90,9 +90,8 @@ class UIRequest:
                 f"{self.turn_id!r} is the id of the result of a call that waits, not of a question"
             )
         replaced = await _active(chat, self.instead_of) if self.kind == "edit" else None
-        instead_of = (
-            None if replaced == self.turn_id else replaced
-        )  # else a repeated edit replaces itself
+        # else a repeated edit replaces itself
+        instead_of = None if replaced == self.turn_id else replaced
         return await chat.turn(self.turn_id, human=self.question, instead_of=instead_of, **options)
 
     async def _decide(
@@ -260,9 +259,8 @@ def _asked(
             f"the last message must be the user's, not of role {_get(last, 'role', str)[:40]!r}"
         )
     turn_id = key if replaced == own else own
-    blocks = [
-        _block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)
-    ]  # no others are read
+    # no others are read
+    blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]
     if not blocks:
         raise InvalidInputError("the message has neither a text nor a file; send one as its part")
     question = HumanMessage(content_of(blocks), id=check_id(turn_id, name="request_id"))

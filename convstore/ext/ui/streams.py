@@ -325,9 +325,8 @@ async def _follow(
         return screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
     rest = dropwhile(lambda message: message.id != screen.turn_id, messages)
     own = [*islice(rest, 1), *takewhile(lambda message: message.type != "human", rest)]
-    if state.turn_id == screen.turn_id and (
-        state.variant_id or not own
-    ):  # of another answer, or an edited question
+    # of another answer, or an edited question
+    if state.turn_id == screen.turn_id and (state.variant_id or not own):
         own, _ = await hidden_variant(screen.chat, state)
     if state.turn_id != screen.turn_id:
         return await screen.end(own, (), "finished")

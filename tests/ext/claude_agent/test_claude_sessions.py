@@ -309,10 +309,11 @@ async def test_a_session_that_is_deleted_during_an_append_stays_deleted(
         await ada.delete(_key())
         return found
 
+    # a first append, and a later one
     for batch in (
         [_entry("user", "Hi")],
         [_entry("assistant", "Hello")],
-    ):  # a first append, and a later one
+    ):
         monkeypatch.setattr(ApplicationState, "get", late)
         await ada.append(_key(), batch)
         assert await ada.load(_key()) is None

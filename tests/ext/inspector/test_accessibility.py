@@ -87,9 +87,8 @@ async def test_axe_finds_nothing(browser: Any, home: str, looks: str) -> None:
         if kind_of(path) in seen or re.search(r"/static/|/image/|\.json", path):
             continue
         seen[kind_of(path)] = path
-        await page.goto(
-            home + path.partition("#")[0]
-        )  # a row below the sticky head has half a target
+        # a row below the sticky head has half a target
+        await page.goto(home + path.partition("#")[0])
         results = (await axe.run(page, options=_RULES)).response
         found += [
             (path, violation["id"], node["html"][:200])

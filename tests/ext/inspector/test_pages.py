@@ -80,9 +80,8 @@ async def test_the_list_reads_first_questions_with_one_command(
     store = ConversationStore(client[database_name], collection_prefix="list_", search_index=False)
     await store.setup()
     for number in range(7):
-        text = (
-            f"Question {number}. " + "Please explain. " * 1_000 * number
-        )  # long ones are outside the entry
+        # long ones are outside the entry
+        text = f"Question {number}. " + "Please explain. " * 1_000 * number
         await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(text))
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
@@ -854,9 +853,8 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(
         await chat.append(list(chain.from_iterable(turns)))
     info = await chat.info()
     assert info.message_count == 12_000
-    await (await host_of(chat).services()).sealer.seal(
-        tuple(chat.scope.items())
-    )  # as after a minute at rest
+    # as after a minute at rest
+    await (await host_of(chat).services()).sealer.seal(tuple(chat.scope.items()))
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     here = f"/c/{info.conversation_id}"
     waiting, costs = (
