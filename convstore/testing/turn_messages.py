@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
+from convstore.store import ConversationStore
 from convstore.values.models import Turn
 
 __all__ = ["TurnMessageContract"]
@@ -85,6 +88,38 @@ class TurnMessageContract:
             assert update.turn
             assert (update.turn.turn_id, update.turn.status) == ("q2", "finished")
             break
+
+    async def test_answers_of_many_questions_at_once_are_filed_under_their_own(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """Two processes ask and answer ten questions each, none of which waits for another."""
+        workers = [chat, new_store().conversation(**chat.scope)]
+
+        async def ask(worker: Conversation, name: str) -> None:
+            await worker.append(HumanMessage(f"question {name}", id=name))
+            await worker.append(AIMessage(f"answer {name}"), turn=name)
+
+        names = [f"{number}" for number in range(20)]
+        await asyncio.gather(*(ask(workers[int(name) % 2], name) for name in names))
+        turns = await _turns(chat)
+        assert {turn.turn_id: [message.text for message in turn.messages] for turn in turns} == {
+            name: [f"question {name}", f"answer {name}"] for name in names
+        }
+
+    async def test_a_question_that_was_taken_back_elsewhere_gets_no_answer(
+        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+    ) -> None:
+        """A process that has not seen the rewind writes nothing, and the next question keeps its answer."""
+        await chat.append(HumanMessage("Do seals sleep?", id="r1"))
+        other = new_store().conversation(**chat.scope)
+        await other.rewind(before_id="r1")
+        await other.append(HumanMessage("Do orcas sleep?", id="r2"))
+        with pytest.raises(UnknownMessageError):
+            await chat.append(AIMessage("They do."), turn="r1")
+        await chat.append(AIMessage("Half of each."), turn="r2")
+        assert [[message.text for message in turn.messages] for turn in await _turns(chat)] == [
+            ["Do orcas sleep?", "Half of each."]
+        ]
 
     async def test_a_message_of_no_turn_is_listed_and_changes_nothing(
         self, chat: Conversation
