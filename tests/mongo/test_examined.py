@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from every_call import CALLS, NOT_TRIED, prepared, summarizing
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
+from convstore.integration import host_of
 from convstore.mongo.keys import HEADS, OF_CONVERSATIONS
 
 OTHERS = 60
@@ -112,3 +114,23 @@ async def test_a_turn_is_read_by_its_range_and_one_look_up(
     assert not problems
     assert turn
     assert (turn.messages[-1].id, stored.turn_id) == ("late", "q1")
+
+
+@pytest.mark.slow
+async def test_entries_are_read_by_number_without_what_stands_between(
+    emptied_database: Any, client: Client
+) -> None:
+    """At most 100 documents: a list of keys would make the server go through the whole collection."""
+    store = ConversationStore(client[emptied_database.name])
+    chat = store.conversation(user_id="ada", thread_id="t")
+    last = 130
+    for number in range(last):
+        await chat.append(HumanMessage(f"{number}?"))
+    conversation = (await chat.info()).conversation_id
+    services = await host_of(store).services()
+    log = services.reader.log
+    for numbers, most in (({2, 3}, 3), ({1, last}, 1), ({2, 60, last}, 1), ({2, 90}, 100)):
+        async with examining_much(client[emptied_database.name], most) as problems:
+            assert set(await log.entries_numbered(conversation, numbers)) == numbers
+        assert not problems
+    await store.close()
