@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import inspect
 import io
 import json
 import pkgutil
@@ -23,10 +24,19 @@ from langchain_core.messages import HumanMessage
 from pymongo import MongoClient
 
 import convstore
-from convstore import HistoryPolicy, exceptions, summarization, types
+from convstore import (
+    Conversation,
+    ConversationStore,
+    HistoryPolicy,
+    exceptions,
+    summarization,
+    types,
+)
 from convstore.cli.commands import app
+from convstore.ext import langchain, langgraph, ui
 from convstore.sources import detection
 from convstore.tools import retrieval
+from convstore.types import ApplicationState, History, TurnSession
 from convstore.values.reports import ServerReport
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -113,6 +123,42 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def documented_calls() -> dict[str, list[Any]]:
+    """Return the public functions and methods, by their names."""
+    found = dict[str, list[Any]]()
+    for module in (convstore, summarization, langchain, langgraph, ui):
+        for name in module.__all__:
+            found.setdefault(name, []).append(getattr(module, name))
+    for owner in (Conversation, ConversationStore, ApplicationState, TurnSession, History):
+        for name, method in inspect.getmembers(owner, callable):
+            if not name.startswith("_"):
+                found.setdefault(name, []).append(method)
+    return found
+
+
+def takes(call: Any, argument: str) -> bool:
+    """Return True if a call takes an argument by its name."""
+    if not callable(call):
+        return False
+    parameters = inspect.signature(call).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return takes_any or argument in parameters
+
+
+def test_calls_in_the_text_name_arguments_that_exist() -> None:
+    """Programs are run; this reads the calls of single lines and tables, of the public functions and methods."""
+    calls = documented_calls()
+    wrong = list[str]()
+    for path in (*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")):
+        for code in re.findall(r"`([^`\n]+)`", path.read_text(encoding="utf-8")):
+            for name, given in re.findall(r"(\w+)\(([^()]*)", code):
+                for argument in re.findall(r"(?:^|, )(\w+)=", given):
+                    known = calls.get(name, ())
+                    if known and not any(takes(call, argument) for call in known):
+                        wrong.append(f"{path.name}: {code}")
+    assert wrong == []
 
 
 def test_links_lead_somewhere() -> None:
