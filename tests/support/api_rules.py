@@ -15,6 +15,7 @@ NAME = r"^[a-zA-Z0-9_-]+$"
 SAID_BY = r"^[^\s<|\\/>]+$"
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 HOSTED = {
+    "advisor_tool_result",
     "web_search_tool_result",
     "web_fetch_tool_result",
     "code_execution_tool_result",
@@ -505,6 +506,8 @@ def anthropic_result(where: str, block: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}.tool_result.content.{at}: Input tag '{part['type']}' does not match any of the tags"
         elif block.get("is_error") and part["type"] != "text":
             yield f'{where}.tool_result: all content must be type "text" if `is_error` is true'
+        elif part["type"] == "tool_reference":
+            yield from extra(where, part, "type tool_name", "cache_control")
         else:
             yield from anthropic_block(f"{where}.content.{at}", part, "user")
 
