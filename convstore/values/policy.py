@@ -9,17 +9,22 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import check_names, check_number
+
+Provider: TypeAlias = Literal[
+    "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"
+]
+"""The names that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
     "media": ("finished_turns", "never"),
     "view": ("full", "conversation"),
     "compact": ("explicit", "before_load"),
-    "provider": (None, "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"),
+    "provider": (None, *get_args(Provider)),
 }
 
 
@@ -67,9 +72,7 @@ class HistoryPolicy:
     media: Literal["finished_turns", "never"] = "finished_turns"
     view: Literal["full", "conversation"] = "full"
     compact: Literal["explicit", "before_load"] = "explicit"
-    provider: (
-        Literal["anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"] | None
-    ) = None
+    provider: Provider | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never_stub", check_names(self.never_stub, name="never_stub"))

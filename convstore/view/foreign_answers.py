@@ -6,8 +6,8 @@ package would send it in a form that the provider refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessage, ToolMessage
 
@@ -16,26 +16,36 @@ from convstore.messages.media import block_type
 from convstore.messages.reasoning import is_reasoning, without_reasoning
 from convstore.messages.tool_calls import calls_of
 from convstore.values.json_form import valid_text
+from convstore.wire.edits import NO_TEXT, tool_name, user_name
 from convstore.wire.hosted import hosted_text
-from convstore.wire.openai_chat import user_name
 from convstore.wire.parts import Block, Media, Text, part_of
 from convstore.wire.rules import ProviderRules
-from convstore.wire.steps import NO_TEXT, arguments_text, tool_name
+from convstore.wire.steps import arguments_text
 
 _EMPTY: Final = "{}"
 
 
-def without_foreign_parts(message: AIMessage) -> AIMessage:
+_Drop: TypeAlias = Callable[[str, str], None]
+"""Notes a part that is not sent, and the reason."""
+
+
+def without_foreign_parts(message: AIMessage, drop: _Drop) -> AIMessage:
     """Return an answer of another provider with what all providers accept; the same object if nothing changes.
 
     >>> ran = {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1", "outputs": []}
-    >>> without_foreign_parts(AIMessage([ran, "Two."])).content[0]["text"]
+    >>> without_foreign_parts(AIMessage([ran, "Two."]), print).content[0]["text"]
+    code_interpreter_call only a text names it
     '[The provider ran code_interpreter: 1 + 1]'
     """
     clean = without_reasoning(message)
     if not isinstance(clean, AIMessage):
         return message
+    if clean is not message:
+        drop("reasoning", "another provider wrote it")
     clean = with_json_arguments(clean)
+    for call in clean.invalid_tool_calls:
+        if not arguments_text(call.get("args"))[1]:
+            drop(f"arguments of {call.get('name')}", "they are not a JSON object")
     update: dict[str, Any] = {
         "tool_calls": [_named(call) for call in clean.tool_calls],
         "invalid_tool_calls": [_with_object(_named(call)) for call in clean.invalid_tool_calls],
@@ -44,34 +54,39 @@ def without_foreign_parts(message: AIMessage) -> AIMessage:
     if clean.name:
         update["name"] = user_name(clean.name) or None
     if isinstance(clean.content, list):
-        update["content"] = _sendable_content(clean)
+        update["content"] = _sendable_content(clean, drop)
     changed = {name: value for name, value in update.items() if value != getattr(clean, name)}
     return clean.model_copy(update=changed) if changed else clean
 
 
-def _sendable_content(message: AIMessage) -> list[Any]:
+def _sendable_content(message: AIMessage, drop: _Drop) -> list[Any]:
     listed = {call.get("id") for call in (*message.tool_calls, *message.invalid_tool_calls)}
-    return [sent for block in message.content for sent in _sendable(block, listed)]
+    return [sent for block in message.content for sent in _sendable(block, listed, drop)]
 
 
-def _sendable(block: Any, listed: set[Any]) -> Iterator[Any]:
+def _sendable(block: Any, listed: set[Any], drop: _Drop) -> Iterator[Any]:
     """Yield a block of content as all providers accept it; a call that is listed stands outside the content."""
     part = part_of(block)
     if isinstance(part, Text):
         plain = {"type": "text", "text": part.text}
+        for name in part.settings:
+            drop(name, "another provider wrote it")
         yield plain if part.settings or part.source is not None else block
     elif isinstance(part, Media):
+        drop(part.kind, "only its description is sent")
         yield {"type": "text", "text": part.description}
     elif isinstance(part, Block):
-        yield from _sendable_action(part, block, listed)
+        yield from _sendable_action(part, block, listed, drop)
     elif isinstance(block, str) or block_type(block) in ("text", ""):
         yield block
 
 
-def _sendable_action(part: Block, block: Any, listed: set[Any]) -> Iterator[Any]:
+def _sendable_action(part: Block, block: Any, listed: set[Any], drop: _Drop) -> Iterator[Any]:
     """Yield a call that is not listed, or a text that says what a tool of the provider did."""
     if part.kind != "call":
-        if text := hosted_text(part.block):
+        text = hosted_text(part.block)
+        drop(part.type, "only a text names it" if text else "another provider wrote it")
+        if text:
             yield {"type": "text", "text": text}
     elif part.id not in listed:
         yield {**block, "name": tool_name(str(block.get("name") or ""))}

@@ -378,7 +378,7 @@ class Loader:
         history = History(
             messages=view.messages, summary=summary, tokens=view.tokens, report=report
         )
-        return history.sealed(self._stamper(load, decision, view), view.withheld)
+        return history.sealed(self._stamper(load, decision, view), view.dropped)
 
     def _stamper(self, load: Load, decision: Decision, view: View) -> Stamper:
         """Return the function that makes the stamp of a view."""

@@ -214,7 +214,7 @@ class PastViews(Loader):
             summary_reason=load.summary.reason if load.summary else "",
             policy=policy,
         )
-        return past.sealed(self._stamper(load, decision, view), view.withheld)
+        return past.sealed(self._stamper(load, decision, view), view.dropped)
 
     async def _load_until(
         self, cached: CachedConversation, point: Point, policy: HistoryPolicy

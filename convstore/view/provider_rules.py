@@ -18,26 +18,34 @@ that prompt caches stay valid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar, get_args
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.messages.call_ids import NewIds, rename_calls
-from convstore.messages.media import is_media, media_description
+from convstore.messages.call_ids import rename_calls
+from convstore.messages.media import KINDS, is_media, media_description
 from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import calls_of, pair
 from convstore.values.json_form import sendable_message
+from convstore.values.policy import Provider
 from convstore.view.foreign_answers import as_own, with_custom_outputs, without_foreign_parts
-from convstore.wire.openai_chat import BEGINNING, INSTRUCTION, MOVED, NO_ANSWER, user_name
-from convstore.wire.rules import ROWS, ProviderRules
-from convstore.wire.steps import NO_TEXT, tool_name
+from convstore.wire.edits import (
+    INSTRUCTION,
+    MOVED,
+    NO_TEXT,
+    Inserted,
+    RequestEdits,
+    tool_name,
+    user_name,
+)
+from convstore.wire.requests import Dropped
+from convstore.wire.rules import ROWS
+from convstore.wire.steps import role_of
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 
-PROVIDERS: Final = {
-    name: ROWS[name]
-    for name in ("anthropic", "bedrock_converse", "google_genai", "mistralai", "openai")
-}
+PROVIDERS: Final = {name: ROWS[name] for name in get_args(Provider)}
 """Rows by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
 
@@ -53,7 +61,7 @@ def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseM
 
 def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
     """Restore the original call ids in results that came back under ids that `made_for` assigned."""
-    ids = _ids_for(provider)
+    ids = RequestEdits(PROVIDERS[provider], in_own_form=True).ids
     original_ids = dict[str, str]()
     call_ids = set[str]()
     restored: list[BaseMessage] = []
@@ -75,7 +83,9 @@ def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[Ba
     return restored
 
 
-def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
+def made_for(
+    messages: Sequence[BaseMessage], provider: str | None, dropped: list[Dropped] | None = None
+) -> list[BaseMessage]:
     """Adapt messages to a provider; messages that need no change stay the same objects.
 
     Without a provider only AI messages without text and calls are adapted.
@@ -102,25 +112,35 @@ def made_for(messages: Sequence[BaseMessage], provider: str | None) -> list[Base
     Args:
         messages: A list in which each result follows its call, as `tool_calls.pair` returns it.
         provider: One of `PROVIDERS`, or None.
+        dropped: Takes what the messages lose.
     """
     if provider is None:
         return [_with_own_text(message) for message in messages]
-    rules = PROVIDERS[provider]
-    ids = _ids_for(provider)
+    edits = RequestEdits(PROVIDERS[provider], in_own_form=True)
     adapted: list[BaseMessage] = []
-    at_head = True
     for first, results in _groups(messages):
-        at_head = at_head and isinstance(first, SystemMessage)
+        role = role_of(first)
+        place = edits.place(role)
+        if place.before:
+            adapted.append(_inserted(place.before, first))
         if isinstance(first, AIMessage):
-            adapted += _answer(first, results, rules, ids)
-            continue
-        said = _said(first, rules, adapted, at_head=at_head)
-        if rules.answer_after_results and adapted and _is_result(adapted[-1], said):
-            adapted.append(
-                AIMessage(NO_ANSWER, id=f"no-answer-{said.id}", additional_kwargs=mark("no_answer"))
-            )
-        adapted += [said, *results]
-    return _with_human_first(adapted) if rules.human_first else adapted
+            adapted += _answer(first, results, edits)
+        else:
+            said = first if place.role == role else _instruction(first)
+            adapted += [_said(said), *results]
+        if results:
+            edits.answered()
+    if dropped is not None:
+        dropped += edits.dropped
+    return adapted
+
+
+def _inserted(message: Inserted, following: BaseMessage) -> BaseMessage:
+    """Return a message that the provider wants before another one."""
+    if message.role == "assistant":
+        id_ = f"no-answer-{following.id}"
+        return AIMessage(message.text, id=id_, additional_kwargs=mark(message.kind))
+    return HumanMessage(message.text, id=message.kind, additional_kwargs=mark(message.kind))
 
 
 def _with_own_text(message: BaseMessage) -> BaseMessage:
@@ -130,18 +150,8 @@ def _with_own_text(message: BaseMessage) -> BaseMessage:
     return message
 
 
-def _is_result(last: BaseMessage, following: BaseMessage) -> bool:
-    return isinstance(last, ToolMessage) and isinstance(following, HumanMessage)
-
-
-def _said(
-    message: BaseMessage, rules: ProviderRules, before: Sequence[BaseMessage], *, at_head: bool
-) -> BaseMessage:
-    """Return a message that is no answer as the provider accepts it after those before."""
-    if isinstance(message, SystemMessage) and not at_head and rules.system != "anywhere":
-        is_after_answer = isinstance(before[-1], AIMessage | ToolMessage)
-        if rules.system == "first" or is_after_answer:
-            return _with_user_name(_instruction(message))
+def _said(message: BaseMessage) -> BaseMessage:
+    """Return a message that is no answer with a text and a name that the provider accepts."""
     if not isinstance(message, HumanMessage | SystemMessage):
         return message
     return _with_user_name(_with_text(message))
@@ -154,23 +164,24 @@ def _with_user_name(message: BaseMessage) -> BaseMessage:
 
 
 def _answer(
-    message: AIMessage, results: Sequence[ToolMessage], rules: ProviderRules, ids: NewIds
+    message: AIMessage, results: Sequence[ToolMessage], edits: RequestEdits
 ) -> list[BaseMessage]:
     """Return an answer and the results of its calls as the provider accepts them."""
+    rules = edits.rules
     if message.response_metadata.get("model_provider") == rules.name:
         clean = _with_text(as_own(message, rules), own=True)
         named = list(results)
     else:
-        clean = _with_text(without_foreign_parts(message))
+        clean = _with_text(without_foreign_parts(message, partial(edits.drop, message)))
         named = [_with_tool_name(result) for result in results]
     if rules.name == "openai":
         named = with_custom_outputs(clean, named)
-    renamed, answers = rename_calls(clean, named, ids)
+    renamed, answers = rename_calls(clean, named, edits.ids)
     if not rules.failed_media:
         answers = tuple(
-            _without_media(each) if each.status == "error" else each for each in answers
+            _without_media(each, edits) if each.status == "error" else each for each in answers
         )
-    return [renamed, *_with_allowed_media(answers, rules.result_media)]
+    return [renamed, *_with_allowed_media(answers, edits)]
 
 
 def _with_tool_name(result: ToolMessage) -> ToolMessage:
@@ -179,20 +190,25 @@ def _with_tool_name(result: ToolMessage) -> ToolMessage:
     return result.model_copy(update={"name": tool_name(result.name)})
 
 
-def _without_media(result: ToolMessage) -> ToolMessage:
-    """Return a result with texts in place of images and files."""
+def _without_media(result: ToolMessage, edits: RequestEdits | None = None) -> ToolMessage:
+    """Return a result with texts in place of images and files; noted in the edits unless they move elsewhere."""
     blocks: Any = result.content
     if not isinstance(blocks, list) or not any(map(is_media, blocks)):
         return result
+    if edits:
+        for block in filter(is_media, blocks):
+            edits.drop(result, KINDS[block["type"]], "only its description is sent")
     texts = [_media_text(block) if is_media(block) else block for block in blocks]
     return result.model_copy(update={"content": texts})
 
 
-def _with_allowed_media(results: Sequence[ToolMessage], where: str) -> list[BaseMessage]:
+def _with_allowed_media(results: Sequence[ToolMessage], edits: RequestEdits) -> list[BaseMessage]:
     """Return results with texts in place of images and files, unless these are kept, and the message they move to."""
+    where = edits.rules.result_media
     if where == "kept":
         return list(results)
-    named: list[BaseMessage] = [_without_media(result) for result in results]
+    lost = edits if where == "named" else None
+    named: list[BaseMessage] = [_without_media(result, lost) for result in results]
     media = [
         block
         for result in results
@@ -211,26 +227,6 @@ def _with_allowed_media(results: Sequence[ToolMessage], where: str) -> list[Base
 
 def _media_text(block: Any) -> dict[str, str]:
     return {"type": "text", "text": f"[{media_description(block)}]"}
-
-
-def _with_human_first(messages: list[BaseMessage]) -> list[BaseMessage]:
-    """Insert a human message if an AI message would be the first one after the leading system messages."""
-    head = next(
-        (index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)),
-        None,
-    )
-    if head is None or not isinstance(messages[head], AIMessage):
-        return messages
-    return [
-        *messages[:head],
-        HumanMessage(BEGINNING, id="beginning", additional_kwargs=mark("beginning")),
-        *messages[head:],
-    ]
-
-
-def _ids_for(provider: str) -> NewIds:
-    # Unique, because some adapters look up a result by its id in the whole request.
-    return NewIds(PROVIDERS[provider].call_ids, unique=True)
 
 
 def _with_text(message: _Message, *, own: bool = False) -> _Message:
@@ -257,7 +253,7 @@ def _is_blank(block: Any) -> bool:
     return isinstance(text, str) and (not text or text.isspace())
 
 
-def _instruction(message: SystemMessage) -> HumanMessage:
+def _instruction(message: BaseMessage) -> HumanMessage:
     """Convert a system message to a human one that the provider accepts in the middle of a list; keep its id."""
     said = message.content
     text = (

@@ -56,6 +56,7 @@ from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import made_for, with_original_ids
 from convstore.view.sizes import FINISHED, WHOLE, Showing
+from convstore.wire.requests import Dropped
 
 NOTE_RESULTS = 20
 """Maximum number of tool message ids that a note names."""
@@ -77,7 +78,7 @@ class View:
     orphans: tuple[str, ...]
     late_results: tuple[str, ...]
     moved: tuple[str, ...]
-    withheld: tuple[str, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
     thinking_through: int = 0
 
     @property
@@ -190,7 +191,8 @@ def build_view(
     logged = [message for message, _ in visible]
     made = [decoder.shown(message, form) for message, form in visible]
     listed = [message for message, _ in (*made[: len(system)], *notes, *made[len(system) :])]
-    pairing, late_results = _paired(listed, logged, decoder.policy, has_notes=bool(notes))
+    dropped = list[Dropped]()
+    pairing, late_results = _paired(listed, logged, decoder.policy, dropped, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(message): look.tokens for message, look in made}
     messages = _with_unique_ids(pairing.messages, logged, sizes)
@@ -207,6 +209,7 @@ def build_view(
         orphans=pairing.orphans,
         late_results=late_results,
         moved=pairing.moved,
+        dropped=tuple(dropped),
     )
 
 
@@ -495,10 +498,14 @@ def _paired(
     messages: Sequence[BaseMessage],
     stored: Sequence[EntryMessage],
     policy: HistoryPolicy,
+    dropped: list[Dropped],
     *,
     has_notes: bool,
 ) -> tuple[Pairing, tuple[str, ...]]:
-    """Return the messages as the provider accepts them, and the results whose calls are left out."""
+    """Return the messages as the provider accepts them, and the results whose calls are left out.
+
+    What the messages lose for the provider is added to `dropped`.
+    """
     if policy.provider:
         messages = with_original_ids(messages, policy.provider)
     answers = {message.id: message.answers for message in stored if message.answers}
@@ -508,7 +515,8 @@ def _paired(
         calls = {message.id: f"{message.tool} {message.arguments}".strip() for message in stored}
         late_results = pairing.orphans
         pairing = pair(without_orphans(messages, calls, answers), answers)
-    return replace(pairing, messages=made_for(pairing.messages, policy.provider)), late_results
+    adapted = made_for(pairing.messages, policy.provider, dropped)
+    return replace(pairing, messages=adapted), late_results
 
 
 def _decode_unchanged(message: EntryMessage, stub: str | None) -> BaseMessage | None:

@@ -27,7 +27,8 @@ from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import has_calls
 from convstore.view.render import View
 from convstore.wire.bound_thinking import has_bound_thinking
-from convstore.wire.steps import NO_TEXT
+from convstore.wire.edits import NO_TEXT
+from convstore.wire.requests import Dropped
 
 
 def with_bound_thinking(
@@ -111,6 +112,8 @@ def _without(
 ) -> View:
     """Return a view without the thinking of answers up to an ordinal."""
     left_out = _left_out(thought, answers, through)
+    reason = "what stands before it has changed"
+    withheld = [Dropped(id_, "reasoning", reason) for id_ in left_out]
     messages = list(view.messages)
     sizes = list(view.sizes)
     for id_ in left_out:
@@ -121,7 +124,7 @@ def _without(
         view,
         messages=messages,
         sizes=sizes,
-        withheld=tuple(left_out),
+        dropped=(*view.dropped, *withheld),
         thinking_through=through,
     )
 

@@ -19,27 +19,24 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
 from convstore.values.json_form import is_json
+from convstore.wire.edits import BEGINNING, NO_TEXT, SYSTEM, Inserted
 from convstore.wire.hosted import hosted_text
-from convstore.wire.openai_chat import BEGINNING, IMAGES, INSTRUCTION, SYSTEM
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
 from convstore.wire.rules import ROWS, ProviderRules, row_of_model, rules_for
 from convstore.wire.steps import (
-    NO_TEXT,
     Result,
     Step,
     WireCall,
     arguments_text,
     is_reasoning,
     last_model,
+    no_media,
     read_steps,
 )
 
-_IMAGE_CHARACTERS: Final = 5 * 1024 * 1024
 _HOSTED_ID: Final = re.compile(r"(srv|mcp)toolu_[a-zA-Z0-9_]+")
 _HOSTED_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
-_IN_RESULTS: Final = frozenset({"document", "search_result", "tool_reference"})
-"""Blocks that go back in a result as they came; the first two in a message of a user as well."""
 _OF_STREAMS: Final = frozenset({"cache_control", "index", "partial_json"})
 _RESIDUE: Final = _OF_STREAMS | {"id", "input", "name", "type"}
 """Fields of a call that are written from the call itself, or that a stream leaves."""
@@ -65,7 +62,7 @@ def to_anthropic(
     steps, dropped = read_steps(messages, rules, model=model)
     hosted = _Hosted(steps)
     head = next((at for at, step in enumerate(steps) if step.role not in SYSTEM), len(steps))
-    system = [block for step in steps[:head] for block in step.content(lambda _: None)]
+    system = [block for step in steps[:head] for block in step.content(no_media)]
     made, finished = _written_steps(steps[head:], rules, hosted)
     if cache:
         _mark(system, made, finished, cache)
@@ -82,13 +79,25 @@ def _written_steps(
     made = list[dict[str, Any]]()
     finished = 0
     for step in steps:
+        if step.before:
+            made.append(_inserted(step.before, rules))
+        made += _messages(step, hosted)
         if not step.is_open:
-            finished = len(made) + 1 + bool(step.results)
-        made += _messages(step, rules, hosted)
-    if not made or made[0]["role"] != "user":
-        made.insert(0, {"role": "user", "content": BEGINNING})
-        finished += 1
+            finished = len(made)
+    if not made:
+        made.append(_inserted(BEGINNING, rules))
     return made, finished
+
+
+def _inserted(message: Inserted, rules: ProviderRules) -> dict[str, Any]:
+    return _message(message.role, [{"type": "text", "text": message.text}], rules)
+
+
+def _message(role: str, content: list[dict[str, Any]], rules: ProviderRules) -> dict[str, Any]:
+    """Return a message; where a change counts, its content has one form, marked for the cache or not."""
+    if rules.bound_thinking:
+        return {"role": role, "content": content or [{"type": "text", "text": NO_TEXT}]}
+    return {"role": role, "content": content_of(content) or NO_TEXT}
 
 
 def _rules(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
@@ -170,24 +179,19 @@ def _is_hosted(part: Block) -> bool:
     return part.type in _HOSTED_CALLS or part.type.endswith("_tool_result")
 
 
-def _messages(step: Step, rules: ProviderRules, hosted: _Hosted) -> Iterator[dict[str, Any]]:
+def _messages(step: Step, hosted: _Hosted) -> Iterator[dict[str, Any]]:
     """Yield a message, then the user message with the results of its calls."""
-    role = "assistant" if step.role == "assistant" else "user"
+    role = step.role
     if role == "assistant":
         content = _answer(step, hosted)
-    elif step.role in SYSTEM and rules.system == "first":
-        content = [{"type": "text", "text": INSTRUCTION}, *step.content(lambda _: None)]
-    elif step.role in SYSTEM:
+    elif role in SYSTEM:
         role = "system"
-        content = step.content(lambda _: None)
+        content = step.content(no_media)
     else:
         content = _user_content(step)
-    if rules.bound_thinking:
-        yield {"role": role, "content": content or [{"type": "text", "text": NO_TEXT}]}
-    else:
-        yield {"role": role, "content": content_of(content) or NO_TEXT}
+    yield _message(role, content, step.rules)
     if step.results:
-        results = [_result(step, result, rules) for result in step.results]
+        results = [_result(step, result) for result in step.results]
         yield {"role": "user", "content": results}
 
 
@@ -360,20 +364,20 @@ def _text_block(text: Text, step: Step) -> dict[str, Any]:
     return block
 
 
-def _result(step: Step, result: Result, rules: ProviderRules) -> dict[str, Any]:
+def _result(step: Step, result: Result) -> dict[str, Any]:
     """Return the block of a result; that of a failed call is text only."""
     is_error = getattr(result.message, "status", "") == "error"
-    if is_error and not rules.failed_media:
-        content = content_of(step.content(lambda _: None, result))
+    if is_error and not step.rules.failed_media:
+        content = content_of(step.content(no_media, result))
     else:
         content = content_of(_user_content(step, result))
     block = {"type": "tool_result", "tool_use_id": result.call.id, "content": content}
     return {**block, "content": content or NO_TEXT, "is_error": True} if is_error else block
 
 
-def _media(media: Media) -> dict[str, Any] | None:
+def _media(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
     """Return the block of an image or a document, None for one that the API does not take."""
-    source = _source(media)
+    source = _source(media, rules)
     if source is None:
         return None
     if media.kind == "image":
@@ -388,23 +392,20 @@ def _media(media: Media) -> dict[str, Any] | None:
     return block
 
 
-def _is_taken(media: Media) -> bool:
+def _is_taken(media: Media, rules: ProviderRules) -> bool:
     """Return True if the API takes the data of an image or a document."""
-    if media.kind == "image":
-        types = IMAGES
-        is_small = len(media.data) <= _IMAGE_CHARACTERS
-    else:
-        types = frozenset({"application/pdf"})
-        is_small = True
-    return bool(media.data) and is_small and media.mime_type in types
+    if media.kind != "image":
+        return bool(media.data) and media.mime_type == "application/pdf"
+    limit = rules.image_characters or len(media.data)
+    return 0 < len(media.data) <= limit and media.mime_type in rules.images
 
 
-def _source(media: Media) -> dict[str, str] | None:
+def _source(media: Media, rules: ProviderRules) -> dict[str, str] | None:
     """Return where an image or a document is, None if the API does not take it."""
     is_image = media.kind == "image"
     if media.kind not in ("image", "file"):
         return None
-    if _is_taken(media):
+    if _is_taken(media, rules):
         return {"type": "base64", "media_type": media.mime_type, "data": media.data}
     if media.url.startswith("https:") and (is_image or media.mime_type in ("", "application/pdf")):
         return {"type": "url", "url": media.url}

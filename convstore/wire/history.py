@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
@@ -37,7 +37,12 @@ class History(Value):
     report: HistoryReport = Field(default_factory=HistoryReport)
     compaction: Compaction | None = None
     _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
-    _withheld: tuple[str, ...] = PrivateAttr(())
+    _dropped: tuple[Dropped, ...] = PrivateAttr(())
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """The parts that the view leaves out for a provider, in order; those of its policy are in the report."""
+        return self._dropped
 
     @property
     def stamp(self) -> ViewStamp | None:
@@ -95,7 +100,7 @@ class History(Value):
             raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
         write = to_chat if api == "chat" else to_responses
         request = write(self.messages, model=model, provider=provider)
-        request.dropped = (*self._dropped(), *request.dropped)
+        request.dropped = (*self.dropped, *request.dropped)
         return request
 
     def to_anthropic(
@@ -121,23 +126,18 @@ class History(Value):
             InvalidInputError: `cache` is another value, or there is no provider of this name.
         """
         request = to_anthropic(self.messages, model=model, cache=cache, provider=provider)
-        request.dropped = (*self._dropped(), *request.dropped)
+        request.dropped = (*self.dropped, *request.dropped)
         return request
 
     def sealed(
         self,
         stamp: Callable[[Sequence[BaseMessage]], ViewStamp],
-        withheld: Sequence[str] = (),
+        dropped: Sequence[Dropped] = (),
     ) -> Self:
-        """Set the function that makes the stamp, and the answers whose thinking is left out; for the store."""
+        """Set the function that makes the stamp, and the parts that are left out for a provider; for the store."""
         self._stamp = stamp
-        self._withheld = tuple(withheld)
+        self._dropped = tuple(dropped)
         return self
-
-    def _dropped(self) -> Iterator[Dropped]:
-        """Yield the thinking that the view itself leaves out."""
-        for id_ in self._withheld:
-            yield Dropped(id_, "reasoning", "what stands before it has changed")
 
 
 class PastView(History):

@@ -5,38 +5,28 @@ A result of a tool is text only there, so its images and files follow all result
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
-from convstore.values.json_form import is_json, valid_text
+from convstore.values.json_form import is_json
+from convstore.wire.edits import MOVED, NO_TEXT, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
 from convstore.wire.rules import ROWS, ProviderRules, rules_for
-from convstore.wire.steps import NO_TEXT, Step, WireCall, read_steps
+from convstore.wire.steps import Step, WireCall, no_media, read_steps
 
-MOVED: Final = "[Images and files in the tool results above]"
-IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
-"""Types of images that OpenAI and Anthropic accept."""
-
-BEGINNING: Final = "(The conversation begins.)"
-INSTRUCTION: Final = "[Instruction of the application]"
-NO_ANSWER: Final = "(No answer.)"
-"""Stands between tool results and the next message of a user, where a provider wants an answer between them."""
 NO_REASONING: Final = " "
 """Stands in an answer without reasoning for a provider that refuses an answer without the field, or an empty one."""
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """Google's documented value for a call that no model of Gemini made."""
-SYSTEM: Final = ("system", "developer")
 
 _BESIDE: Final = ("annotations", "audio", "extra_content", "images")
 _OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
 _AUDIO: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
-_NOT_IN_NAMES: Final = re.compile(r"[\s<|\\/>]+")
 
 
 def to_chat(
@@ -57,37 +47,17 @@ def to_chat(
     rules = rules_for(provider, model, default=ROWS["openai"])
     steps, dropped = read_steps(messages, rules, model=model, names=True)
     made: list[dict[str, Any]] = []
-    at_head = True
     for step in steps:
-        was_head = at_head
-        at_head = at_head and step.role in SYSTEM
-        role = _role(step, rules, made, at_head=at_head)
-        if was_head and rules.human_first and role == "assistant":
-            made.append({"role": "user", "content": BEGINNING})
-        if rules.answer_after_results and role == "user" and _ends_with_result(made):
-            made.append({"role": "assistant", "content": NO_ANSWER})
-        made += [*_messages(step, role, rules), *_results(step, rules)]
+        if step.before:
+            made.append({"role": step.before.role, "content": step.before.text})
+        made += [*_messages(step), *_results(step)]
     return OpenAIMessages(made, dropped)
 
 
-def _ends_with_result(made: Sequence[Mapping[str, Any]]) -> bool:
-    return bool(made) and made[-1]["role"] == "tool"
-
-
-def _role(
-    step: Step, rules: ProviderRules, made: Sequence[Mapping[str, Any]], *, at_head: bool
-) -> str:
-    """Return the role of a message: that of a user for a system message where the provider takes none."""
-    if step.role not in SYSTEM or at_head or rules.system == "anywhere":
-        return step.role
-    is_after_user = made[-1]["role"] not in ("assistant", "tool")
-    return step.role if rules.system == "before_answers" and is_after_user else "user"
-
-
-def media_part(media: Media) -> dict[str, Any] | None:
+def media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
     """Return the content part of an image, audio or a file, None for one that the API does not take."""
     if media.kind == "image":
-        return _image(media)
+        return _image(media, rules)
     if media.kind == "audio" and media.data and media.mime_type in _AUDIO:
         return {
             "type": "input_audio",
@@ -102,8 +72,8 @@ def media_part(media: Media) -> dict[str, Any] | None:
     return {"type": "file", "file": {"file_id": media.file_id}} if is_upload else None
 
 
-def _image(media: Media) -> dict[str, Any] | None:
-    url = media.data_url if media.mime_type in IMAGES else media.url
+def _image(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
+    url = media.data_url if media.mime_type in rules.images else media.url
     return {"type": "image_url", "image_url": {"url": url, **detail_of(media)}} if url else None
 
 
@@ -113,19 +83,20 @@ def detail_of(media: Media) -> dict[str, str]:
     return {"detail": detail} if detail in ("auto", "high", "low", "original") else {}
 
 
-def _messages(step: Step, role: str, rules: ProviderRules) -> Iterator[dict[str, Any]]:
+def _messages(step: Step) -> Iterator[dict[str, Any]]:
     """Yield a message; an answer with a text and calls as two, if the provider takes only one of them in each."""
-    fields = {"role": role, "content": _content(step, role)}
-    if role == "assistant":
-        fields |= _reasoning(step, rules) | _own_fields(step)
+    fields = {"role": step.role, "content": _content(step)}
+    if step.role == "assistant":
+        fields |= _reasoning(step) | _own_fields(step)
     if step.results:
-        yield from _calling(step, fields, rules)
+        yield from _calling(step, fields)
         return
     yield fields | {"content": fields["content"] or NO_TEXT} | _name(step)
 
 
-def _calling(step: Step, fields: dict[str, Any], rules: ProviderRules) -> Iterator[dict[str, Any]]:
+def _calling(step: Step, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield an answer with calls."""
+    rules = step.rules
     calls = [_call(step, result.call) for result in step.results]
     if rules.signature_needed:
         _sign(calls[0], is_open=step.is_open)
@@ -144,14 +115,11 @@ def _as_text(step: Step, part: Part | WireCall) -> Part | WireCall:
     return Text(text) if text else part
 
 
-def _content(step: Step, role: str) -> Any:
+def _content(step: Step) -> Any:
     """Return the texts and media of a message; "" for none."""
     if step.role == "assistant" and any(isinstance(part, Block) for part in step.parts):
         step.parts = [_as_text(step, part) for part in step.parts]
-    content = step.content(media_part if step.role == "user" else lambda _: None)
-    if role == "user" and step.role in SYSTEM:
-        content = [{"type": "text", "text": INSTRUCTION}, *content]
-    return content_of(content)
+    return content_of(step.content(media_part if step.role == "user" else no_media))
 
 
 def _block_text(step: Step, part: Part | WireCall) -> str:
@@ -171,19 +139,10 @@ def _name(step: Step) -> dict[str, Any]:
     return {"name": name} if name else {}
 
 
-def user_name(name: str) -> str:
-    """Return the name of a user or an agent as OpenAI accepts it.
-
-    >>> user_name("Ada <Lovelace>")
-    'Ada_Lovelace_'
-    """
-    return _NOT_IN_NAMES.sub("_", valid_text(name))[:64]
-
-
-def _reasoning(step: Step, rules: ProviderRules) -> dict[str, Any]:
+def _reasoning(step: Step) -> dict[str, Any]:
     """Return the reasoning of an answer; with the field that the provider needs, a blank where there was none."""
     fields = dict(step.reasoning)
-    if rules.reasoning_needed and not isinstance(fields.get("reasoning_content"), str):
+    if step.rules.reasoning_needed and not isinstance(fields.get("reasoning_content"), str):
         said = fields.get("reasoning")
         fields["reasoning_content"] = said if isinstance(said, str) else NO_REASONING
     return fields
@@ -225,16 +184,17 @@ def _sign(call: dict[str, Any], *, is_open: bool) -> None:
         call["extra_content"] = {"google": {"thought_signature": NO_SIGNATURE}}
 
 
-def _results(step: Step, rules: ProviderRules) -> Iterator[dict[str, Any]]:
+def _results(step: Step) -> Iterator[dict[str, Any]]:
     """Yield the result messages of a step, then the user message with their images and files."""
+    rules = step.rules
     moved: list[dict[str, Any]] = []
     for result in step.results:
         step.drop_status(result)
         if rules.result_media != "named" and any(isinstance(part, Media) for part in result.parts):
             moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
             result = result._replace(parts=[*map(_named, result.parts)])  # noqa: PLW2901
-        content = content_of(step.content(lambda _: None, result))
-        name = {"name": result.call.name} if rules.own_call_ids or rules.signature_needed else {}
+        content = content_of(step.content(no_media, result))
+        name = {"name": result.call.name} if rules.result_names else {}
         yield {"role": "tool", "tool_call_id": result.call.id, "content": content, **name}
     if moved:
         yield {"role": "user", "content": [{"type": "text", "text": MOVED}, *moved]}

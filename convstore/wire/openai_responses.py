@@ -14,12 +14,13 @@ from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
 from convstore.values.json_form import is_json
+from convstore.wire.edits import NO_TEXT
 from convstore.wire.hosted import hosted_text
-from convstore.wire.openai_chat import IMAGES, detail_of
+from convstore.wire.openai_chat import detail_of
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
 from convstore.wire.rules import ROWS, ProviderRules, rules_for
-from convstore.wire.steps import NO_TEXT, Result, Step, WireCall, is_reasoning, read_steps
+from convstore.wire.steps import Result, Step, WireCall, is_reasoning, no_media, read_steps
 
 _REASONING_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")
 _HOSTED: Final[Mapping[str, Mapping[str, type]]] = {
@@ -55,6 +56,9 @@ def to_responses(
     made: list[dict[str, Any]] = []
     ids: set[str] = set()
     for step in steps:
+        if step.before:
+            text = step.before.text
+            made.append({"type": "message", "role": step.before.role, "content": text})
         if step.role == "assistant":
             made += list(_assistant(step, ids)) or [_said(NO_TEXT)]
         else:
@@ -194,9 +198,8 @@ def _said(text: str) -> dict[str, Any]:
 
 def _message(step: Step) -> dict[str, Any]:
     """Return a message of a user, the system or a developer."""
-    content = step.content(
-        _media_part if step.role == "user" else lambda _: None, kind="input_text"
-    )
+    write = _media_part if step.role == "user" else no_media
+    content = step.content(write, kind="input_text")
     return {"type": "message", "role": step.role, "content": content_of(content) or NO_TEXT}
 
 
@@ -207,10 +210,10 @@ def _output(step: Step, result: Result) -> dict[str, Any]:
     return {"type": kind, "call_id": result.call.id, "output": output}
 
 
-def _media_part(media: Media) -> dict[str, Any] | None:
+def _media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
     """Return the input part of an image or a file, None for one that the API does not take."""
     if media.kind == "image":
-        where = _image(media)
+        where = _image(media, rules)
         return (
             {"type": "input_image", "detail": "auto", **detail_of(media), **where}
             if where
@@ -220,8 +223,8 @@ def _media_part(media: Media) -> dict[str, Any] | None:
     return {"type": "input_file", **where} if where and media.kind == "file" else None
 
 
-def _image(media: Media) -> dict[str, str]:
-    url = media.data_url if media.mime_type in IMAGES else media.url
+def _image(media: Media, rules: ProviderRules) -> dict[str, str]:
+    url = media.data_url if media.mime_type in rules.images else media.url
     return {"image_url": url} if url else _upload(media)
 
 

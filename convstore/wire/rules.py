@@ -12,7 +12,7 @@ package mistral-common), DeepSeek ("Thinking mode"), Moonshot ("Thinking models"
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -37,6 +37,7 @@ _BOUND_FROM: Final = {
 }
 
 _CALL_ID: Final = CallIdTemplate("call_{r:24:x}")
+_IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class ProviderRules:
         answer_after_results: True if an answer must stand between tool results and the next message of a user.
         text_beside_calls: False if an answer has a text or calls, not both.
         reasoning: Whose turn it goes back in: the "open_turn", "always", or "never".
-        reasoning_of: Whose reasoning goes back: that of the same "model", or of any model of its "family".
+        reasoning_of: Whose reasoning goes back: that of the same "model", of any model of its "family", or of "any".
         reasoning_needed: True if each answer must have `reasoning_content`; a blank stands where there was none.
         signature_needed: True if the first call of a step needs a signature; a documented value stands in for it.
         bound_thinking: True if a block of thinking is refused once anything before it has changed. Views leave it out
@@ -63,6 +64,9 @@ class ProviderRules:
         result_media: Where images and files of tool results go: "kept" if the provider takes them there, or its package
             moves them; "moved" to a message of a user after the results; "named" by a text.
         failed_media: False if a failed result is text only.
+        result_names: True if a result needs the name of its tool.
+        images: Types of images that it accepts as data.
+        image_characters: Maximum length of their Base64, 0 for none.
     """
 
     name: str
@@ -75,12 +79,15 @@ class ProviderRules:
     answer_after_results: bool = False
     text_beside_calls: bool = True
     reasoning: Literal["open_turn", "always", "never"] = "open_turn"
-    reasoning_of: Literal["model", "family"] = "model"
+    reasoning_of: Literal["model", "family", "any"] = "model"
     reasoning_needed: bool = False
     signature_needed: bool = False
     bound_thinking: bool = False
     result_media: Literal["kept", "moved", "named"] = "kept"
     failed_media: bool = True
+    result_names: bool = False
+    images: frozenset[str] = _IMAGES
+    image_characters: int = 0
 
     @staticmethod
     def named(name: str) -> ProviderRules:
@@ -100,7 +107,7 @@ class ProviderRules:
 
     def takes_reasoning_of(self, writer: str, asked: str) -> bool:
         """Return True if reasoning that a model wrote goes to the one that is asked; "" is a model without a name."""
-        if model_family(writer) == model_family(asked):
+        if self.reasoning_of == "any" or model_family(writer) == model_family(asked):
             return True
         if self.reasoning_of == "model":
             return False
@@ -132,8 +139,10 @@ _ANTHROPIC: Final = ProviderRules(
     models=("claude",),
     call_ids=CallIdTemplate("toolu_{r:24:b}"),
     system="first",
+    human_first=True,
     reasoning_of="family",
     failed_media=False,
+    image_characters=5 * 1024 * 1024,
 )
 _GEMINI: Final = ProviderRules(
     name="google_genai",
@@ -142,6 +151,7 @@ _GEMINI: Final = ProviderRules(
     human_first=True,
     reasoning_of="family",
     signature_needed=True,
+    result_names=True,
 )
 _MISTRAL: Final = ProviderRules(
     name="mistralai",
@@ -151,24 +161,25 @@ _MISTRAL: Final = ProviderRules(
     system="before_answers",
     answer_after_results=True,
     result_media="named",
+    result_names=True,
 )
 COMPATIBLE: Final = ProviderRules(name="compatible", models=("gpt-oss",), result_media="moved")
 """Any other server with the API of OpenAI."""
+_ANY: Final = ProviderRules(name="any", reasoning_of="any")
+"""What all providers accept, for a model that no row knows."""
 _OPENAI_MODELS: Final = ("gpt-", "chatgpt", "codex", "computer-use", "o1", "o3", "o4")
 
 ROWS: Final = {
     row.name: row
     for row in (
         _ANTHROPIC,
-        ProviderRules(
+        replace(
+            _ANTHROPIC,
             name="anthropic_bound",
             family="anthropic",
-            call_ids=_ANTHROPIC.call_ids,
-            system="first",
+            models=(),
             reasoning="always",
-            reasoning_of="family",
             bound_thinking=True,
-            failed_media=False,
         ),
         ProviderRules(
             name="bedrock_converse",
@@ -179,25 +190,20 @@ ROWS: Final = {
         COMPATIBLE,
         _thinking_always("deepseek", ("deepseek",)),
         _GEMINI,
-        ProviderRules(
+        replace(
+            _GEMINI,
             name="google_genai_2",
             family="google_genai",
             models=("gemini-1", "gemini-2"),
-            system="first",
-            human_first=True,
-            reasoning_of="family",
+            signature_needed=False,
         ),
         _MISTRAL,
-        ProviderRules(
+        replace(
+            _MISTRAL,
             name="mistral_v3",
             family="mistralai",
             models=("open-mistral", "open-mixtral", "mistral-nemo", "mistral-large-2407"),
-            call_ids=_MISTRAL.call_ids,
-            own_call_ids=True,
-            system="before_answers",
-            answer_after_results=True,
             text_beside_calls=False,
-            result_media="named",
         ),
         _thinking_always("moonshot", ("kimi", "moonshot")),
         ProviderRules(
@@ -226,18 +232,33 @@ def rules_for(
     return row_of_model(model) if model else default
 
 
-@lru_cache(maxsize=1_000)
+def rules_of_package(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
+    """Return the rules for a framework, whose package knows in which turns a model gets its own reasoning back.
+
+    Raises:
+        InvalidInputError: No row has the provider's name.
+    """
+    known = _known_row(model) if model else None
+    return replace(rules_for(provider, None, default=known or _ANY), reasoning="always")
+
+
 def row_of_model(model: str) -> ProviderRules:
     """Return the row of a model by its name, `COMPATIBLE` for a name that no row knows.
 
     >>> row_of_model("accounts/fireworks/models/deepseek-v4-pro").name, row_of_model("gpt-5").name
     ('deepseek', 'openai')
     """
+    return _known_row(model) or COMPATIBLE
+
+
+@lru_cache(maxsize=1_000)
+def _known_row(model: str) -> ProviderRules | None:
+    """Return the row of a model, None for a name that no row knows."""
     name = model_family(model)
     if has_bound_thinking(name):
         return ROWS["anthropic_bound"]
     found = _rows_with(name) or _rows_with(*re.split(r"[./]", model.lower()))
-    return max(found, key=lambda each: each[0])[1] if found else COMPATIBLE
+    return max(found, key=lambda each: each[0])[1] if found else None
 
 
 def _rows_with(*names: str) -> list[tuple[int, ProviderRules]]:

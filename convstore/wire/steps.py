@@ -4,17 +4,16 @@
 - An id of a call is unique in the request and has at most 40 letters, digits, `_` and `-`. Others are replaced, in the
   call and its result, always by the same id.
 - Arguments are the JSON text of an object. A name of a tool has at most 64 of the same characters.
-- Which reasoning goes along is a rule of the provider (`rules.ProviderRules`).
+- What else changes is a rule of the provider (`edits.RequestEdits`).
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from langchain_core.messages import (
     AIMessage,
@@ -26,32 +25,26 @@ from langchain_core.messages import (
 )
 
 from convstore.messages.call_arguments import sanitize_arguments
-from convstore.messages.call_ids import CallIdTemplate, NewIds
 from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, is_paused, pair
 from convstore.values.json_form import has_few_levels, is_json, valid_text
+from convstore.wire.edits import INSTRUCTION, Inserted, RequestEdits, tool_name
 from convstore.wire.parts import Block, Media, Part, Text, parts_of
 from convstore.wire.requests import Dropped
 from convstore.wire.rules import ProviderRules
 
-NO_TEXT: Final = "(no text)"
-"""Stands in a message that would have no content, which the APIs reject."""
-
 _ROLES: Final = ("system", "developer", "assistant", "user")
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 _NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
-_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class _AnyCallId(CallIdTemplate):
-    """Ids that all the APIs accept; new ones look like OpenAI's."""
-
-    def fits(self, call_id: str, *, tool: str) -> bool:  # noqa: ARG002 - as in the base class
-        return re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", call_id) is not None
+MediaWriter: TypeAlias = Callable[[Media, ProviderRules], dict[str, Any] | None]
+"""Writes an image or a file as an API has it; None for one that the API does not take."""
 
 
-_CALL_ID: Final = _AnyCallId("call_{r:24:x}")
+def no_media(media: Media, rules: ProviderRules) -> None:
+    """Write no image or file, where an API takes texts only."""
 
 
 class WireCall(NamedTuple):
@@ -84,7 +77,9 @@ class Step:
 
     Attributes:
         message: The message of the view.
-        role: "system", "developer", "user" or "assistant".
+        rules: The rules of the provider that is asked.
+        role: "system", "developer", "user" or "assistant", as it goes by the rules.
+        before: The message that the rules insert before it, None for none.
         parts: Its content without blank texts. Media are only in those of a user, calls and blocks of an assistant.
         reasoning: Its reasoning outside the content, as servers with the Chat Completions API return it.
         results: The results of its calls, in the order of these.
@@ -94,13 +89,15 @@ class Step:
     """
 
     message: BaseMessage
+    rules: ProviderRules
     role: str
-    parts: list[Part | WireCall]
-    reasoning: dict[str, Any]
-    results: list[Result]
+    before: Inserted | None
     is_open: bool
-    is_own: bool
     dropped: list[Dropped]
+    parts: list[Part | WireCall] = field(default_factory=list)
+    reasoning: dict[str, Any] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    is_own: bool = False
 
     def drop(self, part: str, reason: str, message: BaseMessage | None = None) -> None:
         """Note that a part of the message, or of one of its results, is not sent."""
@@ -130,7 +127,7 @@ class Step:
 
     def content(
         self,
-        write: Callable[[Media], dict[str, Any] | None],
+        write: MediaWriter,
         result: Result | None = None,
         *,
         kind: str = "text",
@@ -149,7 +146,7 @@ class Step:
     def _written(
         self,
         part: Part | WireCall,
-        write: Callable[[Media], dict[str, Any] | None],
+        write: MediaWriter,
         message: BaseMessage | None,
         *,
         kind: str,
@@ -161,7 +158,7 @@ class Step:
             return None
         if part.plain_text:
             return {"type": kind, "text": part.plain_text}
-        sent = write(part)
+        sent = write(part, self.rules)
         if sent is None:
             self.drop(part.kind, "only its description is sent", message)
             return {"type": kind, "text": part.description}
@@ -185,41 +182,24 @@ def read_steps(
     """
     paired = pair(messages).messages
     begin = turn_begin(paired)
-    asked = model or last_model(paired[begin:])
-    ids = NewIds(rules.call_ids if rules.own_call_ids else _CALL_ID, unique=True)
+    edits = RequestEdits(rules, asked=model or last_model(paired[begin:]))
     steps = list[Step]()
-    dropped = list[Dropped]()
     for index, message in enumerate(paired):
         if isinstance(message, ToolMessage):
             continue
-        step = Step(message, _role_of(message), [], {}, [], index >= begin, False, dropped)
+        role = role_of(message)
+        place = edits.place(role)
+        step = Step(message, rules, place.role, place.before, index >= begin, edits.dropped)
         if isinstance(message, AIMessage):
             step.is_own = rules.is_own(model_of(message))
-            _fill_answer(step, message, paired, index + 1, ids)
-            _withhold_by_rules(step, rules, asked)
+            _fill_answer(step, message, paired, index + 1, edits)
         else:
-            step.parts = [*_head(message), *_texts_and_media(message)]
+            head = [] if place.role == role else [Text(INSTRUCTION)]
+            step.parts = [*head, *_head(message), *_texts_and_media(message)]
         if message.name and not names and message.type != "function":
             step.drop("name", "the API has no names of messages")
         steps.append(step)
-    return steps, dropped
-
-
-def _withhold_by_rules(step: Step, rules: ProviderRules, asked: str) -> None:
-    """Remove the reasoning of an answer if the rules keep it out of the request."""
-    has_reasoning = step.reasoning or any(map(is_reasoning, step.parts))
-    if has_reasoning and (problem := _reasoning_problem(step, rules, asked)):
-        step.withhold(problem)
-
-
-def _reasoning_problem(step: Step, rules: ProviderRules, asked: str) -> str:
-    """Return why the rules keep the reasoning of a message out of the request, "" if it may go."""
-    if rules.reasoning == "never":
-        return "the API takes none"
-    if rules.reasoning == "open_turn" and not step.is_open:
-        return "its turn is over"
-    is_taken = rules.takes_reasoning_of(model_of(step.message), asked)
-    return "" if is_taken else "another model wrote it"
+    return steps, edits.dropped
 
 
 def is_reasoning(part: Part | WireCall) -> bool:
@@ -276,7 +256,8 @@ def last_model(messages: Sequence[BaseMessage]) -> str:
     return ""
 
 
-def _role_of(message: BaseMessage) -> str:
+def role_of(message: BaseMessage) -> str:
+    """Return the role of a message: "system", "developer", "assistant" or "user"."""
     if isinstance(message, SystemMessage):
         return (
             "developer"
@@ -309,7 +290,7 @@ def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
 
 
 def _fill_answer(
-    step: Step, message: AIMessage, messages: Sequence[BaseMessage], at: int, ids: NewIds
+    step: Step, message: AIMessage, messages: Sequence[BaseMessage], at: int, edits: RequestEdits
 ) -> None:
     """Set the parts of an answer, with each call once: where the content has it, else at the end; and its results.
 
@@ -317,7 +298,7 @@ def _fill_answer(
     """
     step.reasoning = _reasoning_of(message)
     blocks = parts_of(message)
-    waiting = list(_calls(step, blocks, ids))
+    waiting = list(_calls(step, blocks, edits))
     answers = {call.id: messages[place] for place, (_, call) in enumerate(waiting, at)}
     for part in blocks:
         step.parts += _said(step, part, waiting)
@@ -327,6 +308,11 @@ def _fill_answer(
         step.results = [
             Result(call, answers[call.id], _texts_and_media(answers[call.id])) for call in calls
         ]
+        edits.answered()
+    if step.reasoning or any(map(is_reasoning, step.parts)):
+        problem = edits.reasoning_problem(model_of(message), is_open=step.is_open)
+        if problem:
+            step.withhold(problem)
 
 
 def _head(message: BaseMessage) -> list[Text]:
@@ -350,7 +336,9 @@ def _said(step: Step, part: Part, waiting: list[tuple[str, WireCall]]) -> Iterat
         yield part
 
 
-def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str, WireCall]]:
+def _calls(
+    step: Step, parts: Sequence[Part], edits: RequestEdits
+) -> Iterator[tuple[str, WireCall]]:
     """Yield the calls of a message in the order of their results, each with its id in the log."""
     message = step.message
     calls = calls_of(message)
@@ -375,7 +363,7 @@ def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str
         yield (
             call.id,
             WireCall(
-                id=ids.give(call, message),
+                id=edits.ids.give(call, message),
                 name=tool_name(call.tool),
                 arguments=text,
                 input=free,
@@ -387,15 +375,6 @@ def _calls(step: Step, parts: Sequence[Part], ids: NewIds) -> Iterator[tuple[str
 
 
 _NO_BLOCK: Final = Block("call", _NO_FIELDS)
-
-
-def tool_name(name: str) -> str:
-    """Return the name of a tool as all APIs accept it.
-
-    >>> tool_name("mcp.files:read"), tool_name("")
-    ('mcp_files_read', 'tool')
-    """
-    return _NOT_IN_NAMES.sub("_", name)[:64] or "tool"
 
 
 def _item_id(block: Block) -> str:

@@ -309,7 +309,7 @@ def test_no_message_is_empty(provider: str, kind: type[BaseMessage]) -> None:
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
 async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -> None:
-    """Bedrock and Gemini want a human message first: a message that says that it was made is added, and stays."""
+    """Anthropic, Bedrock and Gemini want a human message first: one that says that it was made is added, and stays."""
     greeting = [SystemMessage("Be kind.", id="s"), AIMessage("Hi! How can I help?", id="beginning")]
     policy, before = HistoryPolicy(provider=provider), list[BaseMessage]()
     for message in [*greeting, HumanMessage("Do orcas sleep?", id="q"), AIMessage("Yes.", id="a")]:

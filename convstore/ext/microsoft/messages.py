@@ -16,10 +16,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import media_block
+from convstore.messages.provenance import model_of
 from convstore.messages.text import content_of
 from convstore.types import Dropped
-from convstore.wire.call_edits import CallEdits
 from convstore.wire.contents import ContentReader
+from convstore.wire.edits import INSTRUCTION, NO_TEXT, RequestEdits
 from convstore.wire.exact import marked, restored
 from convstore.wire.parts import Media
 
@@ -58,8 +59,10 @@ def to_log(message: Message) -> list[BaseMessage]:
     return messages
 
 
-def from_log(messages: Iterable[BaseMessage]) -> tuple[list[Message], list[Dropped]]:
-    """Return messages of the log or of a view as those of the framework, and what it has no place for.
+def from_log(
+    messages: Iterable[BaseMessage], edits: RequestEdits | None = None
+) -> tuple[list[Message], list[Dropped]]:
+    """Return messages of the log or of a view as the framework's, edited for a request, and what it has no place for.
 
     Those that are as they were appended come back exactly.
     """
@@ -73,22 +76,52 @@ def from_log(messages: Iterable[BaseMessage]) -> tuple[list[Message], list[Dropp
             made = _joined([_own(message, writer) for message in several])
         except _FORGED:
             made = _joined([_written(message, writer) for message in several])
-        found.append(made)
+        found += _edited(made, edits, several[0]) if edits else [made]
     return found, writer.dropped
 
 
-def with_unique_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return messages in which each call has an id of its own, and each result the id of its call; changed in place."""
-    edits = CallEdits()
-    for message in messages:
-        if message.role == "assistant":
-            edits.begin_answer()
-        for part in message.contents:
-            if part.type == "function_call":
-                part.call_id = edits.call(part.call_id or "", part.name or "").id
-            elif part.type == "function_result":
-                part.call_id = edits.result(part.call_id or "").id
-    return list(messages)
+def _edited(message: Message, edits: RequestEdits, logged: BaseMessage) -> list[Message]:
+    """Return a message as the provider accepts it, after the one that the provider wants before it."""
+    kinds = {content.type for content in message.contents}
+    if message.role == "tool" or "function_approval_response" in kinds:
+        _name_calls(message, edits)
+        return [message]
+    place = edits.place(message.role)
+    if place.role != message.role:
+        said = [Content.from_text(INSTRUCTION), *message.contents]
+        message = Message(place.role, said)
+    elif message.role == "assistant":
+        _withhold(message, edits, logged)
+    _name_calls(message, edits)
+    if place.before is None:
+        return [message]
+    return [Message(place.before.role, [Content.from_text(place.before.text)]), message]
+
+
+def _withhold(message: Message, edits: RequestEdits, logged: BaseMessage) -> None:
+    """Remove the reasoning of an answer if the rules keep it out of the request.
+
+    The framework does not name the model of its own answers, so the reasoning of these goes.
+    """
+    said = [content for content in message.contents if content.type != "text_reasoning"]
+    writer = model_of(logged)
+    if not writer or len(said) == len(message.contents):
+        return
+    problem = edits.reasoning_problem(writer, is_open=True)
+    if problem:
+        edits.drop(logged, "reasoning", problem)
+        message.contents = said or [Content.from_text(NO_TEXT)]
+
+
+def _name_calls(message: Message, edits: RequestEdits) -> None:
+    """Give calls and results the ids and names that they have in the request."""
+    for content in message.contents:
+        if content.type == "function_call":
+            call = edits.call(content.call_id or "", content.name or "")
+            content.call_id = call.id
+            content.name = call.tool
+        elif content.type == "function_result":
+            content.call_id = edits.result(content.call_id or "").id
 
 
 def _mark_of(message: BaseMessage) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal
 
 from agent_framework import AgentSession, FunctionTool, HistoryProvider, Message, SessionContext
@@ -10,12 +11,17 @@ from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.microsoft.messages import from_log, to_log, with_unique_calls
+from convstore.ext.microsoft.messages import from_log, to_log
 from convstore.integration import read_current
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.types import Dropped
+from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
 from convstore.values.scope import as_scope, check_choice
+from convstore.wire.edits import RequestEdits
+from convstore.wire.rules import rules_of_package
+
+_ASKED: ContextVar[str] = ContextVar("_ASKED", default="")
+"""The model of the agent that runs: `get_messages` of the framework does not name it."""
 
 
 class ConvstoreHistoryProvider(HistoryProvider):
@@ -31,13 +37,15 @@ class ConvstoreHistoryProvider(HistoryProvider):
         view: "policy" gives an agent the view; "all" every active message, in full, without the tool.
         policy: Limits of the view; None for the store's.
         source_id: Name of the provider in a session.
-        on_dropped: Called for each load with what the framework has no place for, such as the reasoning of a message
-            that the application appended itself; not called if there is nothing.
+        provider: The rules of the model's provider, by name or your own, for a model whose name does not tell them.
+        on_dropped: Called for each load with what it lacks of the log: what the framework has no place for, such as the
+            reasoning of a message that the application appended itself, or reasoning of another provider's model; not
+            called if there is nothing.
         options: ``store_inputs`` and the other settings of `HistoryProvider`.
         scope: Values of scope keys, such as the user's.
 
     Raises:
-        InvalidInputError: `view` is neither.
+        InvalidInputError: `view` is neither, or there is no provider of this name.
         InvalidScopeError: A scope key is unknown; from a run, if one has no value.
     """
 
@@ -48,6 +56,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         view: Literal["policy", "all"] = "policy",
         policy: HistoryPolicy | None = None,
         source_id: str = "convstore",
+        provider: str | ProviderRules | None = None,
         on_dropped: Callable[[list[Dropped]], None] | None = None,
         options: dict[str, Any] | None = None,
         **scope: str,
@@ -62,6 +71,8 @@ class ConvstoreHistoryProvider(HistoryProvider):
         self._view = view
         self._policy = policy
         self._scope = scope
+        rules_of_package(provider, None)  # refuses a wrong name
+        self._provider = provider
         self._on_dropped = on_dropped
 
     def conversation(
@@ -96,7 +107,9 @@ class ConvstoreHistoryProvider(HistoryProvider):
         chat = self.conversation(session_id, state)
         if self._view == "policy":
             view = (await chat.load_history(self._policy)).messages
-            return with_unique_calls(self._read(with_own_call_ids(view)))
+            model = _ASKED.get()
+            edits = RequestEdits(rules_of_package(self._provider, model), asked=model)
+            return self._read(with_own_call_ids(view), edits)
         return self._read([message async for turn in chat.turns() for message in turn.messages])
 
     async def save_messages(
@@ -116,7 +129,11 @@ class ConvstoreHistoryProvider(HistoryProvider):
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
         """Give a run the view, and the tool that reads back."""
-        await super().before_run(agent=agent, session=session, context=context, state=state)
+        token = _ASKED.set(_model_of(agent))
+        try:
+            await super().before_run(agent=agent, session=session, context=context, state=state)
+        finally:
+            _ASKED.reset(token)
         if self._view == "policy":
             tool = self.conversation(context.session_id, state).retrieve_previous_sources_tool()
             spec = tool.to_openai()["function"]
@@ -129,8 +146,18 @@ class ConvstoreHistoryProvider(HistoryProvider):
                 self.source_id, [FunctionTool(**names, func=read, input_model=spec["parameters"])]
             )
 
-    def _read(self, messages: Iterable[BaseMessage]) -> list[Message]:
-        found, dropped = from_log(map(sendable_message, messages))
+    def _read(
+        self, messages: Iterable[BaseMessage], edits: RequestEdits | None = None
+    ) -> list[Message]:
+        found, dropped = from_log(map(sendable_message, messages), edits)
+        dropped += edits.dropped if edits else []
         if dropped and self._on_dropped:
             self._on_dropped(dropped)
         return found
+
+
+def _model_of(agent: Any) -> str:
+    """Return the name of an agent's model, "" if it does not tell."""
+    options = getattr(agent, "default_options", None)
+    name = options.get("model") if isinstance(options, dict) else None
+    return name if isinstance(name, str) else ""

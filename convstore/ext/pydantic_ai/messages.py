@@ -14,8 +14,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic_ai.conversation_store import ConversationEntry
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
+from convstore.ext.pydantic_ai.edited import edited
 from convstore.types import Dropped
 from convstore.values.json_form import sendable
+from convstore.wire.edits import RequestEdits
 from convstore.wire.exact import marked, restored
 from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 
@@ -59,8 +61,10 @@ def entry_of(messages: Sequence[BaseMessage]) -> ConversationEntry:
     )
 
 
-def from_log(messages: Iterable[BaseMessage]) -> tuple[list[ModelMessage], list[Dropped]]:
-    """Return messages of the log or of a view as Pydantic AI's, and what it has no place for.
+def from_log(
+    messages: Iterable[BaseMessage], edits: RequestEdits | None = None
+) -> tuple[list[ModelMessage], list[Dropped]]:
+    """Return messages of the log or of a view as Pydantic AI's, edited for a request, and what it has no place for.
 
     Those that are as they were appended come back exactly. A stub, a shortened text or a placeholder stands where the
     view has it. A note or a summary is a user prompt.
@@ -70,9 +74,11 @@ def from_log(messages: Iterable[BaseMessage]) -> tuple[list[ModelMessage], list[
     for _, group in groupby(messages, lambda message: mark_of(message).get("entry") or id(message)):
         several = [*group]
         try:
-            found += _joined(several, [_own(message, writer) for message in several])
+            made = _joined(several, [_own(message, writer) for message in several])
         except _FORGED:
-            found += _joined(several, [_written(message, writer) for message in several])
+            made = _joined(several, [_written(message, writer) for message in several])
+        for message in made:
+            found += edited(message, edits, several[0]) if edits else [message]
     return found, writer.dropped
 
 

@@ -12,25 +12,21 @@ from typing import Any, TypeAlias
 from langchain_core.messages import BaseMessage, ToolMessage
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    RetryPromptPart,
-    ToolCallPart,
-    ToolReturnPart,
-)
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 
 from convstore import Conversation, HistoryPolicy
+from convstore.ext.pydantic_ai.edited import edited
 from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
 from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import kind_of
-from convstore.types import Dropped
-from convstore.wire.call_edits import CallEdits
+from convstore.types import Dropped, ProviderRules
+from convstore.wire.edits import RequestEdits
+from convstore.wire.rules import rules_of_package
 
 ScopeOfRun: TypeAlias = str | Callable[[RunContext[Any]], str] | None
 """The scope of the conversations that an agent continues, or a function that finds it in a run."""
@@ -48,11 +44,14 @@ class ConvstoreView(AbstractCapability[Any]):
         scope: As for its methods; needed if it is the value of a scope key.
         policy: Limits of the view; None for the store's.
         tools: False to leave the tools out.
-        on_dropped: Called for each request with what Pydantic AI has no place for, such as an uploaded file that the
-            application appended itself; not called if there is nothing.
+        provider: The rules of the model's provider, by name or your own, for a model whose name does not tell them.
+        on_dropped: Called for each request with what it lacks of the log: what Pydantic AI has no place for, such as an
+            uploaded file that the application appended itself, or reasoning of another provider's model; not called if
+            there is nothing.
 
     Raises:
         UserError: `scope` is missing.
+        InvalidInputError: There is no provider of this name.
     """
 
     def __init__(
@@ -62,6 +61,7 @@ class ConvstoreView(AbstractCapability[Any]):
         scope: ScopeOfRun = None,
         policy: HistoryPolicy | None = None,
         tools: bool = True,
+        provider: str | ProviderRules | None = None,
         on_dropped: Callable[[list[Dropped]], None] | None = None,
     ) -> None:
         if conversations.owner_key and scope is None:
@@ -73,6 +73,8 @@ class ConvstoreView(AbstractCapability[Any]):
         self._scope = scope
         self._policy = policy
         self._has_tools = tools
+        rules_of_package(provider, None)  # refuses a wrong name
+        self._provider = provider
         self._on_dropped = on_dropped
 
     async def prepare_model_request(
@@ -85,10 +87,15 @@ class ConvstoreView(AbstractCapability[Any]):
         chat, last = found
         added = messages[max(at for at, message in enumerate(messages, 1) if message == last) :]
         view = (await chat.load_history(self._policy)).messages
-        shown, dropped = from_log(with_own_call_ids(_without_answered(view, added)))
+        model = request_context.model.model_name
+        edits = RequestEdits(rules_of_package(self._provider, model), asked=model)
+        shown, dropped = from_log(with_own_call_ids(_without_answered(view, added)), edits)
+        for message in added:
+            shown += edited(message, edits)
+        dropped += edits.dropped
         if dropped and self._on_dropped:
             self._on_dropped(dropped)
-        return replace(request_context, messages=_with_unique_calls([*shown, *added]))
+        return replace(request_context, messages=shown)
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
         """Return the tools that read back and search; None if there shall be none."""
@@ -129,35 +136,6 @@ class ConvstoreView(AbstractCapability[Any]):
         return Tool.from_schema(
             run, spec["name"], spec["description"], spec["parameters"], takes_ctx=True
         )
-
-
-def _with_unique_calls(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-    """Return messages in which each call has an id of its own, and each result the id and the name of its call."""
-    edits = CallEdits()
-    edited = list[ModelMessage]()
-    for message in messages:
-        if isinstance(message, ModelResponse):
-            edits.begin_answer()
-        parts: list[Any] = [_with_call(part, edits) for part in message.parts]
-        is_same = all(new is old for new, old in zip(parts, message.parts, strict=True))
-        changed: Any = message
-        edited.append(message if is_same else replace(changed, parts=parts))
-    return edited
-
-
-def _with_call(part: Any, edits: CallEdits) -> Any:
-    """Return a call or a result with the id and the name that it has in the request; the same object if it has them."""
-    if isinstance(part, ToolCallPart):
-        call = edits.call(part.tool_call_id, part.tool_name)
-        return part if call.id == part.tool_call_id else replace(part, tool_call_id=call.id)
-    if not isinstance(part, ToolReturnPart | RetryPromptPart):
-        return part
-    if isinstance(part, RetryPromptPart) and part.tool_name is None:
-        return part
-    call = edits.result(part.tool_call_id)
-    name = part.tool_name or call.tool
-    is_same = (call.id, name) == (part.tool_call_id, part.tool_name)
-    return part if is_same else replace(part, tool_call_id=call.id, tool_name=name)
 
 
 def _without_answered(

@@ -1,0 +1,113 @@
+"""Apply the edits of a provider's rules to messages of Pydantic AI; a message without an edit is the same object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    RetryPromptPart,
+    SystemPromptPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from convstore.messages.provenance import model_of
+from convstore.wire.edits import INSTRUCTION, NO_TEXT, Inserted, RequestEdits
+
+
+def edited(
+    message: ModelMessage, edits: RequestEdits, logged: BaseMessage | None = None
+) -> list[ModelMessage]:
+    """Return a message as the provider accepts it, with those that the provider wants around it.
+
+    `logged` is the message of the log that it is made of, None for one that is not appended yet.
+    """
+    if isinstance(message, ModelResponse):
+        return _answer(message, edits, logged)
+    return list(_requests(message, edits))
+
+
+def _answer(
+    message: ModelResponse, edits: RequestEdits, logged: BaseMessage | None
+) -> list[ModelMessage]:
+    place = edits.place("assistant")
+    before = [_inserted(place.before)] if place.before else []
+    writer = model_of(logged) if logged else message.model_name or ""
+    parts: list[Any] = list(message.parts)
+    said = [part for part in parts if not isinstance(part, ThinkingPart)]
+    if writer and len(said) < len(parts):
+        problem = edits.reasoning_problem(writer, is_open=True)
+        if problem:
+            edits.drop(logged, "reasoning", problem)
+            parts = said or [TextPart(NO_TEXT)]
+    return [*before, _with_parts(message, [_with_call(part, edits) for part in parts])]
+
+
+def _requests(message: ModelRequest, edits: RequestEdits) -> Iterator[ModelMessage]:
+    """Yield a request; as two with an answer between them, if the provider wants one there."""
+    parts = list[Any]()
+    for part in message.parts:
+        role = _role_of(part)
+        if not role:
+            parts.append(_with_call(part, edits))
+            continue
+        place = edits.place(role)
+        if place.before:
+            if parts:
+                yield replace(message, parts=parts)
+                parts = []
+            yield _inserted(place.before)
+        is_instruction = place.role != role
+        parts.append(_instruction(part) if is_instruction else part)
+    yield _with_parts(message, parts)
+
+
+def _role_of(part: Any) -> str:
+    """Return the role of a prompt, "" for a result and for what is no message of its own."""
+    if isinstance(part, SystemPromptPart):
+        return "system"
+    is_retry = isinstance(part, RetryPromptPart) and part.tool_name is None
+    return "user" if is_retry or isinstance(part, UserPromptPart) else ""
+
+
+def _instruction(part: Any) -> UserPromptPart:
+    return UserPromptPart(f"{INSTRUCTION}\n{part.content}", timestamp=part.timestamp)
+
+
+def _inserted(message: Inserted) -> ModelMessage:
+    if message.role == "assistant":
+        return ModelResponse([TextPart(message.text)])
+    return ModelRequest([UserPromptPart(message.text)])
+
+
+def _with_parts(message: Any, parts: Sequence[Any]) -> Any:
+    """Return a message with these parts; the same object if it has them."""
+    is_same = len(parts) == len(message.parts) and all(map(_is, parts, message.parts))
+    return message if is_same else replace(message, parts=parts)
+
+
+def _is(part: Any, other: Any) -> bool:
+    return part is other
+
+
+def _with_call(part: Any, edits: RequestEdits) -> Any:
+    """Return a call or a result with the id and the name that it has in the request; the same object if it has them."""
+    if isinstance(part, ToolCallPart):
+        call = edits.call(part.tool_call_id, part.tool_name)
+        name = call.tool
+    elif isinstance(part, ToolReturnPart | RetryPromptPart):
+        call = edits.result(part.tool_call_id)
+        name = call.tool or part.tool_name or ""
+    else:
+        return part
+    is_same = (call.id, name) == (part.tool_call_id, part.tool_name)
+    return part if is_same else replace(part, tool_call_id=call.id, tool_name=name)

@@ -1,0 +1,183 @@
+"""The edits that the rules of a provider make in a request, decided once for all writers.
+
+A writer names the messages, calls and results of its request in order, whatever objects it has for them. It applies
+what it is told: a message that comes before, another role, an id, a name, or reasoning that stays out. What it is not
+told to change stays as it is.
+
+Servers number their calls again in each reply, or leave their ids empty, and the APIs behind a framework look up a
+result by its id. So each call gets an id of its own, and each result the id and the name of its call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final, NamedTuple
+
+from langchain_core.messages import BaseMessage
+
+from convstore.messages.call_ids import CallIdTemplate, NewIds
+from convstore.messages.tool_calls import Call
+from convstore.values.json_form import valid_text
+from convstore.wire.requests import Dropped
+from convstore.wire.rules import ProviderRules
+
+INSTRUCTION: Final = "[Instruction of the application]"
+"""The first line of a system message that goes as a message of a user."""
+MOVED: Final = "[Images and files in the tool results above]"
+"""The first line of the message to which media of results move."""
+NO_TEXT: Final = "(no text)"
+"""Stands in a message that would have no content, which the APIs reject."""
+SYSTEM: Final = ("system", "developer")
+
+_NOT_IN_TOOLS: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_NOT_IN_USERS: Final = re.compile(r"[\s<|\\/>]+")
+
+
+class Inserted(NamedTuple):
+    """A message that a request has and the log does not; `kind` is that of its mark in a view."""
+
+    kind: str
+    role: str
+    text: str
+
+
+BEGINNING: Final = Inserted("beginning", "user", "(The conversation begins.)")
+"""Stands before an answer that would be the first message, where a provider wants a user there."""
+NO_ANSWER: Final = Inserted("no_answer", "assistant", "(No answer.)")
+"""Stands between tool results and a message of a user, where a provider wants an answer there."""
+
+
+class Place(NamedTuple):
+    """The role in which a message goes, and the message that is inserted before it."""
+
+    role: str
+    before: Inserted | None
+
+
+class CallName(NamedTuple):
+    """Id and tool of a call in a request."""
+
+    id: str
+    tool: str
+
+
+class _AnyCallId(CallIdTemplate):
+    """Ids that all the APIs accept; new ones look like OpenAI's."""
+
+    def fits(self, call_id: str, *, tool: str) -> bool:  # noqa: ARG002 - as in the base class
+        return re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", call_id) is not None
+
+
+_CALL_ID: Final = _AnyCallId("call_{r:24:x}")
+
+
+class RequestEdits:
+    """Edits one request; equal requests get equal edits, also at the beginning of a longer one.
+
+    Attributes:
+        rules: The rules of the provider that is asked.
+        ids: Gives calls their ids.
+        dropped: What the request lacks of the log.
+
+    >>> edits = RequestEdits(ProviderRules(name="own"))
+    >>> [edits.call("call_0", "look").id, edits.result("call_0")]
+    ['call_0', CallName(id='call_0', tool='look')]
+    >>> edits.place("assistant")
+    Place(role='assistant', before=None)
+    >>> edits.call("call_0", "look").id == edits.result("call_0").id != "call_0"
+    True
+    """
+
+    def __init__(self, rules: ProviderRules, *, asked: str = "", in_own_form: bool = False) -> None:
+        """Begin a request to a model; `in_own_form` gives all calls ids in the provider's form."""
+        form = rules.call_ids if in_own_form or rules.own_call_ids else _CALL_ID
+        self.rules = rules
+        self.ids = NewIds(form, unique=True)
+        self.dropped = list[Dropped]()
+        self._asked = asked
+        self._seen = Counter[str]()
+        self._open = dict[str, list[CallName]]()
+        self._at_head = True
+        self._last = ""
+
+    def place(self, role: str) -> Place:
+        """Return how the next message goes; results after an answer are those of its calls."""
+        was_head = self._at_head
+        self._at_head = was_head and role in SYSTEM
+        own = self._role_of(role)
+        before = None
+        if was_head and own == "assistant" and self.rules.human_first:
+            before = BEGINNING
+        elif self._last == "tool" and own == "user" and self.rules.answer_after_results:
+            before = NO_ANSWER
+        if role == "assistant":
+            self._open = {}
+        self._last = own
+        return Place(own, before)
+
+    def _role_of(self, role: str) -> str:
+        """Return the role of a message: that of a user for a system message where the provider takes none."""
+        if role not in SYSTEM or self._at_head or self.rules.system == "anywhere":
+            return role
+        is_after_user = self._last not in ("assistant", "tool")
+        return role if self.rules.system == "before_answers" and is_after_user else "user"
+
+    def drop(self, message: BaseMessage | None, part: str, reason: str) -> None:
+        """Note that a part of a message is not sent; None for a message without an id of the log."""
+        id_ = message.id if message else ""
+        self.dropped.append(Dropped(id_ or "", part, reason))
+
+    def reasoning_problem(self, writer: str, *, is_open: bool) -> str:
+        """Return why the reasoning of an answer stays out of the request, "" if it may go.
+
+        Args:
+            writer: The model that wrote it, "" if unknown.
+            is_open: True for an answer of the turn in progress.
+        """
+        if self.rules.reasoning == "never":
+            return "the API takes none"
+        if self.rules.reasoning == "open_turn" and not is_open:
+            return "its turn is over"
+        is_taken = self.rules.takes_reasoning_of(writer, self._asked)
+        return "" if is_taken else "another model wrote it"
+
+    def call(self, id_: str, tool: str) -> CallName:
+        """Return the name of the next call; the same id if it fits and no call before has it."""
+        self._seen[id_] += 1
+        new = id_
+        if not self.ids.keeps(Call(id_, tool, 0)):
+            new = self.ids.make(id_, tool=tool, key=str(self._seen[id_]))
+        name = CallName(new, tool_name(tool))
+        self._open.setdefault(id_, []).append(name)
+        return name
+
+    def result(self, id_: str) -> CallName:
+        """Return the name of the call that the next result answers: the first with its id that has none."""
+        self._last = "tool"
+        waiting = self._open.get(id_, [])
+        if not waiting:
+            return CallName(id_, "")
+        return waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+    def answered(self) -> None:
+        """Note that results follow, for a writer that knows their calls."""
+        self._last = "tool"
+
+
+def tool_name(name: str) -> str:
+    """Return the name of a tool as all APIs accept it.
+
+    >>> tool_name("mcp.files:read"), tool_name("")
+    ('mcp_files_read', 'tool')
+    """
+    return _NOT_IN_TOOLS.sub("_", name)[:64] or "tool"
+
+
+def user_name(name: str) -> str:
+    """Return the name of a user or an agent as OpenAI accepts it.
+
+    >>> user_name("Ada <Lovelace>")
+    'Ada_Lovelace_'
+    """
+    return _NOT_IN_USERS.sub("_", valid_text(name))[:64]
