@@ -16,10 +16,11 @@ from replay_report import FileReport, print_report
 
 from convstore import __version__
 from convstore.cli.options import AnyUri, Json
-from convstore.cli.output import Answer, answer, number_of
+from convstore.cli.output import Answer, answer
 from convstore.cli.progress import progress
 from convstore.transfer.files import check_readable
 from convstore.values.addresses import safe_address
+from convstore.values.words import counted
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -79,7 +80,7 @@ def replay(
             reports = await replaying.files(
                 files,
                 on_progress=lambda size, number: show(
-                    size, number, number_of(number, "conversation")
+                    size, number, counted(number, "conversation")
                 ),
             )
         has_problems = any(report.problems for report in reports)

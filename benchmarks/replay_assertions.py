@@ -13,8 +13,8 @@ from itertools import takewhile, zip_longest
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from replay_pages import ReadBack
 
-from convstore.cli.pages import ReadBack
 from convstore.messages.encoding import PART_MINIMUM
 from convstore.messages.media import is_media, media_description
 from convstore.messages.values import Codec

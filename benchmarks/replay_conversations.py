@@ -26,6 +26,7 @@ from replay_assertions import (
     is_beginning,
     unexplained_change,
 )
+from replay_pages import read_back
 from replay_report import FileReport
 
 from convstore import (
@@ -39,7 +40,6 @@ from convstore import (
 )
 from convstore.append.inputs import normalize_messages
 from convstore.cli.options import open_store
-from convstore.cli.pages import read_back
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.messages.tool_calls import check_pairing

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.output import compact, new_table, number_of, percent, plain
+from convstore.cli.output import compact, new_table, percent, plain
+from convstore.values.words import counted
 
 _SHOWN_PROBLEMS = 20
 _LEGEND = """
@@ -110,7 +111,7 @@ def print_report(console: Console, *, reports: Sequence[FileReport], kept: str) 
             sum(getattr(report, name) for report in reports) for name in ("pages", "sources")
         )
         console.print(
-            f"Read back: {number_of(pages, 'page')} by message, {number_of(sources, 'source')} by number."
+            f"Read back: {counted(pages, 'page')} by message, {counted(sources, 'source')} by number."
         )
         console.print("Nothing lost, changed or unreachable; every view is valid.", style="green")
     for problem in problems[:_SHOWN_PROBLEMS]:

@@ -71,11 +71,9 @@ class StateKeeper:
     async def _find(self, conversation: str) -> StateSnapshot:
         revision, text = await self._stored.find_state(conversation)
         try:
-            return (
-                StateSnapshot(values=self._codec.decode(text), revision=revision)
-                if revision
-                else StateSnapshot()
-            )
+            if revision:
+                return StateSnapshot(values=self._codec.decode(text), revision=revision)
+            return StateSnapshot()
         except ValueError as error:
             key = application_state_id(conversation)
             raise CorruptDocumentError(key, str(error), collection=ANNOTATIONS) from error

@@ -33,20 +33,16 @@ class Catalog:
     async def info(self, scope: Scope) -> ConversationInfo:
         """Return exact information about a conversation. One command."""
         found = await self._heads.find_listed(dict(scope))
-        return (
-            self._info(found, *found.head.described(self._codec))
-            if found
-            else ConversationInfo(scope=dict(scope))
-        )
+        if found:
+            return self._info(found, *found.head.described(self._codec))
+        return ConversationInfo(scope=dict(scope))
 
     async def children(self, scope: Scope) -> list[ConversationInfo]:
         """Return the conversations of sub-agents directly below one, oldest first. Two commands."""
         head = await self._heads.find(dict(scope))
-        return (
-            [self._listed(child) for child in await self._heads.children(head.conversation)]
-            if head
-            else []
-        )
+        if head:
+            return [self._listed(child) for child in await self._heads.children(head.conversation)]
+        return []
 
     async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
         """Return the scope of the conversation with an id; None if there is none with these scope values."""

@@ -83,11 +83,9 @@ class Retention:
         if head and not head.conversation:
             raise _nameless(head.key)
         try:
-            return await (
-                self._end(head)
-                if head
-                else self._finish(await self.tombstones.unswept(dict(scope)))
-            )
+            if head:
+                return await self._end(head)
+            return await self._finish(await self.tombstones.unswept(dict(scope)))
         finally:
             self.reader.cache.end(dict(scope))  # even if another process deleted it first
 
@@ -108,12 +106,8 @@ class Retention:
             return await self._erase_one(conversation, dry_run=dry_run)
         if lost:
             marked = await self.tombstones.unswept_lost()
-            rest = (
-                self._count_unfinished(marked, self._count_family)
-                if dry_run
-                else self._finish(marked)
-            )
-            return await self._erase_lost(await rest, dry_run=dry_run, progress=progress)
+            rest = await self._finish_or_count(marked, self._count_family, dry_run=dry_run)
+            return await self._erase_lost(rest, dry_run=dry_run, progress=progress)
         receipt = await self._erase_scope(partial_scope, dry_run=dry_run, progress=progress)
         if partial_scope:
             return receipt
@@ -138,11 +132,9 @@ class Retention:
         """
         async with aclosing(self.lost.logs()) as conversations:
             async for conversation in conversations:
-                receipt = _sum(
-                    [receipt, await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)]
-                )
-                if progress:
-                    progress(receipt)
+                ended = await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)
+                receipt = _sum(receipt, ended)
+                _tell(progress, receipt)
         async with aclosing(self.lost.heads()) as heads:
             async for head in heads:
                 if head.conversation and is_rest:
@@ -153,7 +145,7 @@ class Retention:
                     ended = ErasureReceipt(
                         conversations=int(dry_run or await self.lost.drop_head(head))
                     )
-                receipt = _sum([receipt, ended])
+                receipt = _sum(receipt, ended)
         return receipt
 
     async def _end_lost(
@@ -164,7 +156,7 @@ class Retention:
         counted = {"conversations": int(found != _EMPTY_RECEIPT)}
         if dry_run:
             own = found.model_copy(update=counted)
-            return own if is_rest else _sum([own, await self._count_children(conversation)])
+            return own if is_rest else _sum(own, await self._count_children(conversation))
         if found == _EMPTY_RECEIPT:
             return await self._end_children(conversation)
         await self.reader.schema.check()
@@ -173,7 +165,7 @@ class Retention:
         )
         self.reader.cache.end_conversation(conversation)
         removed = (await self._remove(conversation)).model_copy(update=counted)
-        return _sum([removed, await self._end_children(conversation)])
+        return _sum(removed, await self._end_children(conversation))
 
     async def _erase_scope(
         self, partial_scope: Scope, *, dry_run: bool, progress: Progress
@@ -191,7 +183,7 @@ class Retention:
                     named.append(head)
                 else:
                     damaged = damaged or head.key
-            receipt = _sum([receipt, *await in_parallel(end, named)])
+            receipt = _sum(receipt, *await in_parallel(end, named))
             _tell(progress, receipt)
             after = heads[-1].key
         if not dry_run:
@@ -224,7 +216,7 @@ class Retention:
         while heads := await self.tombstones.idle(
             dict(partial_scope), before=before, after=last, limit=_BATCH
         ):
-            receipt = _sum([receipt, *await in_parallel(end, heads)])
+            receipt = _sum(receipt, *await in_parallel(end, heads))
             _tell(progress, receipt)
             last = heads[-1]
         if not dry_run:
@@ -310,10 +302,10 @@ class Retention:
         own = (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
         for log in await self._replaced(head):
             await self.tombstones.end_replaced(log, sweep_after=_SWEEP_AFTER, pruned=pruned)
-            own = _sum([own, await self._remove(log)])
-        return (
-            _sum([own, await self._end_children(head.conversation)]) if head.has_children else own
-        )
+            own = _sum(own, await self._remove(log))
+        if head.has_children:
+            return _sum(own, await self._end_children(head.conversation))
+        return own
 
     async def _replaced(self, head: Head) -> list[str]:
         """Return the logs that repairs replaced for a conversation; no command if it was never repaired."""
@@ -323,7 +315,7 @@ class Retention:
 
     async def _end_children(self, conversation: str) -> ErasureReceipt:
         """Delete the conversations of sub-agents below a deleted one; without it, they are not found any more."""
-        return _sum(await in_parallel(self._end, await self.tombstones.children(conversation)))
+        return _sum(*await in_parallel(self._end, await self.tombstones.children(conversation)))
 
     async def _finish_or_count(
         self,
@@ -332,23 +324,22 @@ class Retention:
         *,
         dry_run: bool,
     ) -> ErasureReceipt:
-        """Finish interrupted deletions, or only count what they left."""
-        if dry_run:
-            return await self._count_unfinished(marked, count)
-        return await self._finish(marked)
+        """Finish interrupted deletions, or only count what they left.
+
+        A conversation that still has its head is counted by that.
+        """
+        if not dry_run:
+            return await self._finish(marked)
+        ended = await in_parallel(self.tombstones.has_ended, marked)
+        return _sum(*await in_parallel(count, [*compress(marked, ended)]))
 
     async def _finish(self, marked: Sequence[str]) -> ErasureReceipt:
         """Finish interrupted deletions of conversations that have a tombstone."""
         receipt = _EMPTY_RECEIPT
         for conversation in marked:
             if await self.tombstones.is_ended(conversation):
-                receipt = _sum(
-                    [
-                        receipt,
-                        await self._remove(conversation),
-                        await self._end_children(conversation),
-                    ]
-                )
+                removed = await self._remove(conversation)
+                receipt = _sum(receipt, removed, await self._end_children(conversation))
         return receipt
 
     async def _remove(self, conversation: str) -> ErasureReceipt:
@@ -358,26 +349,18 @@ class Retention:
         removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
 
-    async def _count_unfinished(
-        self, marked: Sequence[str], count: Callable[[str], Awaitable[ErasureReceipt]]
-    ) -> ErasureReceipt:
-        """Count what interrupted deletions left; a conversation that still has its head is counted by that."""
-        ended = await in_parallel(self.tombstones.has_ended, marked)
-        return _sum([_EMPTY_RECEIPT, *await in_parallel(count, [*compress(marked, ended)])])
-
     async def _count_family(self, conversation: str) -> ErasureReceipt:
-        return _sum(
-            [await self._count_documents(conversation), await self._count_children(conversation)]
-        )
+        own = await self._count_documents(conversation)
+        return _sum(own, await self._count_children(conversation))
 
     async def _count_children(self, conversation: str) -> ErasureReceipt:
-        children = await self.tombstones.children(conversation)
-        return _sum([_EMPTY_RECEIPT, *await in_parallel(self._count_all, children)])
+        return _sum(
+            *await in_parallel(self._count_all, await self.tombstones.children(conversation))
+        )
 
     async def _count(self, head: Head) -> ErasureReceipt:
-        return (await self._count_documents(head.conversation)).model_copy(
-            update={"conversations": 1}
-        )
+        found = await self._count_documents(head.conversation)
+        return found.model_copy(update={"conversations": 1})
 
     async def _count_documents(self, conversation: str) -> ErasureReceipt:
         entries, chunks = await self.reader.log.count(conversation)
@@ -387,10 +370,10 @@ class Retention:
     async def _count_all(self, head: Head) -> ErasureReceipt:
         """Count a conversation with those of its sub-agents, and the logs that repairs replaced."""
         replaced = [await self._count_documents(log) for log in await self._replaced(head)]
-        own = _sum([await self._count(head), *replaced])
-        return (
-            _sum([own, await self._count_children(head.conversation)]) if head.has_children else own
-        )
+        own = _sum(await self._count(head), *replaced)
+        if head.has_children:
+            return _sum(own, await self._count_children(head.conversation))
+        return own
 
 
 def _headless(conversation: str) -> Head:
@@ -412,7 +395,7 @@ def _nameless(key: str, more: str = "") -> CorruptDocumentError:
     return CorruptDocumentError(key, problem, collection=HEADS)
 
 
-def _sum(receipts: Sequence[ErasureReceipt]) -> ErasureReceipt:
+def _sum(*receipts: ErasureReceipt) -> ErasureReceipt:
     names = ErasureReceipt.model_fields
     return ErasureReceipt(
         **{name: sum(getattr(receipt, name) for receipt in receipts) for name in names}

@@ -52,10 +52,6 @@ class StatsReader:
     async def _amounts(self, ids: Sequence[str] | None) -> list[Amount]:
         """Measure the collections, for all conversations or for each of some."""
         amounts = list[Amount]()
-
-        async def measure(place: tuple[str, str]) -> list[Amount]:
-            return await self._statistics.amounts(*place)
-
         if ids is None:
             for collection in _COLLECTIONS:
                 amounts += await self._statistics.amounts(collection, None)
@@ -66,7 +62,8 @@ class StatsReader:
                 for id_ in ids[start : start + _AT_ONCE]
                 for collection in _COLLECTIONS
             ]
-            for found in await in_parallel(measure, places):
+            measured = await in_parallel(lambda place: self._statistics.amounts(*place), places)
+            for found in measured:
                 amounts += found
         return amounts
 

@@ -68,10 +68,8 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -
     after = tuple(message for pair in pairs for message in pair.after)
     ids = [f"{last}:summary-{number}" if last else None for number in range(2)]
     if all(pair.kind == "completion" for pair in pairs):
-        return Pair(
-            AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary")),
-            after=after,
-        )
+        ai = AIMessage(SUMMARY_PREFIX + text, id=ids[0], additional_kwargs=mark("summary"))
+        return Pair(ai, after=after)
     call_id = _unused_call_id(text, used_ids)
     call = {"name": SUMMARY_TOOL, "args": {}, "id": call_id}
     ai = AIMessage("", id=ids[0], tool_calls=[call], additional_kwargs=mark("summary"))

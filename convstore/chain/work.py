@@ -145,14 +145,8 @@ class Work:
 
     def result(self) -> ChainSummary:
         """Return the result of the run; raise its first error if it made nothing shorter."""
-        error = next(
-            (
-                sent.error
-                for sent in self._requests
-                if sent.error and sent.strategy != "oversized_pair"
-            ),
-            None,
-        )
+        needed = (sent for sent in self._requests if sent.strategy != "oversized_pair")
+        error = next((sent.error for sent in needed if sent.error), None)
         if error and self._chain.size >= self._before:
             raise error
         messages = self._chain.messages()

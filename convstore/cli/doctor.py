@@ -9,17 +9,16 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, number_of, plain, table_of
+from convstore.cli.output import FOUND, Answer, plain, table_of
 from convstore.cli.progress import progress, totals_for
 from convstore.cli.server import server_answer
 from convstore.exceptions import NotSetUpError
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.types import Finding, VerifyReport
 
-FOUND = 3
-"""Exit code if the check was complete and a finding was not repaired; 1 means that the check failed."""
 
 _SHOWN = 50
 _SECONDS = 60
@@ -122,28 +121,19 @@ async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> Non
 
 
 def _counts_of(report: VerifyReport) -> str:
-    return (
-        f"{number_of(report.conversations, 'conversation')}, "
-        f"{number_of(report.entries, 'entry', 'entries')}"
-    )
+    conversations = counted(report.conversations, "conversation")
+    return f"{conversations}, {counted(report.entries, 'entry', 'entries')}"
 
 
 def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:
     checked = report.model_dump(exclude={"findings", "counts", "left"})
-    console.print(
-        table_of(
-            ("checked", ""), [(name.replace("_", " "), f"{n:,}") for name, n in checked.items()]
-        )
-    )
+    rows = [(name.replace("_", " "), f"{number:,}") for name, number in checked.items()]
+    console.print(table_of(("checked", ""), rows))
     if report.findings:
         console.print()
     for finding in report.findings[:_SHOWN]:
-        console.print(
-            Text(
-                f"{finding.kind}, {_state(finding)}",
-                style="green" if finding.repaired else "yellow",
-            )
-        )
+        style = "green" if finding.repaired else "yellow"
+        console.print(Text(f"{finding.kind}, {_state(finding)}", style=style))
         # equal if it is the collection
         names = dict.fromkeys((finding.collection, finding.document_id))
         console.print(f"  {plain(' '.join(names))}", soft_wrap=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from convstore.cli.doctor import FOUND
-from convstore.cli.options import Target, Yes, on_database
-from convstore.cli.output import Answer, number_of, table_of
+from convstore.cli.options import Everything, Target, Yes, on_database
+from convstore.cli.output import FOUND, Answer, table_of
 from convstore.cli.progress import Advance, progress, totals_for
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
@@ -23,9 +23,7 @@ async def erase_command(
     target: Target,
     *,
     conversation_id: Annotated[str | None, typer.Argument(metavar="ID", hidden=True)] = None,
-    everything: Annotated[
-        bool, typer.Option("--everything", help="All conversations; not with --scope.")
-    ] = False,
+    everything: Everything = False,
     lost: Annotated[
         bool, typer.Option("--lost", help="Those whose scope is unknown; not with --scope.")
     ] = False,
@@ -82,7 +80,7 @@ async def _count_lost(store: ConversationStore) -> int:
 def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
     """Return the function that shows a receipt so far."""
     return lambda receipt: show(
-        receipt.conversations, receipt.conversations, number_of(receipt.entries, "entry", "entries")
+        receipt.conversations, receipt.conversations, counted(receipt.entries, "entry", "entries")
     )
 
 
@@ -98,7 +96,7 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
             are = "is" if left == 1 else "are"
             console.print(
                 "\n"
-                f"{number_of(left, 'conversation')} {are} lost and may hold messages of the same "
+                f"{counted(left, 'conversation')} {are} lost and may hold messages of the same "
                 "person: the head, which says whose they are, is missing or damaged. "
                 "Run `convstore doctor`; restore the heads from a backup and repeat this, "
                 "or remove what is lost: convstore erase --lost --yes",

@@ -20,10 +20,11 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, number_of, plain, screen
+from convstore.cli.output import Answer, plain, screen
 from convstore.cli.progress import counts_of, print_problems, progress, totals_for
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
@@ -115,7 +116,7 @@ async def _export(
         )
     if report.left_out and not report.conversations:
         first = report.problems[0]
-        number = number_of(report.left_out, "conversation")
+        number = counted(report.left_out, "conversation")
         raise InvalidInputError(
             f"none of {number} could be written, such as {first.where}: {first.reason}"
         )

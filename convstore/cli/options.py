@@ -93,6 +93,9 @@ Prefix = Annotated[
         show_envvar=False,
     ),
 ]
+Everything = Annotated[
+    bool, typer.Option("--everything", help="All conversations; not with --scope.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 

@@ -22,6 +22,9 @@ from convstore.cli.invocation import pip_name
 from convstore.exceptions import ConvstoreError, MissingExtraError, StoreUnavailableError
 from convstore.values.addresses import without_addresses
 
+FOUND = 3
+"""Exit code if a check was complete and found what stays wrong; 1 means that the check failed."""
+
 _UNAVAILABLE = "Check that the server runs and that the address is right"
 _LONGEST_ERROR = 600
 _ESCAPES = dict.fromkeys("\n\t\r\v\f\u2028\u2029", " ")
@@ -149,11 +152,9 @@ def short(text: str, *, maximum: int) -> str:
     'one two…'
     """
     line = " ".join(plain(text[: maximum * 2]).split())
-    return (
-        line
-        if len(line) <= maximum and len(text) <= maximum * 2
-        else f"{line[: maximum - 1].rstrip()}…"
-    )
+    if len(line) <= maximum and len(text) <= maximum * 2:
+        return line
+    return f"{line[: maximum - 1].rstrip()}…"
 
 
 def compact(number: float) -> str:
@@ -167,15 +168,6 @@ def compact(number: float) -> str:
             size = number / (limit / 1_000 if unit else 1)
             return f"{size:.{0 if not unit else max(0, 3 - len(str(int(size))))}f}{unit}"
     return f"{number / 1e9:.1f}G"
-
-
-def number_of(count: int, singular: str, many: str = "") -> str:
-    """Format a count with its noun.
-
-    >>> number_of(1, "message"), number_of(2_000, "message"), number_of(0, "entry", "entries")
-    ('1 message', '2,000 messages', '0 entries')
-    """
-    return f"{count:,} {singular if count == 1 else many or singular + 's'}"
 
 
 def percent(part: float | None) -> str:

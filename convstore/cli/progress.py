@@ -14,9 +14,10 @@ from typing import IO, TYPE_CHECKING
 from rich.table import Column
 from rich.text import Text
 
-from convstore.cli.output import number_of, plain, screen
+from convstore.cli.output import plain, screen
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, NotSetUpError
 from convstore.values.addresses import without_addresses
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
@@ -92,10 +93,7 @@ def problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
 
 def counts_of(report: ImportReport | ExportReport) -> str:
     """Return the numbers of conversations and messages in words."""
-    return (
-        f"{number_of(report.conversations, 'conversation')}, "
-        f"{number_of(report.messages, 'message')}"
-    )
+    return f"{counted(report.conversations, 'conversation')}, {counted(report.messages, 'message')}"
 
 
 def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:

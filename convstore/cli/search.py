@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.list_ import name_of
-from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, is_terminal, number_of, plain, screen, short
+from convstore.cli.options import Everything, Target, on_database
+from convstore.cli.output import Answer, is_terminal, plain, screen, short
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore.types import SearchResult
@@ -22,9 +23,7 @@ async def search_command(
     target: Target,
     *,
     text: Annotated[str, typer.Argument(metavar="WORDS", hidden=True)],
-    everything: Annotated[
-        bool, typer.Option("--everything", help="All conversations; not with --scope.")
-    ] = False,
+    everything: Everything = False,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of messages.")] = 20,
 ) -> Answer:
     """Search the conversations of a user, or with other scope values.
@@ -65,9 +64,9 @@ def _print(console: Console, result: SearchResult) -> None:
         console = screen(stderr=True)
     if not result.conversations:
         console.print("No message matches.", style="yellow")
-    console.print(f"Searched {number_of(result.searched, 'conversation')}.", style="dim")
+    console.print(f"Searched {counted(result.searched, 'conversation')}.", style="dim")
     if result.incomplete:
-        number = number_of(len(result.incomplete), "conversation")
+        number = counted(len(result.incomplete), "conversation")
         text = (
             f"Not searched whole: {number}, not indexed yet or damaged. Search again, "
             "as indexing has begun"
@@ -78,7 +77,7 @@ def _print(console: Console, result: SearchResult) -> None:
             soft_wrap=True,
         )
     if result.problems:
-        number = number_of(len(result.problems), "conversation")
+        number = counted(len(result.problems), "conversation")
         text = (
             f"Damaged: {number}, of which messages or a title are not shown. "
             "Run `convstore doctor`."

@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from convstore.cli.output import Answer, number_of, plain
+from convstore.cli.output import FOUND, Answer, plain
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore.values.reports import ProbedConstruct, ServerReport
 
-LACKING = 3
-"""Exit code if the server lacks something that nothing replaces."""
 
 _DEFAULT_DATABASE = "convstore"
 _INDENT = 2
@@ -36,7 +35,7 @@ async def server_answer(uri: str, address: str, *, seconds: float) -> Answer:
         report = await probe_server(database, seconds=seconds)
     code = 0
     if report.having("missing"):
-        code = LACKING
+        code = FOUND
     elif report.having("not_tried"):
         code = 1
     document = {"database": address, **report.model_dump(mode="json"), "ok": code == 0}
@@ -109,10 +108,10 @@ def _verdict(report: ServerReport) -> str:
     replaced = len(report.having("replaced"))
     open_ones = len(report.having("not_tried"))
     if missing:
-        lacking = number_of(missing, "construct")
+        lacking = counted(missing, "construct")
         return f"A store does not keep its promises here: {lacking} missing."
     if open_ones:
-        return f"{number_of(open_ones, 'construct')} could not be tried, so nothing is certain."
+        return f"{counted(open_ones, 'construct')} could not be tried, so nothing is certain."
     if replaced:
-        return f"A store works here; {number_of(replaced, 'construct')} replaced."
+        return f"A store works here; {counted(replaced, 'construct')} replaced."
     return "This server has everything that a store uses."

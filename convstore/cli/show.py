@@ -18,9 +18,10 @@ from rich.text import Text
 
 from convstore.cli.list_ import name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
-from convstore.cli.output import Answer, number_of, plain, short
+from convstore.cli.output import Answer, plain, short
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import PATH
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -194,12 +195,12 @@ async def _in_row(
     page = await store.list_conversations(limit=row, everything=not chosen, **chosen)
     if len(page.conversations) < row:
         raise InvalidInputError(
-            f"the list has {number_of(len(page.conversations), 'row')}, not {row}"
+            f"the list has {counted(len(page.conversations), 'row')}, not {row}"
         )
     family = [member async for member in with_children(store, page.conversations[-1])]
     if below >= len(family):
         raise InvalidInputError(
-            f"row {row} has {number_of(len(family) - 1, 'sub-agent')}, not {below}"
+            f"row {row} has {counted(len(family) - 1, 'sub-agent')}, not {below}"
         )
     return store.conversation(**family[below].scope)
 
@@ -260,9 +261,9 @@ def _print_totals(console: Console, info: ConversationInfo) -> None:
         f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at)
     )
     counts = (
-        number_of(info.message_count, "message"),
-        number_of(info.turns, "turn"),
-        number_of(info.tokens, "token"),
+        counted(info.message_count, "message"),
+        counted(info.turns, "turn"),
+        counted(info.tokens, "token"),
     )
     console.print(f"{', '.join(counts)}; {began} to {ended} UTC\n", soft_wrap=True)
 
@@ -273,9 +274,9 @@ def _print_view(
     _print_totals(console, info)
     report = view.report
     console.print(
-        f"View: {number_of(len(view.messages), 'message')}, {number_of(view.tokens, 'token')} "
-        f"of {report.tokens_before:,}; {number_of(len(report.stubbed), 'stub')}, "
-        f"{number_of(report.left_out_turns, 'turn')} left out.\nPolicy: {plain(str(view.policy))}.",
+        f"View: {counted(len(view.messages), 'message')}, {counted(view.tokens, 'token')} "
+        f"of {report.tokens_before:,}; {counted(len(report.stubbed), 'stub')}, "
+        f"{counted(report.left_out_turns, 'turn')} left out.\nPolicy: {plain(str(view.policy))}.",
         soft_wrap=True,
     )
     if is_past:
@@ -315,7 +316,7 @@ def _print_log(
         _print_message(console, position, stored.message, full=full, annotations=stored.annotations)
         _print_items(console, (item for item in items if item.after == stored.ordinal), full=full)
     for child in children:
-        size = number_of(child.message_count, "message"), number_of(child.tokens, "token")
+        size = counted(child.message_count, "message"), counted(child.tokens, "token")
         console.print(f"↳ {name_of(child.scope)}\n  {', '.join(size)}", soft_wrap=True)
 
 

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, compact, new_table, number_of, percent, table_of
+from convstore.cli.output import Answer, compact, new_table, percent, table_of
 from convstore.exceptions import InvalidInputError
 from convstore.values.policy import HistoryPolicy
+from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore.types import Growth, StoreStats
@@ -147,7 +148,7 @@ def _tokens(stats: StoreStats, max_tokens: int | None) -> Iterator[tuple[str, st
     yield "in full", compact(stats.tokens)
     yield "saved by stubs", compact(stats.saved_by_stubs)
     yield (
-        f"saved by summaries of {number_of(stats.summarized, 'conversation')}",
+        f"saved by summaries of {counted(stats.summarized, 'conversation')}",
         compact(stats.saved_by_summaries),
     )
     yield "left out by the budget", compact(stats.saved_by_budget)

@@ -427,20 +427,16 @@ def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
     if force:
         return "the application called compact()"
     is_over = sum(weigh(rows)) > rule.trigger
-    return (
-        f"more than {rule.trigger:,} tokens were not summarised"
-        if is_over
-        else "turns had left the view"
-    )
+    if is_over:
+        return f"more than {rule.trigger:,} tokens were not summarised"
+    return "turns had left the view"
 
 
 def _in_words_of_views(message: BaseMessage) -> BaseMessage:
     """Return the placeholder for an open call in the wording of views; that of a chain asks to call again."""
-    return (
-        message.model_copy(update={"content": MISSING_TEXT})
-        if kind_of(message) == "missing_result"
-        else message
-    )
+    if kind_of(message) == "missing_result":
+        return message.model_copy(update={"content": MISSING_TEXT})
+    return message
 
 
 def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from convstore.index.texts import Text, windows_of, without_copies
 from convstore.index.windows import Window, Windows, numbers_in
@@ -44,10 +44,6 @@ class IndexedMessage(NamedTuple):
     created_at: datetime
     payload: PayloadRef | None = None
     turn: int = 0
-
-
-class _HasTerms(Protocol):
-    def containing(self, sign: str) -> Iterable[str]: ...
 
 
 class _Postings(dict[str, tuple[bytearray, ...]]):
@@ -165,7 +161,9 @@ class IndexBuilder:
     def keep(self, groups: Iterable[tuple[str, ...]]) -> None:
         """Drop all terms but those of a query, and all texts without them."""
         kept = {
-            term: windows for term in terms_of(self, groups) if (windows := self.by_term.get(term))
+            term: windows
+            for term in terms_of(self.containing, groups)
+            if (windows := self.by_term.get(term))
         }
         self.by_term = defaultdict(bytearray, kept)
         self._postings = {}
@@ -217,14 +215,14 @@ class IndexBuilder:
         return [term for term in self.by_term if len(term) <= 2 and sign in term]
 
 
-def terms_of(part: _HasTerms, groups: Iterable[tuple[str, ...]]) -> set[str]:
-    """Return the terms that a part may have for the words of a query."""
+def terms_of(
+    containing: Callable[[str], Iterable[str]], groups: Iterable[tuple[str, ...]]
+) -> set[str]:
+    """Return the terms that a part may have for the words of a query, given its method `containing`."""
     return {
         term
         for group in groups
-        for term in (
-            chain.from_iterable(map(part.containing, group)) if is_single(group) else group
-        )
+        for term in (chain.from_iterable(map(containing, group)) if is_single(group) else group)
     }
 
 

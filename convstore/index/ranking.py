@@ -285,7 +285,7 @@ def _counted(indexed: Sequence[tuple[int, Part]], group: tuple[str, ...]) -> _Wo
     frequency = 0
     terms = dict[int, list[str]]()
     for index, part in indexed:
-        for term in sorted(terms_of(part, [group])):
+        for term in sorted(terms_of(part.containing, [group])):
             if times := part.frequency(term):
                 frequency += times
                 terms.setdefault(index, []).append(term)

@@ -227,7 +227,7 @@ class Segment:
     def only(self, groups: Iterable[tuple[str, ...]]) -> Segment:
         """Return a segment with the words of a query alone, which takes little memory."""
         lean = Segment({name: self.sections[name] for name in ("windows", "types", "details")})
-        for term in terms_of(self, groups):
+        for term in terms_of(self.containing, groups):
             self._gaps_of(term)
         lean._found = self._found
         lean._signs = self._signs

@@ -237,11 +237,9 @@ def _split_any(token: str, language: str) -> tuple[str, ...]:
     if _paired().match(token):
         folded = _folded(token)
         return tuple(folded[index : index + 2] for index in range(len(folded) - 1)) or (folded,)
-    return (
-        _split(token, language)
-        if len(token) <= _LONG_TOKEN
-        else (_folded(token[:_TERM_CHARACTERS]),)
-    )
+    if len(token) <= _LONG_TOKEN:
+        return _split(token, language)
+    return (_folded(token[:_TERM_CHARACTERS]),)
 
 
 def _split(token: str, language: str) -> tuple[str, ...]:
@@ -294,11 +292,9 @@ def _folded(text: str) -> str:
 def _stemmed(word: str, language: str) -> str:
     if language == "english" and word in _IRREGULAR:
         word = _IRREGULAR[word]
-    return (
-        str(_stemmer(language).stemWord(word))
-        if language and len(word) > 3 and word.isalpha()
-        else word
-    )
+    if language and len(word) > 3 and word.isalpha():
+        return str(_stemmer(language).stemWord(word))
+    return word
 
 
 def _stemmer(language: str) -> Stemmer.Stemmer:

@@ -52,12 +52,8 @@ class Annotations:
         if not ordinals:
             return {}
         keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]
-        return dict(
-            map(
-                values_in,
-                await self._annotations.find({"_id": {"$in": keys}, "conversation": conversation}),
-            )
-        )
+        query = {"_id": {"$in": keys}, "conversation": conversation}
+        return dict(map(values_in, await self._annotations.find(query)))
 
     async def find_state(self, conversation: str) -> tuple[int, str]:
         """Return revision and text of the state of a conversation; 0 and "" without a state. One command."""

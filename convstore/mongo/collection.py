@@ -19,6 +19,8 @@ from convstore.mongo.keys import conversation_range
 
 Document = Mapping[str, Any]
 
+BY_KEY = (("_id", 1),)
+NEWEST_FIRST = (("_id", -1),)
 _BATCH = 1_000
 _DELETED_AT_ONCE = 5_000
 
@@ -164,11 +166,8 @@ class Collection:
     async def replace(self, query: Document, document: Document) -> bool:
         """Replace a document; False if the filter matched nothing."""
         async with driver_errors():
-            return bool(
-                (
-                    await self.driver_collection.replace_one(dict(query), dict(document))
-                ).matched_count
-            )
+            result = await self.driver_collection.replace_one(dict(query), dict(document))
+            return bool(result.matched_count)
 
     async def delete_one(self, query: Document) -> bool:
         """Delete a document; False if the filter matched nothing."""

@@ -19,19 +19,18 @@ from pymongo.errors import BulkWriteError
 
 from convstore.exceptions import StoreError
 from convstore.mongo.bson_values import utc
-from convstore.mongo.collection import Document, within
-from convstore.mongo.driver import driver_errors
+from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Document, within
+from convstore.mongo.driver import DUPLICATE_KEY, driver_errors
 from convstore.mongo.heads import join_of_last_entry
 from convstore.mongo.indexes import indexes_for
 from convstore.mongo.inspection import SchemaInspection
-from convstore.mongo.keys import HEADS, LOG, entry_id, entry_range, state_id
+from convstore.mongo.keys import HEADS, LOG, entry_id, entry_range, of_state
 from convstore.mongo.statistics import GROUP_BY_DAY
 from convstore.mongo.times import is_past_now, setting_from_now
-from convstore.mongo.workbench import BY_KEY, ENTRIES, SCOPE_KEYS, DifferentAnswerError, Workbench
+from convstore.mongo.workbench import ENTRIES, SCOPE_KEYS, DifferentAnswerError, Workbench
 
 _LONGEST_VALUE = 512
 _LARGE_ENTRY = 1_000_000
-_DUPLICATE_KEY = 11000
 _ZSTD = {"wiredTiger": {"configString": "block_compressor=zstd"}}
 _CLUSTERED = {"key": {"_id": 1}, "unique": True}
 
@@ -141,7 +140,7 @@ async def _ordered_batches(bench: Workbench) -> None:
             raise
         failures = error.__cause__.details["writeErrors"]
     failed = [(failure["index"], failure["code"]) for failure in failures]
-    _expect(failed, [(1, _DUPLICATE_KEY)], "errors of a batch with a key twice")
+    _expect(failed, [(1, DUPLICATE_KEY)], "errors of a batch with a key twice")
     left = await bench.log.count(bench.owner, f"{bench.owner}#batch", f"{bench.owner}#batch~")
     _expect(left, 1, "documents of a batch that ended at its second one")
 
@@ -175,7 +174,7 @@ async def _upserts(bench: Workbench) -> None:
 
 
 async def _conditions(bench: Workbench) -> None:
-    state = {"_id": state_id(bench.owner), "conversation": bench.owner}
+    state = of_state(bench.owner)
     move = {"$each": [{"seen": 1}, {"seen": 2}, {"seen": 3}], "$slice": -2}
     change = {"$inc": {"revision": 1}, "$push": {"moves.policy": move}}
     has_lapsed = {"turn.until": {"$lt": datetime.now(UTC)}}
@@ -234,7 +233,7 @@ async def _descending_bounds(bench: Workbench) -> None:
     # Keys that exist, unlike those of `entry_range`: only they show if a bound is included.
     low = entry_id(bench.owner, 1)
     high = entry_id(bench.owner, 3)
-    found = await bench.log.find(within(bench.owner, low, high), order=[("_id", -1)])
+    found = await bench.log.find(within(bench.owner, low, high), order=NEWEST_FIRST)
     numbers = [document.get("first") for document in found]
     _expect(numbers, [2, 1], "a descending read from the first entry to before the third one")
 

@@ -17,10 +17,10 @@ from convstore.exceptions import BrokenLogError
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.branch import BRANCH
 from convstore.mongo.bson_values import sealed, unsealed
-from convstore.mongo.collection import Collection, Document, within
-from convstore.mongo.documents import entry_document, entry_from
-from convstore.mongo.driver import Driver, driver_errors
-from convstore.mongo.facts import LEFT_OUT, field_of
+from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, Document, within
+from convstore.mongo.documents import NO_MESSAGES, entry_document, entry_from
+from convstore.mongo.driver import Driver, driver_errors, taken_keys
+from convstore.mongo.facts import field_of
 from convstore.mongo.keys import (
     ANNOTATIONS,
     LOG,
@@ -33,7 +33,6 @@ from convstore.mongo.payload_refs import payloads_in
 
 _MOST_DOCUMENTS = 1_000
 _MOST_BYTES = 16_000_000
-_DUPLICATE_KEY = 11000
 
 
 class Copies:
@@ -50,12 +49,7 @@ class Copies:
             **within(conversation, *entry_range(conversation)),
             field_of(BRANCH): {"$exists": False},
         }
-        found = await self._log.find(
-            query,
-            {"messages": 0, "sources": 0, "lookup": 0, **LEFT_OUT},
-            order=[("_id", -1)],
-            limit=1,
-        )
+        found = await self._log.find(query, NO_MESSAGES, order=NEWEST_FIRST, limit=1)
         return entry_from(found[0]).totals if found else Totals()
 
     async def entries(self, source: str, target: str, *, through: int) -> None:
@@ -100,10 +94,8 @@ class Copies:
 
     async def has_annotations(self, source: str, *, since: datetime) -> bool:
         """Return True if a conversation has annotations, or a state of the application, since a date. One command."""
-        return (
-            await self._annotations.find_one(within(source) | {"at": {"$gte": since}}, {"_id": 1})
-            is not None
-        )
+        query = within(source) | {"at": {"$gte": since}}
+        return await self._annotations.find_one(query, {"_id": 1}) is not None
 
     async def move_annotations(
         self, source: str, target: str, places: Mapping[int, int], *, since: datetime
@@ -113,7 +105,7 @@ class Copies:
         The state of the application is copied, too. The later one of two stays. Two commands for each document.
         """
         query = within(source) | {"at": {"$gte": since}}
-        async with aclosing(self._annotations.each(query, order=(("_id", 1),))) as documents:
+        async with aclosing(self._annotations.each(query, order=BY_KEY)) as documents:
             async for document in documents:
                 place = places.get(document.get("ordinal", 0), 0)
                 if not place and document["_id"] != application_state_id(source):
@@ -171,13 +163,9 @@ async def _copy(
             try:
                 await collection.driver_collection.insert_many(batch, ordered=False)
             except BulkWriteError as error:
-                if any(
-                    failure["code"] != _DUPLICATE_KEY
-                    for failure in error.details.get("writeErrors", [{"code": 0}])
-                ):
-                    raise
+                taken_keys(error)
 
-    async with aclosing(collection.each(query, order=(("_id", 1),))) as documents:
+    async with aclosing(collection.each(query, order=BY_KEY)) as documents:
         async for document in documents:
             key = f"{target}{str(document['_id'])[len(document['conversation']) :]}"
             if (changed := changes(document, key)) is not None:

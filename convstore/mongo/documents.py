@@ -42,7 +42,7 @@ from convstore.mongo.bson_values import (
     utc,
     wrong_with,
 )
-from convstore.mongo.facts import facts_document, facts_from, with_unknown_keys
+from convstore.mongo.facts import LEFT_OUT, facts_document, facts_from, with_unknown_keys
 from convstore.mongo.keys import entry_id
 from convstore.mongo.payload_refs import payload_document, payload_from
 from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
@@ -51,6 +51,12 @@ from convstore.mongo.versions import check_version, stamped
 
 ENTRY_BYTES = 1_000_000
 """Maximum size of the document of an entry, without payloads."""
+
+LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **LEFT_OUT}
+"""Projection that drops the fields of an entry that few readers use."""
+
+NO_MESSAGES = {"messages": 0, "sources": 0, "lookup": 0, **LEFT_OUT}
+"""Projection that drops the messages of an entry, and what belongs to them."""
 _FORMER_FIELDS = frozenset({"event", "branch", "standing", "rewound", "items", "claimant"})
 
 
@@ -91,10 +97,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
 
 def _kept_source_ids(entry: Entry) -> list[int]:
     """Return the source ids of an entry that the store did not choose."""
-    return [
-        *source_ids_of(entry.facts),
-        *(source.id for source in entry.sources if source.kept),
-    ]
+    return [*source_ids_of(entry.facts), *(source.id for source in entry.sources if source.kept)]
 
 
 def lookup_of(entry: Entry) -> list[Key]:

@@ -81,6 +81,7 @@ _TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13
 # NotImplemented, Amazon DocumentDB's two, undefined variable, join with a sharded collection, unknown stage and field.
 _REFUSALS = frozenset({2, 9, 14, 59, 72, 115, 168, 238, 303, 304, 17276, 28769, 40324, 40415})
 _EXISTS = 48
+DUPLICATE_KEY = 11000
 _DEFAULT_DATABASE = "convstore"
 # One damaged value must not hide the documents that are read with it: a check of its type or its digest names it.
 _OPTIONS = CodecOptions[Mapping[str, Any]](
@@ -249,11 +250,9 @@ class Driver:
 def decoded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a document of any collection as a dict."""
     try:
-        return (
-            bson.decode(document.raw, _OPTIONS)
-            if isinstance(document, RawBSONDocument)
-            else document
-        )
+        if isinstance(document, RawBSONDocument):
+            return bson.decode(document.raw, _OPTIONS)
+        return document
     except BSONError as error:
         raise _refusal(error) from error
 
@@ -406,6 +405,18 @@ def is_refusal(error: StoreError) -> bool:
     return isinstance(cause, OperationFailure) and not _REFUSALS.isdisjoint(_codes(cause))
 
 
+def taken_keys(error: BulkWriteError) -> list[int]:
+    """Return the indexes of the documents of a batch whose keys were taken; raise the error if it says anything else.
+
+    After an error of the write concern, what was written may still be rolled back.
+    """
+    failures = error.details.get("writeErrors") or []
+    is_other = any(failure["code"] != DUPLICATE_KEY for failure in failures)
+    if is_other or not failures or error.details.get("writeConcernErrors"):
+        raise error
+    return [failure["index"] for failure in failures]
+
+
 def reason_of(error: Exception) -> str:
     """Return the text of a driver's error without its developer's details: time-outs, topology, whole replies.
 
@@ -464,11 +475,9 @@ def _server_hint(error: Exception, reason: str) -> str:
 
 
 def _dns_hint(reason: str) -> str:
-    return (
-        "; the host does not resolve: check its name in the address, and the DNS"
-        if _NO_HOST.search(reason)
-        else ""
-    )
+    if _NO_HOST.search(reason):
+        return "; the host does not resolve: check its name in the address, and the DNS"
+    return ""
 
 
 def _is_undecided(error: Exception) -> bool:

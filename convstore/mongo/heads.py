@@ -379,9 +379,8 @@ class Heads:
                 )
             except StoreUnavailableError:
                 raise
-            except (
-                StoreError
-            ) as error:  # if the join was not the cause, the next command raises the same error
+            except StoreError as error:
+                # if the join was not the cause, the next command raises the same error
                 is_refused = is_refusal(error)
         heads = await self._heads.find(query, order=[*order.items()], limit=limit)
         if is_refused:
@@ -471,13 +470,11 @@ def _last_entry(document: Document) -> tuple[Totals, ViewStamp | None]:
         totals = totals_from(entry["totals"])
         if entry["_id"] != entry_id(entry["conversation"], totals.entries):
             raise ValueError("the key does not match the number of the entry")
-        newest = next(
-            (message for message in reversed(entry.get("messages") or ()) if "stamp" in message),
-            None,
-        )
-        return totals, read_stamp(
-            unsealed(newest["stamp"], newest["id"]), entry["conversation"]
-        ) if newest else None
+        stamped = [message for message in entry.get("messages") or () if "stamp" in message]
+        if not stamped:
+            return totals, None
+        stamp = unsealed(stamped[-1]["stamp"], stamped[-1]["id"])
+        return totals, read_stamp(stamp, entry["conversation"])
 
 
 def _listed(document: Document) -> ListedHead:

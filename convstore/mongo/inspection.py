@@ -6,10 +6,10 @@ are pages, which bounds memory for any size of conversation or database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from convstore.mongo.collection import Collection, Document
+from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.indexes import Index
 from convstore.mongo.keys import (
@@ -29,7 +29,6 @@ _ENTRIES = 50
 _KEYS = 10_000
 _SMALL = 500
 _BATCH = 1_000
-_BY_KEY = (("_id", 1),)
 
 
 class Inspection:
@@ -48,7 +47,7 @@ class Inspection:
             "_id": {"$gt": after},
             "sweep_at": {"$exists": False},
         }
-        return await self._heads.find(query, order=_BY_KEY, limit=limit)
+        return await self._heads.find(query, order=BY_KEY, limit=limit)
 
     async def head(self, key: str) -> Document | None:
         """Return a head as it is now, or None. One command."""
@@ -71,13 +70,13 @@ class Inspection:
         low, high = entry_range(conversation)
         begin = {"$gt": after} if after else {"$gte": low}
         end = {"$lte": through} if through else {"$lt": high}
-        return await self._log.find({"_id": begin | end}, order=_BY_KEY, limit=_ENTRIES)
+        return await self._log.find({"_id": begin | end}, order=BY_KEY, limit=_ENTRIES)
 
     async def last_entry(self, conversation: str) -> Document | None:
         """Return the last entry as it is stored, or None. One command."""
         low, high = entry_range(conversation)
         found = await self._log.find(
-            {"_id": {"$gte": low, "$lt": high}}, order=[("_id", -1)], limit=1
+            {"_id": {"$gte": low, "$lt": high}}, order=NEWEST_FIRST, limit=1
         )
         return found[0] if found else None
 
@@ -104,7 +103,7 @@ class Inspection:
         """Return the next page of chunk keys after a key, in order; empty at the end. One command."""
         _, (low, high) = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
-        found = await self._log.find(query, {"_id": 1}, order=_BY_KEY, limit=_KEYS)
+        found = await self._log.find(query, {"_id": 1}, order=BY_KEY, limit=_KEYS)
         return [str(document["_id"]) for document in found]
 
     async def chunks(
@@ -121,13 +120,13 @@ class Inspection:
         """Return the next page of a conversation's summaries or annotations; empty at the end. One command."""
         (low, high), _ = log_ranges(conversation)
         query = {"_id": {"$gt": after or low, "$lt": high}}
-        return await Collection(self._driver, collection).find(query, order=_BY_KEY, limit=_SMALL)
+        return await Collection(self._driver, collection).find(query, order=BY_KEY, limit=_SMALL)
 
     async def next_conversation(self, collection: str, conversation: str) -> str | None:
         """Return the next conversation that has documents in a collection, in the order of keys. One command."""
         query = {"_id": {"$gt": f"{conversation};" if conversation else ""}}
         page = await Collection(self._driver, collection).find(
-            query, {"_id": 1}, order=_BY_KEY, limit=1
+            query, {"_id": 1}, order=BY_KEY, limit=1
         )
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
@@ -146,6 +145,17 @@ class Inspection:
             query = {"_id": {"$gte": batch[0], "$lte": batch[-1], "$in": batch}}
             removed += await Collection(self._driver, collection).delete_many(query)
         return removed
+
+
+async def each_of(
+    read: Callable[..., Awaitable[Sequence[Document]]], *names: str
+) -> AsyncGenerator[Document, None]:
+    """Yield the documents that a method returns page by page, given the last key before."""
+    after = ""
+    while page := await read(*names, after=after):
+        for document in page:
+            yield document
+        after = str(page[-1]["_id"])
 
 
 class SchemaInspection:

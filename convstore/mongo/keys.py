@@ -147,6 +147,11 @@ def state_id(conversation: str) -> str:
     return f"{conversation}:~"
 
 
+def of_state(conversation: str) -> dict[str, Any]:
+    """Return the filter for a conversation's state; a router finds its shard by the conversation."""
+    return {"_id": state_id(conversation), "conversation": conversation}
+
+
 def end_range(conversation: str, *, start: int) -> tuple[str, str]:
     """Return the bounds of a conversation's entries from a number on, and of its state."""
     return entry_bound(conversation, start), f"{conversation};"

@@ -31,14 +31,16 @@ from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import from_stored, reading, utc
-from convstore.mongo.collection import Collection, Document, within
+from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, Document, within
 from convstore.mongo.documents import (
     ENTRY_BYTES,
+    LEAN,
+    NO_MESSAGES,
     entry_bytes,
     entry_from,
     messages_of_turn,
 )
-from convstore.mongo.driver import Driver, decoded, driver_errors
+from convstore.mongo.driver import Driver, decoded, driver_errors, taken_keys
 from convstore.mongo.facts import LEFT_OUT, field_of
 from convstore.mongo.keys import (
     LOG,
@@ -58,18 +60,13 @@ from convstore.mongo.state_documents import new_state
 from convstore.sources.stub import RETRIEVAL_TOOL
 
 _COMMAND_BYTES = 32_000_000
-_IN_ORDER = (("_id", 1),)
-_NEWEST_FIRST = (("_id", -1),)
 _LATEST_FIRST = (("first", -1), ("_id", -1))
 _MOST_OF_CALLS = 200
 _MAX_BEGUN = 20
-_DUPLICATE_KEY = 11000
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
 _PARALLEL = 8
 _MANY = 150
 _NEAR = 100
-LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **LEFT_OUT}
-"""Projection that drops the fields of an entry that few readers use."""
 VIEW_FIELDS = {**LEAN, "messages.stamp": 0, "messages.content_digest": 0}
 """Projection that drops the fields of an entry that views do not use."""
 SEARCHED = {"lookup": 0, "totals.preview": 0, **LEFT_OUT}
@@ -78,7 +75,6 @@ NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0, **LEFT_OUT} | {
     f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")
 }
 """Projection that keeps what compares messages: about 150 bytes for each, whatever its size."""
-_NO_MESSAGES = {"messages": 0, "sources": 0, "lookup": 0, **LEFT_OUT}
 _NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
 _ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}
 
@@ -121,7 +117,7 @@ class Log:
         projection = {"messages": 0, "lookup": 0, **LEFT_OUT, **sources}
         query = within(conversation, *entry_range(conversation))
         documents = await self._log.find(
-            query, projection, order=_NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1
+            query, projection, order=NEWEST_FIRST, limit=SHOWN_ENTRIES if shown else 1
         )
         if not documents:
             return Totals(shown={})
@@ -131,7 +127,7 @@ class Log:
     async def last_date(self, conversation: str) -> datetime | None:
         """Return the date of the last entry, of any version; None for an empty log. One command."""
         query = within(conversation, *entry_range(conversation))
-        documents = await self._log.find(query, {"at": 1}, order=_NEWEST_FIRST, limit=1)
+        documents = await self._log.find(query, {"at": 1}, order=NEWEST_FIRST, limit=1)
         for document in documents:
             with reading(document):
                 return utc(document["at"])
@@ -144,7 +140,7 @@ class Log:
         """
         key = entry_id(conversation, number)
         query = {"_id": key, "conversation": conversation}
-        document = await self._log.find_one(query, _NO_MESSAGES)
+        document = await self._log.find_one(query, NO_MESSAGES)
         if document is None:
             raise CorruptDocumentError(key, "the entry is missing")
         return entry_from(document)
@@ -165,7 +161,7 @@ class Log:
             "_id": {"$gte": keys[0], "$lte": keys[-1], "$in": keys},
             "conversation": conversation,
         }
-        documents = await self._log.find(query, _NO_MESSAGES)
+        documents = await self._log.find(query, NO_MESSAGES)
         found = {entry.number: entry for entry in map(entry_from, documents)}
         for key, number in zip(keys, wanted, strict=True):
             if number not in found:
@@ -207,14 +203,10 @@ class Log:
                         [*last, document, *after], ordered=True
                     )
             except BulkWriteError as error:
-                if error.details.get("writeConcernErrors"):
-                    raise  # the chunks may still be rolled back, so they do not count as sent
-                failures = error.details.get("writeErrors", [])
-                if [failure["code"] for failure in failures] != [_DUPLICATE_KEY] or failures[0][
-                    "index"
-                ] < len(last):
+                [taken] = taken_keys(error)
+                if taken < len(last):
                     raise
-                if failures[0]["index"] == len(last):
+                if taken == len(last):
                     raise SlotTaken from error
                 # A reader that saw the entry first has restored the state.
 
@@ -244,7 +236,7 @@ class Log:
         """
         wanted = set(calls)
         query = {"conversation": conversation, "lookup": {"$in": sorted(wanted)}}
-        documents = await self._log.find(query, order=_NEWEST_FIRST, limit=_MOST_OF_CALLS)
+        documents = await self._log.find(query, order=NEWEST_FIRST, limit=_MOST_OF_CALLS)
         rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
 
@@ -258,7 +250,7 @@ class Log:
         }
         if numbers := [*known]:
             query["totals.entries"] = {"$nin": numbers}
-        return await entries_from(await self._log.find(query, LEAN, order=_IN_ORDER))
+        return await entries_from(await self._log.find(query, LEAN, order=BY_KEY))
 
     async def entries_with_items(
         self,
@@ -274,7 +266,7 @@ class Log:
             "lookup": _item_filter(ids, after=after, before=before),
         }
         found = await self._log.find(
-            query, {"messages": 0, "sources": 0, "lookup": 0}, order=_IN_ORDER
+            query, {"messages": 0, "sources": 0, "lookup": 0}, order=BY_KEY
         )
         return [entry_from(decoded(document)) for document in found]
 
@@ -288,7 +280,7 @@ class Log:
         query = within(conversation, *entry_range(conversation, before=before))
         query["facts"] = {"$exists": True}
         fields = {} if has_messages else {"messages": 0, "sources": 0, "lookup": 0}
-        found = await self._log.find(query, fields, order=_IN_ORDER)
+        found = await self._log.find(query, fields, order=BY_KEY)
         return [entry_from(decoded(document)) for document in found]
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
@@ -381,7 +373,7 @@ class Log:
     ) -> list[Document]:
         """Return the documents of the same entries, for a caller that parses only some of them."""
         query = within(conversation, *entry_range(conversation, start=start, before=before))
-        order = _NEWEST_FIRST if limit else _IN_ORDER
+        order = NEWEST_FIRST if limit else BY_KEY
         found = await self._log.find(query, fields, order=order, limit=limit)
         return found[::-1] if limit else found
 
@@ -443,7 +435,7 @@ class Log:
         query = within(conversation, *entry_range(conversation, before=before)) | {
             "messages.type": "human"
         }
-        found = await self._log.find(query, LEAN, order=_NEWEST_FIRST, limit=limit)
+        found = await self._log.find(query, LEAN, order=NEWEST_FIRST, limit=limit)
         return [entry_from(document) for document in found]
 
     async def long_messages(
@@ -458,7 +450,7 @@ class Log:
             "$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}
         }
         fields = {**LEAN, "messages.stub": 0, "messages.arguments": 0, "messages.body": 0}
-        documents = await self._log.find(query, fields, order=_NEWEST_FIRST, limit=limit)
+        documents = await self._log.find(query, fields, order=NEWEST_FIRST, limit=limit)
         entries = [entry_from(filled(document, body="")) for document in documents]
         messages = [message for entry in entries for message in reversed(entry.messages)]
         return [
@@ -513,7 +505,7 @@ class Log:
         )
         if first != last or high - low >= len(keys):
             query["_id"]["$in"] = list(keys.values())
-        found = await self._log.find(query, {"data": 1}, order=_IN_ORDER)
+        found = await self._log.find(query, {"data": 1}, order=BY_KEY)
         documents = {document["_id"]: document for document in found}
         frames = []
         for place, key in keys.items():

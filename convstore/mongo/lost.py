@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from convstore.mongo.collection import Collection
+from convstore.mongo.collection import BY_KEY, Collection
 from convstore.mongo.driver import Driver
 from convstore.mongo.heads import Head, readable_head
 from convstore.mongo.inspection import Inspection
@@ -34,12 +34,8 @@ class LostConversations:
         """
         for digit in _DIGITS:
             inside = {"$gte": digit, "$lt": f"{digit}\x7f"}
-            # all that the index of ordinals covers
-            entries = {
-                "conversation": inside,
-                "first": {"$gte": 0},
-            }
-            found = set(await self._log.distinct("conversation", entries))
+            indexed = {"conversation": inside, "first": {"$gte": 0}}  # by that of ordinals
+            found = set(await self._log.distinct("conversation", indexed))
             heads = map(
                 readable_head, await self._heads.find({"conversation": inside}, {"conversation": 1})
             )
@@ -54,9 +50,7 @@ class LostConversations:
         Those of a newer version are left out: they may name both in another way.
         """
         async with aclosing(
-            self._heads.each(
-                {"sweep_at": {"$exists": False}, **readable("head")}, order=(("_id", 1),)
-            )
+            self._heads.each({"sweep_at": {"$exists": False}, **readable("head")}, order=BY_KEY)
         ) as documents:
             async for document in documents:
                 head = readable_head(document)

@@ -37,12 +37,12 @@ from convstore.exceptions import (
     StoreError,
     StoreUnavailableError,
 )
-from convstore.mongo.collection import Collection, Document
+from convstore.mongo.collection import BY_KEY, Collection, Document
 from convstore.mongo.driver import Driver, DriverName, driver_errors, is_refusal
 from convstore.mongo.indexes import SHARD_KEYS, Index, scope_indexes
 from convstore.mongo.keys import HEADS, MIGRATIONS
 from convstore.mongo.leases import while_leased
-from convstore.mongo.refusals import Refusals
+from convstore.mongo.refusals import refused_by
 from convstore.mongo.times import ALWAYS_BY_SERVER_TIME, SERVER_TIME, SWEEP_MARGIN
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
@@ -148,7 +148,6 @@ class Migrator:
         self._database = driver.database.name
         self._heads = Tombstones(driver)
         self._times = driver.times
-        self._refusals = Refusals(driver)
 
     async def records(self, condition: Document | None = None) -> Records:
         """Return what the database keeps of migrations, and learn what its server refuses. One command.
@@ -157,7 +156,7 @@ class Migrator:
         version.
         """
         query = {"_id": {"$ne": _LEASE}, **(condition or {})}
-        documents = await self._applied.find(query, order=[("_id", 1)])
+        documents = await self._applied.find(query, order=BY_KEY)
         records = Records({row["_id"]: row for row in documents})
         known = {step.name for step in discover()}
         self._driver.refused.update(records.pop(_SERVER, {}).get("refused") or ())
@@ -226,10 +225,9 @@ class Migrator:
 
     async def missing_shard_keys(self) -> list[str]:
         """Return the collections that lack the index by which they can be sharded. One command for each."""
-        indexes = SHARD_KEYS.items()
         return [
             name
-            for name, index in indexes
+            for name, index in SHARD_KEYS.items()
             if index.name not in await self._driver.index_names(name)
         ]
 
@@ -373,7 +371,7 @@ class Migrator:
     async def _record_refused(self) -> None:
         """Find out which constructs the server refuses, and record them for other processes."""
         refused = self._driver.refused
-        found = await self._refusals.find()
+        found = await refused_by(self._driver)
         if found or refused:
             await self._applied.update(
                 {"_id": _SERVER}, {"$set": {"refused": sorted(found)}}, upsert=True

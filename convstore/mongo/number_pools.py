@@ -6,13 +6,12 @@ Each change is one update of an existing state. A number leaves the pool once; w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.mongo.bson_values import reading, stored_number
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
-from convstore.mongo.keys import LOG, state_id
+from convstore.mongo.keys import LOG, of_state
 from convstore.mongo.versions import readable
 
 MAX_BLOCK = 1_000
@@ -32,7 +31,7 @@ class NumberPools:
 
     async def take(self, conversation: str, number: int) -> tuple[range, int]:
         """Take adjacent numbers, none if there are not enough; return them, and how many it ever had. Two commands."""
-        query = _query(conversation)
+        query = of_state(conversation)
         taken = {"$inc": {"numbers.free": -number}}
         if before := await self._log.find_and_update(
             query | {"numbers.free": {"$gte": number}}, taken, _FIELDS
@@ -45,7 +44,7 @@ class NumberPools:
         """Replace the numbers that are left by the end of a block, after `given` numbers in all. One command."""
         pool = {"free": len(block), "last": block.stop - 1, "given": given}
         await self._log.update(
-            _query(conversation) | readable("state"), {"$set": {"numbers": pool}}
+            of_state(conversation) | readable("state"), {"$set": {"numbers": pool}}
         )
 
 
@@ -67,10 +66,6 @@ def lost_reservation(state: Document, *, through: int) -> int:
         return 0
     is_lost = free <= given <= last and through < last <= through + _MAX_LOST
     return last if is_lost else 0
-
-
-def _query(conversation: str) -> dict[str, Any]:
-    return {"_id": state_id(conversation), "conversation": conversation}
 
 
 def _pool(state: Document) -> tuple[int, int, int]:

@@ -15,21 +15,17 @@ from convstore.log.entry import Entry
 from convstore.log.facts.event import EVENT, TurnEvent, events_of, of_variant
 from convstore.log.facts.standing import STANDING, Standing
 from convstore.mongo.bson_values import reading, stored_list, stored_text, utc
-from convstore.mongo.collection import Collection, within
-from convstore.mongo.documents import entry_from
+from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, within
+from convstore.mongo.documents import LEAN, NO_MESSAGES, entry_from
 from convstore.mongo.driver import decoded
-from convstore.mongo.facts import LEFT_OUT, fact_in, needed_for
+from convstore.mongo.facts import fact_in, needed_for
 from convstore.mongo.keys import entry_range, number_in
 from convstore.mongo.versions import check_version
 
-_IN_ORDER = (("_id", 1),)
-_NEWEST_FIRST = (("_id", -1),)
 _STANDING = {"conversation": 1, "at": 1, "v": 1, **needed_for(STANDING)}
 _EVENT = {"conversation": 1, "v": 1, **needed_for(EVENT)}
 _PLACE = {**_EVENT, "messages.id": 1}
 _MOST_EVENTS = 200
-_WHOLE = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **LEFT_OUT}
-_NO_MESSAGES = {"messages": 0, **_WHOLE}
 
 
 class StandingRow(NamedTuple):
@@ -52,7 +48,7 @@ class Places:
         """Return the entries up to a number that some variants at a place consist of, in order."""
         keys = [of_variant(place, variant) for variant in variants]
         query = {"conversation": conversation, "lookup": {"$in": keys}}
-        found = await self._log.find(query, _WHOLE, order=_IN_ORDER)
+        found = await self._log.find(query, LEAN, order=BY_KEY)
         entries = [entry_from(decoded(document), has_messages=True) for document in found]
         return [entry for entry in entries if entry.number <= through]
 
@@ -64,18 +60,18 @@ class Places:
         One command; another one if that entry is after the number `through`.
         """
         query: dict[str, Any] = {"conversation": conversation, "lookup": key}
-        found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=1)
+        found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=1)
         row = _row(found[0]) if found else None
         if row is None or through is None or row.number <= through:
             return row
         query |= within(conversation, *entry_range(conversation, before=through + 1))
-        found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=1)
+        found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=1)
         return _row(found[0]) if found else None
 
     async def last_entry(self, conversation: str, key: bytes) -> Entry | None:
         """Return the last entry with a key, without its messages; None without one."""
         query = {"conversation": conversation, "lookup": key}
-        found = await self._log.find(query, _NO_MESSAGES, order=_NEWEST_FIRST, limit=1)
+        found = await self._log.find(query, NO_MESSAGES, order=NEWEST_FIRST, limit=1)
         return entry_from(found[0]) if found else None
 
     async def rows(
@@ -83,13 +79,13 @@ class Places:
     ) -> list[StandingRow]:
         """Return what the entries with some keys say, or the newest `limit` of them, newest first."""
         query = {"conversation": conversation, "lookup": {"$in": keys}}
-        found = await self._log.find(query, _STANDING, order=_NEWEST_FIRST, limit=limit)
+        found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=limit)
         return [_row(document) for document in found]
 
     async def events_of(self, conversation: str, turn_id: str, *, through: int) -> list[TurnEvent]:
         """Return how calls of a turn wait and what was decided, up to an entry, in order; not of hidden variants."""
         query = {"conversation": conversation, "lookup": events_of(turn_id)}
-        found = await self._log.find(query, _EVENT, order=_NEWEST_FIRST, limit=_MOST_EVENTS)
+        found = await self._log.find(query, _EVENT, order=NEWEST_FIRST, limit=_MOST_EVENTS)
         events = list[TurnEvent]()
         for document in reversed(found):
             check_version(document, "entry")

@@ -22,25 +22,22 @@ _NOTHING = {"$match": _NO_DOCUMENT}
 _AT = "at"
 
 
-class Refusals:
-    """Commands on the collection of migrations that find nothing, and so change nothing."""
+async def refused_by(driver: Driver) -> set[str]:
+    """Return the names of the constructs that the server refuses, as in `Driver.refused`. Three commands.
 
-    def __init__(self, driver: Driver) -> None:
-        self._is_memory = driver.name == "memory"
-        self._join = join_of_last_entry(driver.prefix + LOG)
-        self._documents = Collection(driver, MIGRATIONS)
-
-    async def find(self) -> set[str]:
-        """Return the names of the constructs that the server refuses, as in `Driver.refused`. Three commands."""
-        if self._is_memory:  # it never sends them
-            return set()
-        update = setting_from_now({}, field=_AT, ahead=timedelta(seconds=1))
-        commands: dict[str, Callable[[], Awaitable[object]]] = {
-            SERVER_TIME: partial(self._documents.update, _NO_DOCUMENT | is_past_now(_AT), update),
-            JOIN: partial(self._documents.aggregate, [_NOTHING, self._join]),
-            DOCUMENT_SIZE: partial(self._documents.aggregate, [_NOTHING, {"$group": GROUP_BY_DAY}]),
-        }
-        return {construct for construct, command in commands.items() if await _is_refused(command)}
+    They work on the collection of migrations, find nothing, and so change nothing.
+    """
+    if driver.name == "memory":  # it never sends them
+        return set()
+    documents = Collection(driver, MIGRATIONS)
+    update = setting_from_now({}, field=_AT, ahead=timedelta(seconds=1))
+    join = join_of_last_entry(driver.prefix + LOG)
+    commands: dict[str, Callable[[], Awaitable[object]]] = {
+        SERVER_TIME: partial(documents.update, _NO_DOCUMENT | is_past_now(_AT), update),
+        JOIN: partial(documents.aggregate, [_NOTHING, join]),
+        DOCUMENT_SIZE: partial(documents.aggregate, [_NOTHING, {"$group": GROUP_BY_DAY}]),
+    }
+    return {construct for construct, command in commands.items() if await _is_refused(command)}
 
 
 async def _is_refused(command: Callable[[], Awaitable[object]]) -> bool:

@@ -18,7 +18,7 @@ from convstore.index.segment import SECTIONS, Segment
 from convstore.index.words import analyzer
 from convstore.log.entry import Totals
 from convstore.mongo.bson_values import stored_bytes, stored_number, utc
-from convstore.mongo.collection import Collection, Document, within
+from convstore.mongo.collection import BY_KEY, Collection, Document, within
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import SEARCH, segment_id
 
@@ -114,7 +114,7 @@ class Segments:
     async def documents(self, conversation: str, *, contents: bool = True) -> list[Document]:
         """Return the documents of a conversation's segments in order. One command."""
         fields = None if contents else {"sections": 0}
-        return await self._search.find(_own(conversation), fields, order=[("_id", 1)])
+        return await self._search.find(_own(conversation), fields, order=BY_KEY)
 
     def documents_of_all(self, conversations: Iterable[str]) -> AsyncIterator[Document]:
         """Yield the documents of the segments of some conversations, of each in order. One command or more."""
@@ -159,11 +159,6 @@ class Segments:
             same = [{"_id": key, "digest": digest} for key, digest in old.items()]
             await self._search.delete_many({**within(conversation), "$or": same})
         return is_stored
-
-    async def drop_from(self, conversation: str, number: int) -> None:
-        """Remove the segments of all analyzers that cover an entry or later ones. One command."""
-        query = {**within(conversation), "until": {"$not": {"$lt": number}}}
-        await self._search.delete_many(query)
 
     async def mark_read(self, conversation: str, at: datetime) -> None:
         """Store that a search read a conversation, and drop what another analyzer made and nobody read for a day.

@@ -14,10 +14,10 @@ from typing import Any
 from convstore.log.entry import Entry
 from convstore.log.state import LeadingSystem, Move, State, ViewRecord
 from convstore.log.summary import SummaryRecord
-from convstore.mongo.collection import Collection, Document, within
+from convstore.mongo.collection import NEWEST_FIRST, Collection, Document, within
 from convstore.mongo.documents import entry_from
 from convstore.mongo.driver import Driver, decoded, size_of
-from convstore.mongo.keys import LOG, end_range, entry_bound, entry_id, state_id
+from convstore.mongo.keys import LOG, end_range, entry_bound, entry_id, of_state, state_id
 from convstore.mongo.leases import is_free
 from convstore.mongo.log import VIEW_FIELDS, entries_from
 from convstore.mongo.state_documents import (
@@ -50,16 +50,14 @@ class States:
 
     async def find(self, conversation: str) -> Document | None:
         """Return the document of a state, or None. One command."""
-        return await self._log.find_one(
-            {"_id": state_id(conversation), "conversation": conversation}
-        )
+        return await self._log.find_one(of_state(conversation))
 
     async def latest_start(self, conversation: str) -> tuple[int, int] | None:
         """Return the latest place where views begin: number of the entry, and ordinal; None if nothing is left out.
 
         It is where views under any policy begin by their record, or what follows the current summary. One command.
         """
-        query = {"_id": state_id(conversation), "conversation": conversation}
+        query = of_state(conversation)
         fields = {"views": 1, "summary.range": 1}
         found = await self._log.find_one(query, fields) or {}
         starts = [
@@ -98,7 +96,7 @@ class States:
         """
         fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
         query = _query_of_end(conversation, start, items_from)
-        documents = await self._raw_log.find(query, fields, order=[("_id", -1)], limit=limit + 1)
+        documents = await self._raw_log.find(query, fields, order=NEWEST_FIRST, limit=limit + 1)
         first = decoded(documents[0]) if documents else None
         state = None
         if first and first["_id"] == state_id(conversation):
@@ -115,14 +113,14 @@ class States:
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and its token. One command."""
-        query = {"_id": state_id(conversation), "conversation": conversation}
+        query = of_state(conversation)
         return changes_in(await self._log.find_one(query, {"changes": 1}) or {"_id": query["_id"]})
 
     async def past(
         self, conversation: str, key: str
     ) -> tuple[list[tuple[int, str]], list[Move], bool]:
         """Return the `changes`, the kept moves of a policy's record, and True if it moved before these. One command."""
-        query = {"_id": state_id(conversation), "conversation": conversation}
+        query = of_state(conversation)
         found = await self._log.find_one(query, {"changes": 1, f"moves.{key}": 1}) or {
             "_id": query["_id"]
         }
@@ -135,7 +133,7 @@ class States:
 
     async def remove(self, conversation: str) -> None:
         """Remove a state, before the rest of a deleted conversation. One command."""
-        await self._log.delete_one({"_id": state_id(conversation), "conversation": conversation})
+        await self._log.delete_one(of_state(conversation))
 
     async def remember_system(self, state: State, system: LeadingSystem) -> None:
         """Store the leading system messages that a load had to find, unless the state changed since. One command."""
@@ -174,8 +172,8 @@ class States:
             "$set": {"views": stored, "moved": state.moves + 1, **changes},
             "$push": {f"moves.{key}": kept},
         }
-        query = {"_id": state_id(state.conversation), "conversation": state.conversation}
-        query |= readable("state") | {"moved": state.moves or {"$exists": False}}
+        query = of_state(state.conversation) | readable("state")
+        query |= {"moved": state.moves or {"$exists": False}}
         return await self._log.update(query, update)
 
     async def lease(self, state: State, *, owner: str, time: timedelta) -> bool:
@@ -229,11 +227,7 @@ class States:
         return await self._change(state, {"lease.owner": owner}, update)
 
     async def _change(self, state: State, condition: Mapping[str, Any], update: Any) -> bool:
-        query = {
-            "_id": state_id(state.conversation),
-            "conversation": state.conversation,
-            "revision": state.revision,
-        }
+        query = of_state(state.conversation) | {"revision": state.revision}
         return await self._log.update(query | readable("state") | dict(condition), update)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from convstore.exceptions import StoreError
 from convstore.mongo.bson_values import reading, stored_number, stored_text
-from convstore.mongo.collection import Collection, Document
+from convstore.mongo.collection import BY_KEY, Collection, Document
 from convstore.mongo.driver import DOCUMENT_SIZE, Driver, is_refusal, size_of
 from convstore.mongo.keys import LOG, family
 
@@ -91,7 +91,7 @@ class Statistics:
     async def _read(self, collection: str, query: Document) -> list[Amount]:
         """Read documents and measure them here, as servers that refuse ``$bsonSize`` cannot. One command or more."""
         sums = Counter[tuple[str, str, str]]()
-        documents = Collection(self._driver, collection, raw=True).each(query, order=(("_id", 1),))
+        documents = Collection(self._driver, collection, raw=True).each(query, order=BY_KEY)
         async for document in documents:
             at = document.get("at")
             day = at.strftime(_DAY) if isinstance(at, datetime) else ""

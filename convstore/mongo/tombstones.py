@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from convstore.mongo.bson_values import sealed, unsealed
-from convstore.mongo.collection import Collection, Document, within
+from convstore.mongo.collection import BY_KEY, Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import EntryRef, Head, head_key, readable_head
 from convstore.mongo.keys import (
@@ -31,7 +31,6 @@ from convstore.mongo.keys import (
 from convstore.mongo.times import SWEEP_MARGIN
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
-_BY_KEY = (("_id", 1),)
 _UNMOVED = ("created_at", "details", "origin")
 """Fields of a head that name its conversation."""
 
@@ -59,10 +58,7 @@ class Tombstones:
 
     async def children(self, conversation: str) -> list[Head]:
         """Return the heads of the children of a conversation. One command for each thousand."""
-        return [
-            readable_head(head)
-            for head in await self._heads.find({"parent": first_id(conversation)}, _KEY_FIELDS)
-        ]
+        return await self._readable({"parent": first_id(conversation)})
 
     async def page(self, partial_scope: Mapping[str, str], *, after: str, limit: int) -> list[Head]:
         """Return heads with these scope values after a key, ordered by key; without values all heads. One command."""
@@ -70,10 +66,7 @@ class Tombstones:
             "sweep_at": {"$exists": False},
             "_id": {"$gt": after},
         }
-        return [
-            readable_head(head)
-            for head in await self._heads.find(query, _KEY_FIELDS, order=_BY_KEY, limit=limit)
-        ]
+        return await self._readable(query, order=BY_KEY, limit=limit)
 
     async def idle(
         self, partial_scope: Mapping[str, str], *, before: datetime, after: Head | None, limit: int
@@ -91,11 +84,10 @@ class Tombstones:
                 {"updated_at": {"$gt": after.updated_at}},
                 {"updated_at": after.updated_at, "_id": {"$gt": after.key}},
             ]
-        order = [("updated_at", 1), ("_id", 1)]
-        return [
-            readable_head(head)
-            for head in await self._heads.find(query, _KEY_FIELDS, order=order, limit=limit)
-        ]
+        return await self._readable(query, order=[("updated_at", 1), ("_id", 1)], limit=limit)
+
+    async def _readable(self, query: Document, **how: Any) -> list[Head]:
+        return [*map(readable_head, await self._heads.find(query, _KEY_FIELDS, **how))]
 
     async def begin_copy(
         self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta
@@ -166,8 +158,9 @@ class Tombstones:
 
     async def replaced(self, key: str) -> list[str]:
         """Return the logs of a head that repairs replaced and that are still there. One command."""
-        query = {"head": key, "sweep_at": {"$exists": True}, "successor": {"$gt": ""}}
-        return [_ended(tombstone) for tombstone in await self._heads.find(query, {"_id": 1})]
+        return await self._ended(
+            {"head": key, "sweep_at": {"$exists": True}, "successor": {"$gt": ""}}
+        )
 
     async def end_replaced(
         self, conversation: str, *, sweep_after: timedelta, pruned: bool
@@ -238,20 +231,17 @@ class Tombstones:
 
     async def _unswept(self, query: Document) -> list[str]:
         query = {"sweep_at": {"$exists": True}, "swept": {"$ne": True}, **query}
-        return [
-            _ended(tombstone)
-            for tombstone in await self._heads.find(query, {"_id": 1}, order=_BY_KEY)
-        ]
+        return await self._ended(query, order=BY_KEY)
 
     async def due(self, partial_scope: Mapping[str, str], *, limit: int) -> list[str]:
         """Return ended conversations with these scope values whose sweep is due. One command."""
-        query = await self._times.is_past("sweep_at", margin=SWEEP_MARGIN) | _marks_filter(
-            partial_scope
-        )
-        return [
-            _ended(tombstone)
-            for tombstone in await self._heads.find(query, {"_id": 1}, limit=limit)
-        ]
+        is_due = await self._times.is_past("sweep_at", margin=SWEEP_MARGIN)
+        return await self._ended(is_due | _marks_filter(partial_scope), limit=limit)
+
+    async def _ended(self, query: Document, **how: Any) -> list[str]:
+        """Return the conversations of the tombstones that a filter matches."""
+        found = await self._heads.find(query, {"_id": 1}, **how)
+        return [str(tombstone["_id"]).partition(":")[2] for tombstone in found]
 
     async def take(self, conversation: str, *, time: timedelta) -> Document | None:
         """Claim a due sweep for `time`; None if another process holds it. One command."""
@@ -333,10 +323,6 @@ def _tombstone(conversation: str, key: str, scope: Mapping[str, str]) -> dict[st
         "successor": "",
         "has_children": True,  # until it is known
     }
-
-
-def _ended(tombstone: Document) -> str:
-    return str(tombstone["_id"]).partition(":")[2]
 
 
 def _marks_filter(partial_scope: Mapping[str, str]) -> dict[str, Any]:

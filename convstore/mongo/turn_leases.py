@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from convstore.mongo.bson_values import reading, stored_text, utc
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
-from convstore.mongo.keys import LOG, state_id
+from convstore.mongo.keys import LOG, of_state
 from convstore.mongo.leases import is_free, is_held
 from convstore.mongo.versions import check_version, readable
 
@@ -70,10 +70,12 @@ class TurnLeases:
         }
         values["turn.variant"] = lease.variant
         change = await self._times.setting(values, field="turn.until", ahead=time)
-        query = _query(conversation) | readable("state") | await is_free(self._times, "turn.until")
+        query = (
+            of_state(conversation) | readable("state") | await is_free(self._times, "turn.until")
+        )
         if (before := await self._log.find_and_update(query, change, _FIELDS)) is not None:
             return Taken(is_taken=True, lease=_lease(before))
-        held = await self._log.find_one(_query(conversation), {**_FIELDS, "v": 1, "summary.v": 1})
+        held = await self._log.find_one(of_state(conversation), {**_FIELDS, "v": 1, "summary.v": 1})
         if held is None:
             return None
         check_version(held, "state")
@@ -82,43 +84,36 @@ class TurnLeases:
     async def renew(self, conversation: str, *, owner: str, time: timedelta) -> TurnLease | None:
         """Renew the lease, even a lapsed one that nobody took; None if somebody did."""
         change = await self._times.setting({}, field="turn.until", ahead=time)
-        found = await self._log.find_and_update(
-            _query(conversation) | {"turn.owner": owner}, change, _FIELDS
-        )
-        return _lease(found) if found else None
+        query = of_state(conversation) | {"turn.owner": owner}
+        return _lease(await self._log.find_and_update(query, change, _FIELDS))
 
     async def find(self, conversation: str, *, owner: str) -> TurnLease | None:
         """Return the lease; None if somebody else took it."""
-        found = await self._log.find_one(_query(conversation) | {"turn.owner": owner}, _FIELDS)
-        return _lease(found) if found else None
+        query = of_state(conversation) | {"turn.owner": owner}
+        return _lease(await self._log.find_one(query, _FIELDS))
 
     async def holder(self, conversation: str) -> TurnLease | None:
         """Return the lease that somebody holds; None if there is none, or it has lapsed."""
-        found = await self._log.find_one(_query(conversation) | await self._is_held(), _FIELDS)
-        return _lease(found) if found else None
+        query = of_state(conversation) | await is_held(self._times, "turn.until")
+        return _lease(await self._log.find_one(query, _FIELDS))
 
     async def release(self, conversation: str, *, owner: str, stopping: bool = True) -> bool:
         """Give the lease back; False if somebody took it, or without `stopping` if the holder was asked to stop."""
-        query = _query(conversation) | {"turn.owner": owner}
+        query = of_state(conversation) | {"turn.owner": owner}
         if not stopping:
             query["turn.stop"] = False
         return await self._log.update(query, {"$unset": {"turn": ""}})
 
     async def ask_to_stop(self, conversation: str, turn: str) -> bool:
         """Ask the holder of a turn's lease to stop; False if nobody holds it."""
-        query = _query(conversation) | readable("state") | {"turn.id": turn} | await self._is_held()
+        query = of_state(conversation) | readable("state") | {"turn.id": turn}
+        query |= await is_held(self._times, "turn.until")
         return await self._log.update(query, {"$set": {"turn.stop": True}})
 
-    async def _is_held(self) -> dict[str, Any]:
-        """Return the filter for states whose lease has not lapsed."""
-        return await is_held(self._times, "turn.until")
 
-
-def _query(conversation: str) -> dict[str, Any]:
-    return {"_id": state_id(conversation), "conversation": conversation}
-
-
-def _lease(document: Document) -> TurnLease | None:
+def _lease(document: Document | None) -> TurnLease | None:
+    if document is None:
+        return None
     with reading(document):
         found = document.get("turn")
         if not isinstance(found, Mapping):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from convstore.mongo.collection import Collection, Document
+from convstore.mongo.collection import BY_KEY, Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.keys import HEADS, LOG, entry_id, state_id
 
 SCOPE_KEYS = ("user_id", "thread_id")
-BY_KEY = (("_id", 1),)
 ENTRIES = 4
 """Entries of the conversation; each has its number as first ordinal."""
 

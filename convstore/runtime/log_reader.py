@@ -34,9 +34,10 @@ from convstore.log.stored_message import payload_needed, payload_runs, read_mess
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
+from convstore.mongo.documents import LEAN
 from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import entry_id, first_id
-from convstore.mongo.log import LEAN, Log, StoredMessageRow
+from convstore.mongo.log import Log, StoredMessageRow
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.schema_watch import SchemaWatch

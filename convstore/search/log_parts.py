@@ -20,6 +20,7 @@ from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
+from convstore.mongo.keys import number_in
 from convstore.mongo.log import SEARCHED
 from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.cache import CachedConversation
@@ -162,10 +163,8 @@ class LogParts:
         question = 0 if last.totals.over else last.totals.turn
         unsealed = None
         if added and builder.characters <= MAX_CHARACTERS:
-            unsealed = (
-                ends.chain.last.followed_by(last.totals, characters=builder.characters),
-                builder,
-            )
+            segment = ends.chain.last.followed_by(last.totals, characters=builder.characters)
+            unsealed = (segment, builder)
         return SearchedLog(
             [*ends.chain.parts, builder], snapshot, last.last, question, is_due, unsealed
         )
@@ -179,7 +178,7 @@ class LogParts:
             lambda: self._reader.log.documents(
                 cached.conversation, limit=MAX_UNSEALED_ENTRIES, fields=SEARCHED
             ),
-            last=lambda documents: _number(documents[-1]) if documents else 0,
+            last=lambda documents: number_in(documents[-1]["_id"]) if documents else 0,
         )
 
     async def _add_rest(
@@ -271,17 +270,15 @@ def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
     """Return the ends of a log, without segments that were made before a backup replaced it."""
     if not documents:
         return LogEnds()
-    last = _number(documents[-1])
+    last = number_in(documents[-1]["_id"])
     first = min(chain.last.until, last)
-    entries = [entry_from(document) for document in documents if _number(document) >= first]
+    entries = [
+        entry_from(document) for document in documents if number_in(document["_id"]) >= first
+    ]
     covered = next((entry for entry in entries if entry.number == chain.last.until), None)
     if chain.last.until > last or (covered and not chain.ends_with(covered.totals)):
         return _ends(Chain(), documents)
     return LogEnds(chain, entries, documents)
-
-
-def _number(document: Document) -> int:
-    return int(str(document["_id"]).rpartition(":")[2])
 
 
 def _payload_characters(entry: Entry) -> int:

@@ -191,10 +191,6 @@ class Sealer:
         while await self._seal_piece(_Due(scope), Pace(no_pause)):
             pass
 
-    async def drop_from(self, conversation: str, number: int) -> None:
-        """Remove the segments that cover an entry or later ones."""
-        await self._segments.drop_from(conversation, number)
-
     async def is_right(self, scope: Scope, segment: StoredSegment) -> bool:
         """Return True if the log gives this segment, as far as the log can be read."""
         cached = await self._reader.find(scope)

@@ -215,11 +215,9 @@ class _ShownWindow(NamedTuple):
     def place(self) -> SourcePlace | None:
         """Return the place of the item in the payload that holds the text escaped, None if none does."""
         is_escaped = self.window.payload_start < 0
-        return (
-            self.part.places.get((self.window.message, self.window.source_id))
-            if is_escaped
-            else None
-        )
+        if is_escaped:
+            return self.part.places.get((self.window.message, self.window.source_id))
+        return None
 
 
 class _WindowTexts:

@@ -161,11 +161,9 @@ def _others(
 
     async def read(conversation_id: str, ordinal: int) -> StoredMessage | None:
         chat = await store.find_conversation(conversation_id, **shared)
-        page = (
-            await chat.list_messages(around=ordinal, limit=1, full=True)
-            if chat and chat.scope != own
-            else []
-        )
+        if chat is None or chat.scope == own:
+            return None
+        page = await chat.list_messages(around=ordinal, limit=1, full=True)
         return next((message for message in page if message.ordinal == ordinal), None)
 
     return OtherConversations(search, read)

@@ -327,11 +327,9 @@ class ConversationStore:
         scope = await (await self._host.services()).catalog.scope_of(
             check_id(conversation_id, name="id"), wanted
         )
-        return (
-            self.conversation(**scope)
-            if scope and scope.keys() - {PATH} == set(self.scope_keys)
-            else None
-        )
+        if scope and scope.keys() - {PATH} == set(self.scope_keys):
+            return self.conversation(**scope)
+        return None
 
     async def get_tool_messages(
         self, *values: Any, tool_message_ids: Sequence[str] | None = None, **scope: str

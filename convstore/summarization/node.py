@@ -106,11 +106,8 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         messages, context = self._read(state)
         options = replace(self.options, **bound)
         done = yield from summarization_steps(messages, context.get("running_summary"), options)
-        removal = (
-            [RemoveMessage(_REMOVE_ALL)]
-            if self.input_messages_key == self.output_messages_key
-            else []
-        )
+        is_replaced = self.input_messages_key == self.output_messages_key
+        removal = [RemoveMessage(_REMOVE_ALL)] if is_replaced else []
         update: dict[str, Any] = {self.output_messages_key: [*removal, *done.messages]}
         if done.running_summary:
             update["context"] = {**context, "running_summary": done.running_summary}

@@ -141,11 +141,9 @@ class HeadTailSummarizer:
         )
 
     def _ends(self, text: str) -> str:
-        return (
-            text
-            if len(text) <= 2 * self._half + 5
-            else f"{text[: self._half]} ... {text[-self._half :]}"
-        )
+        if len(text) <= 2 * self._half + 5:
+            return text
+        return f"{text[: self._half]} ... {text[-self._half :]}"
 
 
 class _Function:

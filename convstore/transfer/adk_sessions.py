@@ -24,9 +24,9 @@ from convstore.transfer.records import (
     BadRecord,
     ConversationRecord,
     RecordItem,
-    counted,
     record_or_bad,
 )
+from convstore.values.words import counted
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
 """Where ChatGoogleGenerativeAI looks for the signatures of calls."""
@@ -244,11 +244,9 @@ def _block(part: Mapping[str, Any]) -> dict[str, Any]:
     signature = part.get("thought_signature")
     extras = {"extras": {"signature": signature}} if signature else {}
     if isinstance(text := part.get("text"), str):
-        return (
-            {"type": "reasoning", "reasoning": text} | extras
-            if part.get("thought")
-            else _text(text) | extras
-        )
+        if part.get("thought"):
+            return {"type": "reasoning", "reasoning": text} | extras
+        return _text(text) | extras
     if data := part.get("inline_data"):
         return media_block(data["mime_type"], base64=data["data"]) | extras
     if file := part.get("file_data"):

@@ -19,13 +19,13 @@ from convstore.transfer.records import (
     BadRecord,
     ConversationRecord,
     RecordItem,
-    counted,
     merged_fields,
 )
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
 from convstore.values.checkpoints import OWNER
 from convstore.values.scope import check_choice
+from convstore.values.words import counted
 
 Removed: TypeAlias = Literal["rewind", "leave out"]
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from langchain_core.messages import BaseMessage
 from pydantic import TypeAdapter, ValidationError
 
 from convstore.integration import from_langchain, is_langchain
@@ -58,11 +59,8 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     'a message must be an object, not list'
     """
     if not isinstance(raw, dict):
-        return RecordItem(
-            message=None,
-            problem=f"a message must be an object, not {type(raw).__name__}",
-            where=where,
-        )
+        problem = f"a message must be an object, not {type(raw).__name__}"
+        return RecordItem(message=None, problem=problem, where=where)
     try:
         message = from_langchain(raw) if is_langchain(raw) else with_artifact(raw)
         at = at or moment_of(raw)
@@ -77,6 +75,18 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
             f"not a message of LangChain: {error if isinstance(error, ValueError) else repr(error)}"
         )
     return RecordItem(message=None, problem=problem, where=where)
+
+
+def part_of(value: Any, name: str) -> Any:
+    """Return a value of a dict, or an attribute of any other object; None if it is missing."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def without_id(message: Any) -> Any:
+    """Return a message, or a dict of one, without its id; anything else as it is."""
+    if isinstance(message, BaseMessage):
+        return message.model_copy(update={"id": None})
+    return {**message, "id": None} if isinstance(message, Mapping) else message
 
 
 def moment_of(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> datetime | None:
@@ -97,14 +107,10 @@ def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
     >>> unread_date({"created_at": None, "timestamp": "yesterday"})
     "timestamp 'yesterday'"
     """
-    return next(
-        (
-            f"{name} {_SHORT.repr(value)}"
-            for name in names
-            if (value := raw.get(name)) not in (None, "")
-        ),
-        "",
-    )
+    for name in names:
+        if (value := raw.get(name)) not in (None, ""):
+            return f"{name} {_SHORT.repr(value)}"
+    return ""
 
 
 def _moment(value: Any) -> datetime | None:

@@ -32,9 +32,10 @@ from convstore.transfer.openai_lines import (
     openai_message,
     training_problem,
 )
-from convstore.transfer.records import ExportReport, Problem, counted
+from convstore.transfer.records import ExportReport, Problem
 from convstore.values.models import Turn
 from convstore.values.scope import PATH, check_number, check_partial_scope
+from convstore.values.words import counted
 
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
 

@@ -90,11 +90,8 @@ def read_lines(
         try:
             for number, line in enumerate(_raw_lines(file, maximum_bytes), 1):
                 if line is None:
-                    yield Line(
-                        number,
-                        {},
-                        f"longer than {maximum_bytes:,} bytes; import it from code, in parts",
-                    )
+                    problem = f"longer than {maximum_bytes:,} bytes; import it from code, in parts"
+                    yield Line(number, {}, problem)
                 elif line.strip():
                     yield _parsed(number, line)
                 on_bytes(raw.tell())
@@ -106,11 +103,9 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
     is_gzip = raw.read(len(_GZIP)) == _GZIP
     size = raw.seek(0, os.SEEK_END)
     raw.seek(0)
-    return (
-        cast(IO[bytes], _BoundedGzip(raw, _UNPACKED_BYTES + _UNPACKED_RATIO * size))
-        if is_gzip
-        else raw
-    )
+    if is_gzip:
+        return cast(IO[bytes], _BoundedGzip(raw, _UNPACKED_BYTES + _UNPACKED_RATIO * size))
+    return raw
 
 
 class _BoundedGzip(gzip.GzipFile):
@@ -209,11 +204,9 @@ def scope_keys_of(path: Path) -> tuple[str, ...]:
     with closing(read_lines(path)) as lines:
         scope = next((line.value.get("scope") for line in lines if not line.problem), None)
     try:
-        return (
-            check_scope_keys([key for key in scope if key != PATH])
-            if isinstance(scope, dict)
-            else ()
-        )
+        if isinstance(scope, dict):
+            return check_scope_keys([key for key in scope if key != PATH])
+        return ()
     except InvalidScopeError:
         return ()
 

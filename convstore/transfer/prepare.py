@@ -18,10 +18,11 @@ from convstore.messages.encoding import SMALLEST_PART, digest_of, encode_message
 from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
-from convstore.transfer.dicts import as_item
+from convstore.transfer.dicts import as_item, part_of, without_id
 from convstore.transfer.records import ConversationRecord, Message, Problem, RecordItem
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.ranges import joined
 from convstore.values.scope import check_choice, check_id, check_number, id_problem
 
 MAX_SOURCE_ID = 10**12
@@ -329,15 +330,7 @@ def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
     >>> hidden_ranges([True, False, False, True, False])
     [(2, 3), (5, 5)]
     """
-    ranges = list[tuple[int, int]]()
-    for position, is_shown in enumerate(shown, 1):
-        if is_shown:
-            continue
-        if ranges and ranges[-1][1] == position - 1:
-            ranges[-1] = (ranges[-1][0], position)
-        else:
-            ranges.append((position, position))
-    return ranges
+    return joined((at, at) for at, is_shown in enumerate(shown, 1) if not is_shown)
 
 
 def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:
@@ -350,17 +343,13 @@ def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[Bas
     if item.problem:
         raise InvalidInputError(item.problem)
     given: Any = item.message
-    id_ = given.get("id") if isinstance(given, Mapping) else getattr(given, "id", None)
+    id_ = part_of(given, "id")
     note = ""
     if id_ is not None and (
         problem := id_problem(id_) or ("belongs to an earlier message" if id_ in seen else "")
     ):
         note = f"its id {str(id_)[:80]!r} {problem}; it was given a new id"
-        given = (
-            {**given, "id": None}
-            if isinstance(given, Mapping)
-            else given.model_copy(update={"id": None})
-        )
+        given = without_id(given)
     return normalize_messages([given], key=key), note
 
 

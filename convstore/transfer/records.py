@@ -39,15 +39,6 @@ _MAX_PROBLEMS = 1_000
 """Number of problems that a report keeps; `on_problem` receives all of them."""
 
 
-def counted(number: int, singular: str, many: str = "") -> str:
-    """Format a count with its noun.
-
-    >>> counted(1, "message"), counted(2_000, "summary", "summaries")
-    ('1 message', '2,000 summaries')
-    """
-    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordItem:
     """One message of a record, with its metadata from the source.

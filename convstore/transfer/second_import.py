@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from convstore import Conversation
 from convstore.integration import ConversationLog, StoredId, VariantChange
 from convstore.transfer.prepare import Batch, ReadyMessage
-from convstore.transfer.records import ConversationRecord, counted
+from convstore.transfer.records import ConversationRecord
 from convstore.values.items import LogItem, PlacedItem
 from convstore.values.ranges import has, joined
+from convstore.values.words import counted
 
 
 async def missing_items(log: ConversationLog, record: ConversationRecord) -> list[PlacedItem]:
@@ -88,11 +89,9 @@ async def _rewinds(
     if record.variants:
         made = Counter(map(_change_of, await log.variant_changes(end)))
         missing = (Counter(map(_change_of, record.variants)) - made).total()
-        return (
-            [f"not made: {counted(missing, 'change')} of variants since the last import"]
-            if missing
-            else []
-        )
+        if missing:
+            return [f"not made: {counted(missing, 'change')} of variants since the last import"]
+        return []
     here = await rewound_ids(log, known, stored)
     rewound = joined(record.rewound)
     there = {message.id for message in known if has(rewound, message.position)}

@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.messages.encoding import digest_of, digest_of_messages
 from convstore.messages.provenance import is_made_up
+from convstore.transfer.dicts import part_of, without_id
 
 Write: TypeAlias = tuple[Any, Any, Any]
 """A pending write of a checkpoint: task, channel and value."""
@@ -114,7 +115,7 @@ class StateHistory:
             key = self._key_of(own_key, message)
             place = self._found.get(key)
             if place is None:
-                kept = message if key == own_key else _without_id(message)
+                kept = message if key == own_key else without_id(message)
                 place = Place(kept, message, 0, 0, 0, "", checkpoint.at, is_active=self.depth == 0)
                 self._found[key] = place
             seen.add(key)
@@ -208,25 +209,12 @@ def _keyed(state: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     for message in state:
         if isinstance(message, RemoveMessage):
             continue
-        key = _id_of(message)
+        key = part_of(message, "id")
         if not key:
-            key = (
-                digest_of_messages([message]) if isinstance(message, BaseMessage) else repr(message)
-            )
+            is_message = isinstance(message, BaseMessage)
+            key = digest_of_messages([message]) if is_message else repr(message)
         equal[key] += 1
         yield (key, equal[key]), message
-
-
-def _id_of(message: Any) -> Any:
-    if isinstance(message, Mapping):
-        return message.get("id")
-    return getattr(message, "id", None)
-
-
-def _without_id(message: Any) -> Any:
-    if isinstance(message, BaseMessage):
-        return message.model_copy(update={"id": None})
-    return {**message, "id": None} if isinstance(message, Mapping) else message
 
 
 def _is_summary(message: Any) -> bool:
@@ -243,10 +231,6 @@ def _summaries_beside(values: Mapping[str, Any]) -> Iterator[str]:
         yield message.text
     for value in values.values():
         running = value.get("running_summary") if isinstance(value, Mapping) else None
-        text = (
-            running.get("summary")
-            if isinstance(running, Mapping)
-            else getattr(running, "summary", None)
-        )
+        text = part_of(running, "summary")
         if isinstance(text, str) and text:
             yield f"{_LANGMEM_BEGINNING} {text}"

@@ -80,11 +80,9 @@ class ConversationCheck:
         is_replaced = now is not None and first_id(str(now.get("conversation"))) == first_id(
             self.subject.conversation
         )
-        return (
-            [finding for finding in self.subject.findings if finding.kind in _BREAKS]
-            if is_replaced
-            else []
-        )
+        if is_replaced:
+            return [finding for finding in self.subject.findings if finding.kind in _BREAKS]
+        return []
 
     async def _checked_log(self) -> LogCheck:
         check = await self._check_log(self.subject.conversation)
@@ -126,9 +124,8 @@ class ConversationCheck:
             made = await self.repairer.copy(
                 self.head, self._state, sound_through=check.sound_through or 0
             )
-        except (
-            CorruptDocumentError
-        ) as error:  # damage since the check, or the conversation is being deleted
+        except CorruptDocumentError as error:
+            # damage since the check, or the conversation is being deleted
             _mark_breaks(check, problem=f"; it cannot be copied: {error.problem}")
             return None
         if made is None:
@@ -195,9 +192,7 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
     A repair removes those beyond the end of a log that is whole: the next message to get the ordinal would get them.
     """
     last = check.tail.messages
-    async with aclosing(
-        subject.documents(subject.inspection.documents_of, ANNOTATIONS, subject.conversation)
-    ) as documents:
+    async with aclosing(subject.stored_in(ANNOTATIONS)) as documents:
         async for document in documents:
             subject.checked["annotations"] += 1
             key = str(document["_id"])
@@ -231,9 +226,7 @@ async def _report_annotation(subject: Subject, check: LogCheck, key: str) -> Non
 
 async def _check_draft(subject: Subject) -> None:
     """Check that a draft can be read; a repair removes one that cannot, as no read shows it. A newer one stays."""
-    async with aclosing(
-        subject.documents(subject.inspection.documents_of, DRAFTS, subject.conversation)
-    ) as documents:
+    async with aclosing(subject.stored_in(DRAFTS)) as documents:
         async for document in documents:
             try:
                 if not is_newer(document, "draft"):

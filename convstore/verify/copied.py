@@ -22,7 +22,7 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.assignment import is_written_by_model, saw_of
 from convstore.log.branch import Branch, branch_of
-from convstore.log.entry import Entry, EntryMessage, EntrySource, Facts, Over, Totals
+from convstore.log.entry import Entry, EntryMessage, Facts, Over, Totals
 from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.items import item_rows
@@ -37,7 +37,7 @@ from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
 from convstore.values.ranges import joined, without
 from convstore.values.stamps import ViewStamp, write_stamp
-from convstore.verify.active_totals import ActiveTotals
+from convstore.verify.active_totals import ActiveTotals, numbers_after
 
 Pairs = list[tuple[int, int]]
 """First and last ordinals of ranges, in order."""
@@ -178,7 +178,7 @@ class LogCopy:
             messages.append(moved)
         ids = {message.id for message in messages}
         sources = tuple(source for source in entry.sources if source.message_id in ids)
-        through, given = _numbers_after(before, entry, sources)
+        through, given = numbers_after(before, entry, sources)
         totals = replace(
             running.totals(entry.at, shown_now=bool(sources), facts=facts),
             counter=_counter(before, entry),
@@ -358,16 +358,6 @@ def _after(rewinds: Rewinds, entry: Entry) -> Rewinds | None:
         return rewinds.after(entry)
     except ValueError:
         return None
-
-
-def _numbers_after(before: Totals, entry: Entry, sources: Sequence[EntrySource]) -> tuple[int, int]:
-    """Return the highest source id in use, and the highest that the store gave, after sources of an entry."""
-    through = max([before.sources_through, *(source.id for source in sources)])
-    given = max([before.given_through, *(source.id for source in sources if not source.kept)])
-    reserved = 0 if entry.messages else entry.totals.sources_through
-    if reserved > through:
-        return reserved, reserved if entry.totals.given_through == reserved else given
-    return through, given
 
 
 def _counter(before: Totals, entry: Entry) -> str:

@@ -29,7 +29,7 @@ from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
 from convstore.values.scope import id_problem
-from convstore.verify.active_totals import with_active
+from convstore.verify.active_totals import numbers_after, with_active
 
 _DIGESTS_KEPT = 1_000
 
@@ -98,10 +98,8 @@ def check_totals(
         return [] if is_of_variant else _call_problems(entry, messages, before), (stored,)
     compared = [field.name for field in fields(Totals) if field.compare]
     differing = [name for name in compared if getattr(expected[0], name) != getattr(stored, name)]
-    return [("totals", f"the running totals do not follow: {', '.join(differing)}")], (
-        expected[0],
-        stored,
-    )
+    problem = f"the running totals do not follow: {', '.join(differing)}"
+    return [("totals", problem)], (expected[0], stored)
 
 
 def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> list[Problem]:
@@ -266,18 +264,7 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     made = totals_after(
         before, zip(entry.messages, messages, strict=True), at=entry.at, facts=entry.facts
     )
-    through = max([before.sources_through, *(source.id for source in entry.sources)])
-    if not messages:  # source numbers were reserved
-        through = max(through, stored.sources_through)
-    is_for_child = not messages and stored.given_through == through > before.sources_through
-    reserved = through if is_for_child else 0
-    given = max(
-        [
-            before.given_through,
-            reserved,
-            *(source.id for source in entry.sources if not source.kept),
-        ]
-    )
+    through, given = numbers_after(before, entry, entry.sources)
     made = replace(
         made,
         counter=stored.counter,

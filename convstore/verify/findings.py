@@ -6,7 +6,7 @@ Every check takes a `Subject`, the conversation to check, and reports to it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from convstore.exceptions import CorruptDocumentError
 from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
-from convstore.mongo.inspection import Inspection
+from convstore.mongo.inspection import Inspection, each_of
 from convstore.values.reports import Finding, VerifyReport
 
 _MAX_LISTED = 1_000
@@ -57,15 +57,9 @@ class Subject:
         """Return True if no append that was in flight at a time can still be."""
         return moment is None or self.now - moment > _IN_FLIGHT
 
-    async def documents(
-        self, read: Callable[..., Awaitable[Sequence[Document]]], *names: str
-    ) -> AsyncGenerator[Document, None]:
-        """Yield the documents that `read` returns page by page, given these names and the last key before."""
-        after = ""
-        while documents := await read(*names, after=after):
-            for document in documents:
-                yield document
-            after = str(documents[-1]["_id"])
+    def stored_in(self, collection: str) -> AsyncGenerator[Document, None]:
+        """Yield its documents in a collection other than the log."""
+        return each_of(self.inspection.documents_of, collection, self.conversation)
 
 
 @dataclass(slots=True)

@@ -103,11 +103,9 @@ def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
             "and perhaps later ones"
         )
     entry = check.kept.get(number)
-    return (
-        f"the log has another entry {number} than at the last refresh"
-        if entry and entry.totals.link != link
-        else ""
-    )
+    if entry and entry.totals.link != link:
+        return f"the log has another entry {number} than at the last refresh"
+    return ""
 
 
 def _is_late(subject: Subject, head: Head, check: LogCheck) -> bool:

@@ -24,6 +24,7 @@ from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
+from convstore.mongo.inspection import each_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id, number_in
 from convstore.mongo.payload_refs import payloads_in
 from convstore.verify.active_totals import ActiveTotals, branch_problem
@@ -76,7 +77,7 @@ class LogCheck:
         """Check all entries and chunks."""
         inspection = self.subject.inspection
         conversation = self.subject.conversation
-        async with aclosing(self.subject.documents(inspection.entries, conversation)) as documents:
+        async with aclosing(each_of(inspection.entries, conversation)) as documents:
             async for document in documents:
                 await self._entry(document)
         # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.

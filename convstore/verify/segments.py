@@ -25,10 +25,6 @@ class SearchIndex(Protocol):
         """Return True if the log gives this segment."""
         ...
 
-    async def drop_from(self, conversation: str, number: int) -> None:
-        """Remove the segments that cover an entry or later ones."""
-        ...
-
 
 async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> None:
     """Report segments that are damaged or not what the log gives; remove them and build them again if asked to.
@@ -42,23 +38,16 @@ async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> 
         for item in subject.findings
         if item.collection == LOG and not item.repaired
     ]
-    async with aclosing(
-        subject.documents(subject.inspection.documents_of, SEARCH, subject.conversation)
-    ) as documents:
+    async with aclosing(subject.stored_in(SEARCH)) as documents:
         async for document in documents:
             subject.checked["search_segments"] += 1
             if is_foreign(document):
                 continue
             if problem := await _problem(scope, document, index, wrong_entries):
-                damaged.append(str(document["_id"]))
-                subject.report(
-                    "segment",
-                    SEARCH,
-                    damaged[-1],
-                    problem,
-                    repairable=True,
-                    repaired=subject.repair,
-                )
+                key = str(document["_id"])
+                damaged.append(key)
+                outcome = {"repairable": True, "repaired": subject.repair}
+                subject.report("segment", SEARCH, key, problem, **outcome)
     if damaged and subject.repair:
         await subject.inspection.remove(SEARCH, damaged)
         if not wrong_entries:
@@ -77,8 +66,6 @@ async def _problem(
         entry_id(document["conversation"], number) for number in (segment.first - 1, segment.until)
     )
     is_comparable = scope and not any(low <= entry <= high for entry in wrong_entries)
-    return (
-        ""
-        if not is_comparable or await index.is_right(scope, segment)
-        else "it is not what the log gives"
-    )
+    if not is_comparable or await index.is_right(scope, segment):
+        return ""
+    return "it is not what the log gives"

@@ -5,7 +5,7 @@ Everything in a state, but for an undone compaction, can be derived again from t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -86,7 +86,7 @@ class StateCheck:
         """Return the summaries by token, and True if all can be read; None if a newer convstore wrote one."""
         found = dict[str, SummaryRecord]()
         is_whole = True
-        async with aclosing(self._stored_summaries()) as documents:
+        async with aclosing(self.subject.stored_in(SUMMARIES)) as documents:
             async for document in documents:
                 self.subject.checked["summaries"] += 1
                 if is_newer(document, "summary"):
@@ -99,11 +99,6 @@ class StateCheck:
                 # Texts are dropped, because those of all summaries together may be large.
                 found[record.token] = replace(record, text="", messages=(), folded=(), results=())
         return found, is_whole
-
-    def _stored_summaries(self) -> AsyncGenerator[Document, None]:
-        return self.subject.documents(
-            self.subject.inspection.documents_of, SUMMARIES, self.subject.conversation
-        )
 
     async def _state(self, check: LogCheck) -> State | None:
         if self.document is None:
@@ -136,13 +131,12 @@ class StateCheck:
         is_repaired = False
         if is_readable and subject.repair:
             records = list[SummaryRecord]()
-            async for document in self._stored_summaries():
+            async for document in subject.stored_in(SUMMARIES):
                 with suppress(CorruptDocumentError):  # it was reported before
                     records.append(summary_from(document))
             stored = (self.document or {}).get("revision")
-            revision = max(
-                int(subject.now.timestamp()), stored + 1 if isinstance(stored, int) else 0
-            )
+            following = stored + 1 if isinstance(stored, int) else 0
+            revision = max(int(subject.now.timestamp()), following)
             active = check.active.messages
             last = check.tail.messages
             fits = [
@@ -193,10 +187,8 @@ class StateCheck:
             )
 
     async def _check_range(self, record: SummaryRecord) -> None:
-        entry = (
-            await self.subject.inspection.entry(entry_id(self.subject.conversation, record.entry))
-            or {}
-        )
+        key = entry_id(self.subject.conversation, record.entry)
+        entry = await self.subject.inspection.entry(key) or {}
         first = entry.get("first")
         count = entry.get("count")
         holds = (

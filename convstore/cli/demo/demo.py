@@ -19,10 +19,10 @@ from rich.text import Text
 
 from convstore import Conversation
 from convstore.cli.demo.corpus import DEEP_LEARNING, THIRD_QUESTION, TURNS, searched
+from convstore.cli.demo.pages import cut_page, pages_of
 from convstore.cli.invocation import command_name, pip_name
 from convstore.cli.options import open_store
 from convstore.cli.output import new_table, percent, plain, short
-from convstore.cli.pages import cut_page, pages_of
 from convstore.messages.text import text_of
 from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
