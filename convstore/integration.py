@@ -52,7 +52,7 @@ from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.facts.event import TurnEvent
 from convstore.log.facts.standing import Standing
-from convstore.log.turn_record import pairs_of
+from convstore.messages.turn_calls import pairs_of
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.collection import closing
 from convstore.mongo.driver import close_client, driver_errors, open_client
@@ -298,7 +298,7 @@ async def finish_in_turn(chat: Conversation, held: HeldTurn) -> None:
     """Record that an agent's run ended its turn without an answer, with the result of a tool; safe to repeat."""
     finished = Addition.of_event(TurnEvent("finish", held.record.turn_id))
     writes = (await _keeper(chat)).writes
-    await writes.record(held, lambda: finished if held.record.is_done else None)
+    await writes.record(held, lambda: finished if held.record.fold.is_done else None)
 
 
 async def paused_calls(chat: Conversation, turn_id: str) -> list[tuple[TurnCall, Pause]]:

@@ -408,6 +408,7 @@ class Writer:
         made = await run_in_thread_if_long(work, characters=PER_MESSAGE * len(new.prepared))
         if branch is None:
             return made
+        branch = branch.ending_with(made)
         active = (await self._reader.snapshot(cached, tail)).active
         if branch.is_ending and not branch.fits(active):
             raise TurnConflictError(branch.event.turn, is_newest=False)

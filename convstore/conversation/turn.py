@@ -28,8 +28,8 @@ from convstore.exceptions import (
     UnfinishedReplyError,
 )
 from convstore.log.facts.event import TurnEvent
-from convstore.log.turn_record import calls_without_result, result_of
 from convstore.messages.stop_reasons import failed_reason
+from convstore.messages.turn_calls import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.numbering import Given, with_numbers, with_rendered

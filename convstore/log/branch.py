@@ -30,7 +30,8 @@ class Branch(NamedTuple):
         kept: The rewound ranges before the place.
         totals: Totals of its last entry, as if it were active.
         own: The ranges of its messages.
-        is_ending: Its next entry is the last one.
+        is_ending: Its next entry is the last one, see `ending_with`.
+        has_something: It has something to show, so the next entry is the last one if the turn is over with it.
         standing: What stands at its place, as of the end of the log; None where nobody appends to it.
         began: When it began, as ISO 8601.
     """
@@ -42,6 +43,7 @@ class Branch(NamedTuple):
     totals: Totals
     own: Ranges = ()
     is_ending: bool = False
+    has_something: bool = False
     standing: Standing | None = None
     began: str = ""
 
@@ -92,6 +94,11 @@ class Branch(NamedTuple):
     def tail(self, log: Totals) -> Totals:
         """Return the totals that its next entry continues, given those of the log."""
         return continued(log, self.totals)
+
+    def ending_with(self, made: Entry) -> Branch:
+        """Return it as it is for its next entry, given one made after `tail`, whose totals say if the turn is over."""
+        is_ending = self.has_something and bool(made.totals.over)
+        return self._replace(is_ending=self.is_ending or is_ending)
 
     def entry_of(self, made: Entry, log: Totals, rewinds: Rewinds) -> Entry:
         """Return the entry to append, given one made after `tail`, and the totals and active messages of the log.

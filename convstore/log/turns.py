@@ -122,6 +122,11 @@ class LoggedTurn:
         return said if said is not None and said.is_answer else None
 
     @property
+    def is_ended(self) -> bool:
+        """True if an event ended it: it was finished or stopped."""
+        return bool(self._ended)
+
+    @property
     def over(self) -> OverBy:
         """Why it is over, "" if it is in progress. What an event ended stays as it is."""
         if self._ended:
@@ -168,6 +173,37 @@ class LoggedTurn:
     def is_waiting(self) -> bool:
         """True if all that is left to do is what a person has to decide."""
         return bool(self.undecided) and not self.open_calls
+
+    @property
+    def is_done(self) -> bool:
+        """True if it is in progress, and no call is open or waits for a person."""
+        return not (self.over or self._open)
+
+    @property
+    def paused(self) -> list[LoggedCall]:
+        """The calls of the last step that a graph's interrupt is about, in order.
+
+        Calls of an interrupt that was resumed are left out: one of them was approved and has its result.
+        """
+        if self.over or self._said is None:
+            return []
+        asked = [self.calls[id_] for id_ in self._said.calls if id_ in self.waiting]
+        over = {""}
+        for call in asked:
+            if not self.is_unrun(call.result_id):
+                over.add(self.waiting[call.result_id].interrupt)
+        return [call for call in asked if self.waiting[call.result_id].interrupt not in over]
+
+    def is_unrun(self, result_id: str) -> bool:
+        """Return True if a call was not run: it has no result, or the one that a decision gave."""
+        if self.over:
+            return False
+        decision = self.decisions.get(result_id)
+        return result_id in self._open or (decision is not None and not decision.runs)
+
+    def waits(self, result_id: str) -> bool:
+        """Return True if the call with a `result_id` waits for a person's decision."""
+        return not self.over and result_id in self._open and self._waits(self._open[result_id])
 
     @property
     def without_result(self) -> list[LoggedCall]:

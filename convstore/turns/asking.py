@@ -10,7 +10,8 @@ from convstore.append.batch import Written
 from convstore.append.condition import Condition
 from convstore.append.writer import Writer
 from convstore.log.entry import Totals
-from convstore.log.turn_record import TurnRecord, result_of
+from convstore.log.turn_record import TurnRecord
+from convstore.messages.turn_calls import result_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.turns.naming import under_own_ids

@@ -7,18 +7,28 @@ import json
 from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.append.condition import Condition
-from convstore.exceptions import UnknownMessageError
+from convstore.exceptions import (
+    DecisionConflictError,
+    InvalidInputError,
+    TurnClosedError,
+    UnknownMessageError,
+)
 from convstore.log.facts.event import EVENT, TurnEvent
-from convstore.log.turn_record import decidable, results_of
+from convstore.log.turn_record import TurnRecord
+from convstore.messages.turn_calls import result_of
 from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written
 from convstore.turns.variants import TurnOrVariant, Variants, check_resumable
 from convstore.values.scope import Scope
 from convstore.values.turns import Decision, Pause, TurnCall
+
+_NOT_RUN = (
+    "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
+)
 
 
 class Decisions:
@@ -47,7 +57,7 @@ class Decisions:
         async def write() -> None:
             place, paused_last = await self._decided(scope, turn_id, result_id)
             record, _, branch = place
-            call = decidable(record, result_id, decision)
+            call = _decidable(record, result_id, decision)
             if call is not None:
                 check_resumable(record, call, branch, paused_last)
                 await self._record(scope, place, call, decision)
@@ -82,13 +92,52 @@ class Decisions:
     ) -> tuple[TurnOrVariant, str]:
         """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""
         found, paused_last = await self._variants.asking(scope, turn_id, result_id)
-        if not any(record.waits(result_id) for record, *_ in found):
+        if not any(record.fold.waits(result_id) for record, *_ in found):
             try:
                 record, tail = await self._records.read(scope, turn_id)
             except UnknownMessageError:  # its question is in a variant only
                 if not found:
                     raise
             else:
-                if not found or (record.waits(result_id) and not found[0][0].paused):
+                if not found or (record.fold.waits(result_id) and not found[0][0].paused):
                     return (record, tail, None), paused_last
-        return max(found, key=lambda place: place[0].waits(result_id)), paused_last
+        return max(found, key=lambda place: place[0].fold.waits(result_id)), paused_last
+
+
+def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCall | None:
+    """Return the call that a decision is about; None if the same was decided before."""
+    call = record.call_of_result(result_id)
+    if call is None:
+        raise InvalidInputError(
+            f"turn {record.turn_id!r} has no call with the result_id {result_id!r}; pass one of "
+            "its waiting_calls"
+        )
+    earlier = record.fold.decisions.get(call.result_id)
+    if earlier == decision:
+        return None
+    if earlier is not None:
+        raise DecisionConflictError(call.id, verdict=earlier.verdict, by=earlier.by)
+    if record.is_finished:
+        raise TurnClosedError(record.turn_id)
+    if call.result_id not in record.fold.waiting:
+        raise InvalidInputError(f"call {call.id!r} does not wait for a decision; see `wait_for`")
+    allowed = record.fold.waiting[call.result_id].allowed
+    if allowed and decision.verdict not in allowed:
+        raise InvalidInputError(
+            f"the agent takes {' or '.join(allowed)} for call {call.id!r}, not {decision.verdict}"
+        )
+    return call
+
+
+def results_of(call: TurnCall, decision: Decision) -> list[ToolMessage]:
+    """Return the result that a decision gives at once: of a rejected call, or one that a person answered.
+
+    A rejection reads as LangChain's ``HumanInTheLoopMiddleware`` writes it.
+    """
+    if decision.verdict == "respond":
+        return [result_of(call, decision.message)]
+    if decision.verdict == "reject":
+        rejected = f"User rejected the tool call for `{call.name}` with "
+        reason = f"reason: {decision.message}" if decision.message else f"id {call.id}. {_NOT_RUN}"
+        return [result_of(call, rejected + reason, is_error=True)]
+    return []

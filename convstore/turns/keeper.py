@@ -25,12 +25,13 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
-from convstore.log.turn_record import TurnRecord, results_of
+from convstore.log.turn_record import TurnRecord
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.runtime.background import settle
 from convstore.runtime.log_end import LogEndReader
 from convstore.turns.asking import Questions
+from convstore.turns.deciding import results_of
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.retrying import until_written

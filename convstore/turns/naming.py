@@ -18,7 +18,8 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.append.condition import IdsTaken
 from convstore.exceptions import ContentConflictError
-from convstore.log.turn_record import TurnRecord, calls_without_result
+from convstore.log.turn_record import TurnRecord
+from convstore.messages.turn_calls import calls_without_result
 from convstore.values.turns import TurnCall
 
 _Result = TypeVar("_Result")

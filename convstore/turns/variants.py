@@ -435,7 +435,7 @@ class Variants:
                 if not (is_open or was_shown):
                     record.fold.is_superseded = True
                 call = record.call_of_result(result_id)
-                if record.turn_id == turn_id and call and call.result_id in record.waiting:
+                if record.turn_id == turn_id and call and call.result_id in record.fold.waiting:
                     found.append((record, tail, None if was_shown else branch))
             return found, paused_last
         return [], ""
@@ -459,7 +459,7 @@ def check_resumable(
     record: TurnRecord, call: TurnCall, branch: Branch | None, paused_last: str
 ) -> None:
     """Refuse a decision about a call of an agent that has paused in another variant since; see `resume_command`."""
-    if record.waiting[call.result_id].interrupt and paused_last not in (
+    if record.fold.waiting[call.result_id].interrupt and paused_last not in (
         "",
         branch and branch.event.variant,
     ):

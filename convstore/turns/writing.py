@@ -8,12 +8,14 @@ and the append is repeated after it.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.append.batch import Written
 from convstore.append.condition import Condition, TailMoved
@@ -23,8 +25,8 @@ from convstore.exceptions import (
     TurnConflictError,
     UnknownMessageError,
 )
-from convstore.log.facts.event import EVENT
-from convstore.log.turn_record import paused
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
 from convstore.turns.held import Addition, HeldTurn
@@ -136,7 +138,7 @@ class TurnWriter:
         branch = held.branch
         is_fence = event is not None and event.kind == "fence"
         if branch:
-            branch = branch._replace(is_ending=held.record.is_ended_by(messages, event))
+            branch = branch._replace(has_something=_has_something(held, addition))
             event = branch.records(event)
         written = await self._writer.append(
             held.scope,
@@ -152,9 +154,10 @@ class TurnWriter:
             event = EVENT.of(written.entry) if addition.event else None
             held.add(written.entry, messages, event)
         if branch and written.entry:
-            held.take(branch.after(written.entry), is_shown=branch.is_ending)
-        if branch and branch.is_ending:
-            await self._variants.reselect(held.scope, written.totals)
+            is_shown = BRANCH.of(written.entry) is None
+            held.take(branch.after(written.entry), is_shown=is_shown)
+            if is_shown:
+                await self._variants.reselect(held.scope, written.totals)
         return written
 
     async def reserve(self, held: HeldTurn, number: int) -> range:
@@ -205,11 +208,13 @@ class TurnWriter:
             raise TurnConflictError(held.record.turn_id, is_newest=False)
 
     async def pause(self, held: HeldTurn, pauses: Mapping[str, Pause]) -> None:
-        """Record that calls of a turn wait for a person; calls that are recorded already are skipped."""
-        for _ in pauses:
-            await self.record(
-                held, lambda: next(map(Addition.of_event, paused(held.record, pauses)), None)
-            )
+        """Record that calls of a turn wait for a person, by the ids of their results.
+
+        Calls that are recorded already are skipped. A repeated request asks again, under another interrupt; the newest
+        is the one that the agent can be resumed from.
+        """
+        for result_id, pause in pauses.items():
+            await self.record(held, partial(_wait, held, result_id, pause))
 
     async def renew(self, held: HeldTurn) -> None:
         """Renew the lease, and learn whether to stop; SchemaVersionError if a migration excludes this process."""
@@ -229,3 +234,19 @@ class TurnWriter:
         except SchemaVersionError as error:
             held.exclude(error)
             raise
+
+
+def _wait(held: HeldTurn, result_id: str, pause: Pause) -> Addition | None:
+    """Return the event that a call waits for a person; None if that is recorded, or the call was run."""
+    fold = held.record.fold
+    if not fold.is_unrun(result_id) or fold.waiting.get(result_id) == pause:
+        return None
+    return Addition.of_event(TurnEvent("wait", fold.turn_id, result_id, json.dumps(pause)))
+
+
+def _has_something(held: HeldTurn, addition: Addition) -> bool:
+    """Return True if a variant has something to show: more than its question, or if it is stopped, a text."""
+    said = [*held.record.messages, *addition.messages]
+    if addition.event and addition.event.kind == "stop":
+        return any(isinstance(message, AIMessage) and message.text for message in said)
+    return len(said) > 1

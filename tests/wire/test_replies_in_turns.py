@@ -12,7 +12,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from convstore import Conversation, ConversationStore
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidMessageError, UnfinishedReplyError
-from convstore.log.turn_record import calls_without_result
+from convstore.messages.turn_calls import calls_without_result
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_responses import to_responses
 from convstore.wire.streams import StreamedReply
