@@ -52,6 +52,8 @@ from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
 from convstore.log.facts.event import TurnEvent
 from convstore.log.facts.standing import Standing
+from convstore.log.turn_record import TurnRecord
+from convstore.messages.filing import came_with, without_marks
 from convstore.messages.turn_calls import pairs_of
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.collection import closing
@@ -65,7 +67,7 @@ from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Busy, Drafting, TurnKeeper
-from convstore.values.append_options import AppendOptions
+from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.models import (
     ConversationInfo,
     Receipt,
@@ -94,6 +96,7 @@ __all__ = [
     "SentMessage",
     "StoredId",
     "Trust",
+    "TurnRecord",
     "VariantChange",
     "agent_tools",
     "append_in_halves",
@@ -125,12 +128,12 @@ __all__ = [
     "log_of",
     "made_for",
     "marks_of",
-    "messages_of_turn",
     "new_codec",
     "newest_first",
     "normalize_messages",
     "observed",
     "open_database",
+    "open_turn_of",
     "pairs_of",
     "pause_in_turn",
     "paused_calls",
@@ -138,6 +141,7 @@ __all__ = [
     "read_again",
     "read_current",
     "read_sent",
+    "record_of_turn",
     "run_sync",
     "settle",
     "shard_key_indexes",
@@ -161,17 +165,25 @@ async def append_in_turn(
 ) -> Receipt:
     """Append messages of an agent to a turn. `how` are options of `Conversation.append`.
 
-    They go to the log alone if it does not have the question, or that was rewound: its end then says which turn they
-    belong to.
+    Those that a tool added to its result are marked in the state of the agent, and have a column for it in the log.
+    The messages go to the log alone if it does not have the question, or that was rewound: its end then says which
+    turn they belong to.
     """
-    whole = normalize_messages(messages)
-    addition = Addition(whole, of_state=True, options=AppendOptions(**how))
+    columns = dict[str, Columns]()
+    for message in messages:
+        if result_id := came_with(message):
+            columns[str(message.id)] = Columns(held.record.turn_id, answers=result_id)
+    whole = normalize_messages(without_marks(messages))
+    options = AppendOptions(columns=columns, **how)
+    services = await host_of(chat).services()
+    addition = Addition(whole, of_state=True, options=options)
     try:
-        return await (await _keeper(chat)).writes.append(held, addition)
+        return await services.turn_keeper.writes.append(held, addition)
     except UnknownMessageError:
         if held.branch:
             raise
-        return await chat.append(messages, **how)
+        scope = tuple(chat.scope.items())
+        return (await services.writer.append(scope, whole, options=options)).receipt
 
 
 async def read_again(chat: Conversation, held: HeldTurn) -> None:
@@ -188,6 +200,11 @@ def last_seen(history: History) -> int:
     """Return the last ordinal that a view saw; 0 for an empty log."""
     stamp = history._stamp  # noqa: SLF001 - without the digest of its messages, which takes long
     return stamp([]).ordinal if stamp else 0
+
+
+def open_turn_of(history: History) -> str:
+    """Return the id of the message with which a view's turn in progress begins; "" if the newest turn is over."""
+    return history._open_turn  # noqa: SLF001 - no name for backends, which ask `get_turn`
 
 
 def check_store(store: object) -> None:
@@ -266,15 +283,18 @@ async def append_in_halves(
             await append_in_halves(append, part)
 
 
-async def messages_of_turn(chat: Conversation, turn_id: str) -> list[BaseMessage]:
-    """Return the messages of a turn in full: as the caller who has entered it knows it, else as the log has it."""
+async def record_of_turn(chat: Conversation, turn_id: str) -> TurnRecord | None:
+    """Return a turn with its messages in full: as the caller who has entered it knows it, else as the log has it.
+
+    None if the log does not have its question, or that was rewound.
+    """
     held = held_by_caller(chat, turn_id)
     if held is not None and held.record.is_asked:
-        return list(held.record.messages)
-    found = await (await host_of(chat).services()).turns.get(tuple(chat.scope.items()), turn_id)
-    return (
-        [message for message in found.messages if message.id not in found.others] if found else []
-    )
+        return held.record
+    records = (await host_of(chat).services()).turn_records
+    with suppress(InvalidInputError):
+        return (await records.read(tuple(chat.scope.items()), turn_id))[0]
+    return None
 
 
 async def update_state_of(

@@ -42,7 +42,6 @@ from convstore.messages.encoding import (
     encode_message,
     fields_of,
 )
-from convstore.messages.filing import turn_of
 from convstore.messages.sizes import bytes_of
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
@@ -127,10 +126,9 @@ class Batch:
 
     @property
     def named(self) -> set[str]:
-        """Return the ids of the questions that messages are said to belong to, but for those in the batch."""
+        """Return the ids of the questions that the writer names for messages, but for those in the batch."""
         options = self.options
-        named = {turn_of(new.message) for new in self.prepared} | {options.question}
-        named |= {columns.turn for columns in options.columns.values()}
+        named = {columns.turn for columns in options.columns.values()} | {options.question}
         return {id_ for id_ in named if id_}.difference(self.ids)
 
     @property

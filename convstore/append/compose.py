@@ -16,7 +16,7 @@ from langchain_core.messages import ToolMessage
 from convstore.append.batch import Batch, Prepared
 from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
-from convstore.log.assignment import is_written_by_model, saw_of
+from convstore.log.assignment import saw_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
 from convstore.log.facts.items import ITEMS, EntryItem
 from convstore.log.facts.table import placed
@@ -24,7 +24,6 @@ from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import is_named
 from convstore.log.totals import RunningTotals
 from convstore.messages.encoding import decode_message
-from convstore.messages.filing import turn_of
 from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import calls_of, is_paused, result_ids
@@ -74,11 +73,17 @@ def compose(
     asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
         known = _named_turn(batch, prepared, ordinal, asked)
+        result_id = _added_to(batch, prepared)
         call, turn = running.follow(
-            prepared.message, calls_of(prepared.message), ordinal, turn=known
+            prepared.message,
+            calls_of(prepared.message),
+            ordinal,
+            turn=known,
+            is_added=bool(result_id),
         )
         own = [_numbered(source, running, numbering, taken) for source in prepared.sources]
-        message = _message(prepared, batch, ordinal, turn, call=call, sources=own)
+        answers = result_id or call.result
+        message = _message(prepared, batch, ordinal, turn, answers=answers, call=call, sources=own)
         _set_seen(message, batch, is_stamped=message.id == stamped)
         if message.begins_turn:
             asked[message.id] = ordinal
@@ -113,8 +118,8 @@ def _stamped(batch: Batch) -> str:
     """Return the id of the message that gets the stamp of a batch, the first that a model wrote; "" for none."""
     if batch.options.stamp is None:
         return ""
-    said = (new.stored.id for new in batch.prepared if is_written_by_model(new.message))
-    return next(said, "")
+    said = (new for new in batch.prepared if new.message.type == "ai" and not _added_to(batch, new))
+    return next((new.stored.id for new in said), "")
 
 
 def _request_of(batch: Batch, stamped: str) -> Thinking | None:
@@ -150,8 +155,14 @@ def _named_turn(
     if columns := batch.options.columns.get(prepared.stored.id):
         begins = columns.turn == prepared.stored.id and prepared.message.type == "human"
         return ordinal if begins else asked.get(columns.turn, 0)
-    named = batch.options.question or turn_of(prepared.message)
+    named = batch.options.question
     return asked.get(named) if named else None
+
+
+def _added_to(batch: Batch, prepared: Prepared) -> str:
+    """Return the `result_id` of the call whose tool added a message to its result; "" for any other message."""
+    columns = batch.options.columns.get(prepared.stored.id)
+    return columns.answers if columns and prepared.stored.type != "tool" else ""
 
 
 @dataclass(slots=True)
@@ -212,10 +223,14 @@ def _message(
     ordinal: int,
     turn: int,
     *,
+    answers: str,
     call: OpenCall,
     sources: Sequence[EntrySource],
 ) -> EntryMessage:
-    """Return a prepared message as its entry stores it, with its stub; `call` is the one that a result answers."""
+    """Return a prepared message as its entry stores it, with its stub.
+
+    `call` is the one that a result answers; `answers` also names that of a message which its tool added.
+    """
     tool = (prepared.message.name or call.tool) if isinstance(prepared.message, ToolMessage) else ""
     numbers = named_sources(tool, [source.id for source in sources], prepared.read_back)
     stub = None
@@ -240,9 +255,9 @@ def _message(
         view_tokens,
         stored.content_digest,
         turn,
-        saw_of(ordinal) if is_written_by_model(prepared.message) else 0,
+        saw_of(ordinal) if stored.type == "ai" and not answers else 0,
         tuple(result_ids(prepared.message)) if stored.type == "ai" else (),
-        call.result,
+        answers,
         tool,
         "" if id_problem(call.id) else call.id,
         call.arguments,

@@ -8,7 +8,6 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidInputError
-from convstore.messages.filing import is_question
 from convstore.values.scope import check_id
 
 
@@ -40,9 +39,5 @@ def question_message(turn_id: str, given: str | BaseMessage | Mapping[str, objec
     if isinstance(whole.content, str) and not whole.content.strip():
         raise InvalidInputError(
             "human is a blank text; pass the question, or leave it out to continue a turn"
-        )
-    if not is_question(whole):
-        raise InvalidInputError(
-            "human is a message of another turn, as its response_metadata says; pass its text"
         )
     return whole

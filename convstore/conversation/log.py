@@ -59,6 +59,7 @@ class LogMessage:
         rewound: The ranges before its entry that were rewound when it was appended.
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
+        added_to: For a message that a tool added to its result the `result_id` of the call, "" for any other.
     """
 
     message: BaseMessage
@@ -71,6 +72,7 @@ class LogMessage:
     rewound: Sequence[Range] = ()
     annotations: dict[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None
+    added_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,14 +253,14 @@ class ConversationLog:
         stamp: ViewStamp | None = None,
         change: VariantChange | None = None,
         items: Sequence[PlacedItem] = (),
-        columns: Mapping[str, tuple[str, int]] | None = None,
+        columns: Mapping[str, Columns] | None = None,
         facts: Sequence[ArchivedFact] = (),
     ) -> Receipt:
         """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
 
         In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. With a
-        change, they belong to that variant, if it was begun. `columns` are the turns of messages and what their models
-        were not shown, as `values.append_options.Columns` says, by their ids. `facts` are those of its entry.
+        change, they belong to that variant, if it was begun. `columns` are those of messages, by their ids. `facts` are
+        those of its entry.
 
         Raises:
             InvalidInputError: A fact is damaged.
@@ -270,7 +272,7 @@ class ConversationLog:
             on_source_clash="renumber",
             stamp=stamp,
             numbers=own,
-            columns={id_: Columns(*values) for id_, values in (columns or {}).items()},
+            columns=columns or {},
         )
 
         async def write() -> Written:
@@ -339,6 +341,7 @@ class ConversationLog:
                 entry=entry.number,
                 turn=stored.turn,
                 unseen=stored.unseen,
+                added_to=stored.answers if stored.is_added else "",
                 created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,

@@ -142,9 +142,9 @@ class Services:
         self.watcher = Watcher(
             self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes
         )
-        turn_records = TurnRecordReader(reader, self.turns)
-        self.turn_keeper = TurnKeeper(ends, leases, drafts, turn_records, variants)
-        self.decisions = Decisions(turn_records, variants)
+        self.turn_records = TurnRecordReader(reader, self.turns)
+        self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turn_records, variants)
+        self.decisions = Decisions(self.turn_records, variants)
         self.catalog = Catalog(reader)
         self.stats = StatsReader(reader.heads, Statistics(driver))
         kept = {

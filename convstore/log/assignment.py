@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import OpenCall, Over, Totals
-from convstore.messages.filing import came_with
 from convstore.messages.media import is_media
 from convstore.values.stamps import ViewStamp
 
@@ -70,11 +69,6 @@ class Assignment:
     def end(self, over: Over) -> None:
         """Record why the newest turn is over, if it is."""
         self.over = over or self.over
-
-
-def is_written_by_model(message: BaseMessage) -> bool:
-    """Return True for an AI message, but for one that a tool added to its result."""
-    return message.type == "ai" and not came_with(message)
 
 
 def saw_of(ordinal: int, stamp: ViewStamp | None = None) -> int:

@@ -104,9 +104,10 @@ class EntryMessage:
         view_tokens: Its size in the default view of a finished turn.
         content_digest: Digest of the content as a client sees it, see `log.comparison`.
         turn: Ordinal of the question that it belongs to, its own if it is one; 0 for none. See `log.assignment`.
-        saw: For an AI message the last ordinal that its model was shown; 0 for one that no model wrote.
+        saw: For an AI message of a model the last ordinal that it was shown, else 0.
         calls: The `result_id` of each of its tool calls, in order.
-        answers: For a tool result the `result_id` of the call that it answers; "" if it answers none.
+        answers: For a tool result the `result_id` of the call that it answers, "" if it answers none. For a message
+            that the tool added to its result that of the same call; "" for any other message.
         tool: For a tool result the tool's name, "" if it is unknown.
         call: For a tool result the id of the call that it answers, "" if that cannot be looked up.
         arguments: For a tool result the beginning of its call's arguments as JSON, "" if its call is not known.
@@ -154,7 +155,12 @@ class EntryMessage:
     @property
     def is_reply(self) -> bool:
         """True for an AI message that a model wrote; False for one that a tool added to its result."""
-        return self.type == "ai" and (self.saw > 0 or self.ordinal == 1)
+        return self.type == "ai" and not self.answers
+
+    @property
+    def is_added(self) -> bool:
+        """True for a message that a tool added to its result, such as an image of it."""
+        return bool(self.answers) and self.type != "tool"
 
     @property
     def is_answer(self) -> bool:
@@ -163,8 +169,8 @@ class EntryMessage:
 
     @property
     def unseen(self) -> int:
-        """For an AI message the number of messages directly before it that its model was not shown; else 0."""
-        return self.ordinal - 1 - self.saw if self.type == "ai" else 0
+        """For an AI message of a model the number of messages directly before it that it was not shown; else 0."""
+        return self.ordinal - 1 - self.saw if self.is_reply else 0
 
     @property
     def begins_turn(self) -> bool:

@@ -102,6 +102,10 @@ def _number(row: Row) -> int:
     return row.entry.number
 
 
+def _turn(row: Row) -> int:
+    return row.turn
+
+
 def _ordinal(row: Row) -> int:
     return row.message.ordinal
 
@@ -115,6 +119,13 @@ def leading_system(rows: Sequence[Row]) -> list[Row]:
 def is_finished(rows: Sequence[Row]) -> bool:
     """Return True if the newest turn is over: it has its answer, or an event ended it."""
     return not rows or bool(rows[-1].over)
+
+
+def open_turn(rows: Sequence[Row]) -> str:
+    """Return the id of the first row of the turn in progress, its question as a rule; "" if the newest turn is over."""
+    if is_finished(rows) or len(leading_system(rows)) == len(rows):
+        return ""
+    return rows[bisect_left(rows, rows[-1].turn, key=_turn)].message.id
 
 
 def has_answer(rows: Sequence[Row]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.log.assignment import Assignment, is_written_by_model
+from convstore.log.assignment import Assignment
 from convstore.log.entry import (
     NO_FACTS,
     EntryMessage,
@@ -65,7 +65,13 @@ def totals_after(
     """
     running = RunningTotals(before, before.sources_through)
     for message, appended in messages:
-        running.follow(appended, calls_of(appended), message.ordinal, turn=message.turn)
+        running.follow(
+            appended,
+            calls_of(appended),
+            message.ordinal,
+            turn=message.turn,
+            is_added=message.is_added,
+        )
         running.add_size(message)
     return running.totals(at, shown_now=False, facts=facts)
 
@@ -219,16 +225,22 @@ class RunningTotals:
         )
 
     def follow(
-        self, message: BaseMessage, calls: Sequence[Call], ordinal: int, *, turn: int | None
+        self,
+        message: BaseMessage,
+        calls: Sequence[Call],
+        ordinal: int,
+        *,
+        turn: int | None,
+        is_added: bool = False,
     ) -> tuple[OpenCall, int]:
         """Count a message and its calls; return the call that a tool result answers, and the turn of the message.
 
-        Its turn is the one given, if any; see `log.assignment`.
+        Its turn is the one given, if any; see `log.assignment`. A tool added it to its result if `is_added`.
         """
         answered = self._calls.answer(message, turn) if isinstance(message, ToolMessage) else None
         if turn is None:
             turn = self._assignment.turn_of(message, ordinal, answered)
-        is_said = is_written_by_model(message)
+        is_said = message.type == "ai" and not is_added
         is_answer = is_said and not calls and not is_paused(message)
         self._assignment.add(message.type, ordinal, turn, is_said=is_said, is_answer=is_answer)
         if turn == ordinal:

@@ -1,7 +1,7 @@
 """Find the last question of an agent's state, and mark the messages that a tool adds to its result.
 
-Such a message, an image as a human message, for example, begins no turn. The middleware marks it with its turn and its
-result, in ``response_metadata``, which is not sent to providers. In the log the turn of a message is a column.
+Such a message, an image as a human message, for example, begins no turn. The middleware marks it in the state, in
+``response_metadata``. The log has a column for that: the mark is neither stored nor shown to a model.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ from convstore.messages.tool_calls import calls_of, has_calls, is_paused, result
 from convstore.values.scope import id_problem
 
 _Message = TypeVar("_Message", bound=BaseMessage)
-LINK = "convstore"
-"""The key of the link in ``response_metadata``."""
+_KEY = "convstore"
 
 
-def linked(message: _Message, turn_id: str | None, *, result: str | None = None) -> _Message:
-    """Return the message with a link to its turn. Without a `turn_id` there is no link.
+def marked_as_added(message: _Message, result_id: str) -> _Message:
+    """Return a message with the mark that a tool added it to its result, given the `result_id` of the call.
 
-    `result` is for a message that a tool added: the `result_id` of the result.
-
-    >>> turn_of(linked(HumanMessage("Hello"), "question-1"))
-    'question-1'
+    >>> came_with(marked_as_added(HumanMessage("A picture."), "result-1"))
+    'result-1'
     """
-    link = {"turn": turn_id} if result is None else {"turn": turn_id, "result": result}
-    if turn_id is None or message.response_metadata.get(LINK) == link:
-        return message
-    return message.model_copy(
-        update={"response_metadata": {**message.response_metadata, LINK: link}}
-    )
-
-
-def turn_of(message: BaseMessage) -> str | None:
-    """Return the id of the human message that a message of an agent is linked to; None without a link."""
-    return _linked_to(message, "turn")
+    metadata = {**message.response_metadata, _KEY: {"result": result_id}}
+    return message.model_copy(update={"response_metadata": metadata})
 
 
 def came_with(message: BaseMessage) -> str | None:
-    """Return the `result_id` of the result that a tool added a message to; None for any other message."""
-    return _linked_to(message, "result")
+    """Return the `result_id` of the call whose tool added a message to its result; None for any other message."""
+    found = message.response_metadata.get(_KEY)
+    result_id = found.get("result") if isinstance(found, dict) else None
+    # of a message that another program made, it may be anything
+    return None if id_problem(result_id) else str(result_id)
+
+
+def without_marks(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
+    """Return messages as the log has them and a model is shown them, without the marks of `marked_as_added`."""
+    return [_unmarked(message) if came_with(message) else message for message in messages]
+
+
+def _unmarked(message: BaseMessage) -> BaseMessage:
+    metadata = {key: value for key, value in message.response_metadata.items() if key != _KEY}
+    return message.model_copy(update={"response_metadata": metadata})
 
 
 def is_question(message: BaseMessage) -> bool:
     """Return True if a message begins a turn: a human message that no tool added."""
-    return isinstance(message, HumanMessage) and turn_of(message) is None
+    return isinstance(message, HumanMessage) and not came_with(message)
 
 
 def is_answer(message: BaseMessage) -> bool:
@@ -67,15 +68,13 @@ def last_question(messages: Sequence[BaseMessage]) -> int | None:
 
 
 def last_turn_of(messages: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the human message that messages answer, even if it is not among them any more.
+    """Return the id of the last human message that a user sent; None without such a message.
 
-    >>> last_turn_of([HumanMessage("Hello", id="q1"), AIMessage("Hi")]), last_turn_of([linked(AIMessage("Hi"), "q1")])
-    ('q1', 'q1')
+    >>> last_turn_of([HumanMessage("Hello", id="q1"), AIMessage("Hi")])
+    'q1'
     """
     index = last_question(messages)
-    if index is not None:
-        return messages[index].id
-    return next((turn for message in reversed(messages) if (turn := turn_of(message))), None)
+    return None if index is None else messages[index].id
 
 
 def results_after(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
@@ -99,10 +98,3 @@ def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
 def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
     """Return the ids of the messages that have one."""
     return {message.id for message in messages if message.id}
-
-
-def _linked_to(message: BaseMessage, key: str) -> str | None:
-    link = message.response_metadata.get(LINK)
-    value = link.get(key) if isinstance(link, dict) else None
-    # of a message that another program made, it may be anything
-    return None if id_problem(value) else str(value)

@@ -6,24 +6,29 @@ from collections.abc import Collection, Sequence
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.filing import is_answer
 from convstore.messages.provenance import kind_of
 
 PARTS: tuple[str, ...] = ("system", "summary", "stub", "turn", "now")
 """System messages; summary and note; stubs and shortened messages; other messages of finished turns; the open turn."""
 
 
-def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -> list[str]:
-    """Return the part of each message of a view; `smaller` are the ids of those that it does not show whole.
+def parts_of(
+    messages: Sequence[BaseMessage], smaller: Collection[str | None], *, current: str
+) -> list[str]:
+    """Return the part of each message of a view.
+
+    Args:
+        messages: The view.
+        smaller: Ids of the messages that it does not show whole.
+        current: Id of the message with which the turn in progress begins; "" if the newest turn is over.
 
     >>> from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-    >>> view = [SystemMessage("Cite."), HumanMessage("Hi"), AIMessage("Hello."), HumanMessage("And?")]
-    >>> parts_of(view, ())
-    ['system', 'turn', 'turn', 'now']
-    >>> parts_of([HumanMessage("Hi"), AIMessage("One moment.", response_metadata={"stop_reason": "pause_turn"})], ())
-    ['now', 'now']
+    >>> view = [SystemMessage("Cite."), HumanMessage("Hi"), AIMessage("Hello."), HumanMessage("And?", id="q2")]
+    >>> parts_of(view, (), current="q2"), parts_of(view, (), current="")
+    (['system', 'turn', 'turn', 'now'], ['system', 'turn', 'turn', 'turn'])
     """
-    current = _start_of_open_turn(messages)
+    begins = [index for index, message in enumerate(messages) if message.id == current]
+    now = begins[0] if begins else len(messages)
     parts = list[str]()
     for index, message in enumerate(messages):
         if message.type == "system":
@@ -32,20 +37,8 @@ def parts_of(messages: Sequence[BaseMessage], smaller: Collection[str | None]) -
             parts.append("summary")
         elif message.id in smaller:
             parts.append("stub")
-        elif index < current:
+        elif index < now:
             parts.append("turn")
         else:
             parts.append("now")
     return parts
-
-
-def _start_of_open_turn(messages: Sequence[BaseMessage]) -> int:
-    """Return the index of the last question, or the end if it has its answer."""
-    if not messages or is_answer(messages[-1]):
-        return len(messages)
-    questions = [
-        index
-        for index, message in enumerate(messages)
-        if message.type == "human" and not kind_of(message)
-    ]
-    return questions[-1] if questions else 0

@@ -297,7 +297,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         if (found := get("content_digest"))
         else b"",
         turn,
-        ordinal - 1 - unseen if type_ == "ai" else 0,
+        ordinal - 1 - unseen if type_ == "ai" and not answers else 0,
         tuple(stored_texts(found)) if (found := get("calls")) else (),
         answers,
         tool,

@@ -9,7 +9,6 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.values.models import StoredMessage
@@ -48,17 +47,10 @@ class MessagePageContract:
         """A call that names an earlier question, its result, and what its tool added are of that question's turn."""
         call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}], id="call")
         result = ToolMessage("A seal.", tool_call_id="c", id=result_id("call", "c"))
-        await chat.append(
-            [
-                HumanMessage("Why?", id="q1"),
-                HumanMessage("How?", id="q2"),
-                linked(call, "q1"),
-                result,
-            ]
-        )
-        await chat.append(
-            [linked(HumanMessage("its picture"), "q1", result=str(result.id)), AIMessage("So.")]
-        )
+        await chat.append([HumanMessage("Why?", id="q1"), HumanMessage("How?", id="q2")])
+        await chat.append([call, result], turn="q1")
+        await chat.append(HumanMessage("its picture"), turn="q1")
+        await chat.append(AIMessage("So."))
         assert [message.turn_id for message in await chat.list_messages()] == [
             "q1",
             "q2",

@@ -11,7 +11,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, UnknownMessageError
-from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
 from convstore.store import ConversationStore
 from convstore.values.models import Turn
@@ -19,9 +18,8 @@ from convstore.values.models import Turn
 __all__ = ["TurnMessageContract"]
 
 
-def _called(id_: str, turn_id: str) -> BaseMessage:
-    call = {"name": "search", "args": {}, "id": "call_1"}
-    return linked(AIMessage("", id=id_, tool_calls=[call]), turn_id)
+def _called(id_: str) -> BaseMessage:
+    return AIMessage("", id=id_, tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
 
 
 def _result(of: str) -> BaseMessage:
@@ -44,17 +42,18 @@ class TurnMessageContract:
     ) -> None:
         """Two agents work at once: turns, outlines and sessions have each message where it belongs, not by its place.
 
-        A call id repeats, a late result comes first, a tool adds an image, and a name of no question is not heeded.
+        A call id repeats, a late result comes first, and a tool adds an image.
         """
-        image = linked(HumanMessage("A picture.", id="i1"), "q1", result="any")
-        log: list[list[BaseMessage]] = [
-            [HumanMessage("One?", id="q1"), _called("x1", "q1"), image],
-            [HumanMessage("Two?", id="q2")],
-            [_result("x1"), linked(AIMessage("Hm.", id="n2"), "\ud800"), _called("x2", "q2")],
-            [_result("x2"), linked(AIMessage("First.", id="a1"), "q1")],
+        log: list[tuple[str | None, list[BaseMessage]]] = [
+            (None, [HumanMessage("One?", id="q1"), _called("x1")]),
+            ("q1", [HumanMessage("A picture.", id="i1")]),
+            (None, [HumanMessage("Two?", id="q2")]),
+            (None, [_result("x1"), AIMessage("Hm.", id="n2"), _called("x2")]),
+            (None, [_result("x2")]),
+            ("q1", [AIMessage("First.", id="a1")]),
         ]
-        for batch in log:
-            await chat.append(batch)
+        for turn_id, batch in log:
+            await chat.append(batch, turn=turn_id)
         first = ["q1", "x1", "i1", _result("x1").id, "a1"]
         second = ["q2", "n2", "x2", _result("x2").id]
         for newest_first in (False, True):

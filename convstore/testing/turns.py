@@ -9,7 +9,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError, TurnConflictError
-from convstore.messages.filing import linked
 from convstore.testing.samples import passages, rag_turn, same_messages
 from convstore.values.models import Turn
 
@@ -80,7 +79,6 @@ class TurnContract:
             ("r1", AIMessage("I am not")),
             ("r1", {"role": "system", "content": "obey"}),
             ("r1", HumanMessage("hi", id="other")),
-            ("r1", linked(HumanMessage("A picture."), "q1")),
         ]
         for turn_id, human in wrong:
             with pytest.raises(InvalidInputError):

@@ -23,8 +23,9 @@ the turn, the first turn at its place, the variant, and when. It is left out if 
 too: an import then shows the same messages, and does not know which were variants of each other.
 
 ``turn`` is the ordinal of the question that a message belongs to, 0 for none; without it, that of the message before.
-``unseen`` is there for an AI message whose model was not shown that many messages directly before it. ``over`` is there
-if the last turn was finished or stopped.
+``unseen`` is there for an AI message whose model was not shown that many messages directly before it, and ``added_to``
+for a message that a tool added to its result: the ``result_id`` of the call. ``over`` is there if the last turn was
+finished or stopped.
 
 ``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
 its first message on. A rewind that was undone is not among them. A stamp is there if its view shows no summary and saw
@@ -101,6 +102,8 @@ def message_line(
         parts["turn"] = str(message.turn)
     if message.unseen:
         parts["unseen"] = str(message.unseen)
+    if message.added_to:
+        parts["added_to"] = json.dumps(message.added_to)
     if message.sources:
         parts["sources"] = json.dumps(message.sources)
     if message.annotations:
@@ -265,6 +268,7 @@ class ArchiveReader:
             entry=_number(value, "entry"),
             turn=_number(value, "turn") if "turn" in value else turn_before,
             unseen=_number(value, "unseen", default=0),
+            added_to=_typed(value, "added_to", str, default=""),
             sources=_typed(value, "sources", str, default=""),
             annotations=self._optional(value, "annotations") or {},
             stamp=read_stamp(json.dumps(value["stamp"]), "") if "stamp" in value else None,

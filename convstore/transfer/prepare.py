@@ -20,6 +20,7 @@ from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item, part_of, without_id
 from convstore.transfer.records import ConversationRecord, Message, Problem, RecordItem
+from convstore.values.append_options import Columns
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
 from convstore.values.ranges import joined
@@ -202,20 +203,24 @@ def _check_item(item: RecordItem, position: int) -> None:
     if item.turn is not None:
         check_number(item.turn, name="turn", minimum=0, maximum=position)
     check_number(item.unseen, name="unseen", minimum=0, maximum=position - 1)
+    if item.added_to:
+        check_id(item.added_to, name="added_to")
     _check_names(item.annotations, "annotations")
     for number in _numbers_in(item.sources):
         check_number(number, name="a source id", minimum=1, maximum=MAX_SOURCE_ID)
 
 
-def columns_of(
-    messages: Sequence[ReadyMessage], ids: Mapping[int, str]
-) -> dict[str, tuple[str, int]]:
-    """Return the questions of messages and what their models were not shown, by id, as far as their record has them.
+def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict[str, Columns]:
+    """Return the columns of messages by their ids, as far as their record has them.
 
     `ids` are those of all messages of the record, by their positions.
     """
-    given = ((ready.id, ready.item.turn, ready.item.unseen) for ready in messages)
-    return {id_: (ids.get(turn, ""), unseen) for id_, turn, unseen in given if turn is not None}
+    found = dict[str, Columns]()
+    for ready in messages:
+        item = ready.item
+        if item.turn is not None:
+            found[ready.id] = Columns(ids.get(item.turn, ""), item.unseen, item.added_to)
+    return found
 
 
 def _check_names(values: Any, name: str) -> None:

@@ -54,6 +54,7 @@ class RecordItem:
         turn: Position, from 1, of the question that it belongs to, its own if it is one, 0 for none; None if the store
             is to find it.
         unseen: For an AI message the number of messages directly before it that its model was not shown.
+        added_to: For a message that a tool added to its result the `result_id` of the call; it needs `turn`.
         sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
@@ -68,6 +69,7 @@ class RecordItem:
     entry: int = 0
     turn: int | None = None
     unseen: int = 0
+    added_to: str = ""
     sources: str = ""
     annotations: Mapping[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None

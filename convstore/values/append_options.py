@@ -10,15 +10,17 @@ from convstore.values.stamps import ViewStamp
 
 
 class Columns(NamedTuple):
-    """Columns of a message in an archive besides its content.
+    """Columns of a message that its content does not say, as an archive or the run of a framework knows them.
 
     Attributes:
         turn: Id of the question that it belongs to, its own if it is one; "" for none.
         unseen: Number of messages directly before it that its model was not shown.
+        answers: For a message that a tool added to its result the `result_id` of the call, "" for any other.
     """
 
     turn: str
     unseen: int = 0
+    answers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class AppendOptions:
             says.
         indexes: Indexes of the messages in the caller's list, if that is longer, for the paths of values.
         numbers: Numbers for sources that have none, if they do not come from the log that the batch is for.
-        columns: What an archive says of messages, by their ids.
+        columns: Columns of messages that the writer knows, by the ids of the messages.
     """
 
     on_unencodable: Literal["raise", "omit"] = "raise"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.log.assignment import is_written_by_model, saw_of
+from convstore.log.assignment import saw_of
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, EntryMessage, Facts, Over, Totals
 from convstore.log.facts.branch import BRANCH, own_totals
@@ -169,8 +169,14 @@ class LogCopy:
         messages = list[EntryMessage]()
         for message in kept:
             appended = self._appended(message, payloads.get(message.id))
-            moved = self._moved_message(message, appended)
-            call, _ = running.follow(appended, calls_of(appended), moved.ordinal, turn=moved.turn)
+            moved = self._moved_message(message)
+            call, _ = running.follow(
+                appended,
+                calls_of(appended),
+                moved.ordinal,
+                turn=moved.turn,
+                is_added=moved.is_added,
+            )
             if moved.type == "tool":
                 moved.answers = call.result
                 moved.arguments = call.arguments
@@ -196,7 +202,7 @@ class LogCopy:
             facts=facts,
         )
 
-    def _moved_message(self, message: EntryMessage, appended: BaseMessage) -> EntryMessage:
+    def _moved_message(self, message: EntryMessage) -> EntryMessage:
         """Return a message with the ordinals that it has in the copy."""
         ordinal = self.places[message.ordinal]
         stamp = self._moved_stamp(message)
@@ -207,7 +213,7 @@ class LogCopy:
             ordinal=ordinal,
             entry="",
             turn=self.places.get(message.turn, 0),
-            saw=saw if is_written_by_model(appended) else 0,
+            saw=saw if message.is_reply else 0,
             stamp=write_stamp(stamp) if stamp else "",
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.log.assignment import is_written_by_model, saw_of
+from convstore.log.assignment import saw_of
 from convstore.log.comparison import content_digest
 from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
 from convstore.log.facts.event import EVENT
@@ -106,15 +106,18 @@ def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals
     """Return the results for which another call, or other arguments, are stored than those of the one they answer."""
     running = RunningTotals(before, before.sources_through)
     numbered = zip(entry.messages, messages, strict=True)
-    calls = [
-        running.follow(message, calls_of(message), stored.ordinal, turn=stored.turn)[0]
-        for stored, message in numbered
-    ]
-    wrong = [
-        stored.id
-        for stored, call in zip(entry.messages, calls, strict=True)
-        if (stored.answers, stored.arguments) != (call.result, call.arguments)
-    ]
+    wrong = list[str]()
+    for stored, message in numbered:
+        call, _ = running.follow(
+            message,
+            calls_of(message),
+            stored.ordinal,
+            turn=stored.turn,
+            is_added=stored.is_added,
+        )
+        answers = stored.answers if stored.is_added else call.result
+        if (stored.answers, stored.arguments) != (answers, call.arguments):
+            wrong.append(stored.id)
     return [
         ("message", f"message {id_!r}: the stored result id or arguments of its call are wrong")
         for id_ in wrong
@@ -126,7 +129,7 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         yield "its content digest does not match its content"
     if tuple(result_ids(appended)) != message.calls:
         yield "the stored ids of its calls' results are wrong"
-    if not _is_right_about_seen(message, appended):
+    if not _is_right_about_seen(message):
         yield "what its model had seen is stored against its stamp"
     if is_paused(appended) != message.is_paused:
         yield "it is marked as paused or not, against its content"
@@ -140,12 +143,12 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         yield "it is marked as failed or not, against its content"
 
 
-def _is_right_about_seen(message: EntryMessage, appended: BaseMessage) -> bool:
+def _is_right_about_seen(message: EntryMessage) -> bool:
     """Return True if what the model of a message was shown is what its stamp says; without a stamp, it may be less.
 
     An archive keeps what a model was shown also where it leaves the stamp out.
     """
-    if not is_written_by_model(appended):
+    if not message.is_reply:
         return message.saw == 0
     stamp = stamp_of("", message)
     whole = saw_of(message.ordinal)

@@ -16,7 +16,7 @@ from typing import Any
 
 from convstore.exceptions import ConversationDeletedError, ConvstoreError, CorruptDocumentError
 from convstore.log.entry import Entry, PayloadRef, Totals
-from convstore.log.rows import Row, is_finished, leading_system, rows_of
+from convstore.log.rows import Row, is_finished, leading_system, open_turn, rows_of
 from convstore.log.state import NO_RECORD, ViewRecord, system_of
 from convstore.messages.tokens import NamedCounter
 from convstore.mongo.keys import entry_id
@@ -378,7 +378,8 @@ class Loader:
         history = History(
             messages=view.messages, summary=summary, tokens=view.tokens, report=report
         )
-        return history.sealed(self._stamper(load, decision, view), view.dropped)
+        stamps = self._stamper(load, decision, view)
+        return history.sealed(stamps, view.dropped, open_turn(load.rows))
 
     def _stamper(self, load: Load, decision: Decision, view: View) -> Stamper:
         """Return the function that makes the stamp of a view."""
@@ -394,6 +395,7 @@ class Loader:
             thinking_through=view.thinking_through,
             sizes=view.sizes,
             smaller=frozenset((*view.stubbed, *view.placeholders, *view.shortened)),
+            open_turn=open_turn(load.rows),
         )
 
 

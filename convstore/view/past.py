@@ -19,6 +19,7 @@ from convstore.exceptions import (
 from convstore.log.entry import Entry
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
+from convstore.log.rows import open_turn
 from convstore.log.state import NO_RECORD, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.messages.values import Codec
@@ -214,7 +215,8 @@ class PastViews(Loader):
             summary_reason=load.summary.reason if load.summary else "",
             policy=policy,
         )
-        return past.sealed(self._stamper(load, decision, view), view.dropped)
+        stamps = self._stamper(load, decision, view)
+        return past.sealed(stamps, view.dropped, open_turn(load.rows))
 
     async def _load_until(
         self, cached: CachedConversation, point: Point, policy: HistoryPolicy

@@ -207,11 +207,13 @@ def _stamp(
     policy: HistoryPolicy,
     sizes: Sequence[int] = (),
     smaller: Collection[str] = (),
+    open_turn: str = "",
     **identity: Any,
 ) -> ViewStamp:
     """Return the stamp; its digest and the sizes of its parts are computed only if a stamp is asked for."""
     sums = dict.fromkeys(PARTS, 0)
-    for part, size in zip(parts_of(messages[: len(sizes)], smaller), sizes, strict=False):
+    parts = parts_of(messages[: len(sizes)], smaller, current=open_turn)
+    for part, size in zip(parts, sizes, strict=False):
         sums[part] += size
     digest = digest_of_messages(messages)
     options = changed_options(policy)

@@ -38,6 +38,7 @@ class History(Value):
     compaction: Compaction | None = None
     _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
     _dropped: tuple[Dropped, ...] = PrivateAttr(())
+    _open_turn: str = PrivateAttr("")
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
@@ -133,10 +134,18 @@ class History(Value):
         self,
         stamp: Callable[[Sequence[BaseMessage]], ViewStamp],
         dropped: Sequence[Dropped] = (),
+        open_turn: str = "",
     ) -> Self:
-        """Set the function that makes the stamp, and the parts that are left out for a provider; for the store."""
+        """Set what the store knows of the view besides its messages.
+
+        Args:
+            stamp: Makes the stamp.
+            dropped: The parts that are left out for a provider.
+            open_turn: Id of the message with which the turn in progress begins; "" if the newest turn is over.
+        """
         self._stamp = stamp
         self._dropped = tuple(dropped)
+        self._open_turn = open_turn
         return self
 
 

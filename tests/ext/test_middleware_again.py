@@ -23,7 +23,6 @@ from convstore import ConversationStore
 from convstore.exceptions import ContentConflictError, InvalidInputError, MessageRewoundError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.log.entry import Entry
-from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
 from convstore.mongo.log import Log
 from convstore.summarization import HeadTailSummarizer
@@ -151,8 +150,9 @@ async def test_an_answer_far_after_its_question_is_found(
     others = [
         message for at in range(150) for message in (HumanMessage(f"q {at}"), AIMessage(f"a {at}"))
     ]
-    answer = linked(AIMessage("By dancing.", id="late"), "q1")
-    await store.conversation(**scope).append([HumanMessage(QUESTION, id="q1"), *others, answer])
+    chat = store.conversation(**scope)
+    await chat.append([HumanMessage(QUESTION, id="q1"), *others])
+    await chat.append(AIMessage("By dancing.", id="late"), turn="q1")
     agent, _, _ = make_agent(store, [])
     result = await ask(agent, scope)
     assert [message.text for message in result["messages"]] == [QUESTION, "By dancing."]
@@ -352,7 +352,7 @@ async def test_results_under_one_call_id_are_kept_apart(
         for at, q in enumerate("ab")
     ]
     await store.conversation(**scope).append(
-        [HumanMessage(QUESTION, id="q1"), linked(call, "q1"), *reversed(results)]
+        [HumanMessage(QUESTION, id="q1"), call, *reversed(results)]
     )
     agent, _, ran = make_agent(store, [AIMessage("By dancing.")])
     result = await ask(agent, scope)

@@ -14,6 +14,7 @@ from scripted_agents import ScriptedModel, calls, elsewhere, kinds, log_of
 
 from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
+from convstore.messages.filing import came_with, without_marks
 
 IMAGE = "IMAGE OF THE SCREEN"
 TURN = [
@@ -82,7 +83,7 @@ async def test_the_model_sees_the_image_when_a_turn_goes_on(
     result = await ask(agent, scope)
     assert kinds(model.shown[-1]) == TURN[:-1]
     assert ran == []
-    assert await log_of(store.conversation(**scope)) == result["messages"]
+    assert await log_of(store.conversation(**scope)) == without_marks(result["messages"])
     assert kinds(result["messages"]) == TURN
 
 
@@ -95,9 +96,26 @@ async def test_an_answer_about_an_image_is_given_again(
     first = await ask(agent, scope)
     agent, model, _ = make_agent(elsewhere(store, database), [], checkpointer=saver)
     again = await ask(agent, scope)
-    assert again["messages"] == first["messages"] == await log_of(store.conversation(**scope))
+    assert again["messages"] == first["messages"]
+    assert without_marks(first["messages"]) == await log_of(store.conversation(**scope))
     assert kinds(again["messages"]) == TURN
     assert model.shown == []
+
+
+async def test_the_log_has_a_column_in_place_of_the_mark(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """The state marks what a tool added to its result; the body in the log and the model's messages have no mark."""
+    note = AIMessage("A note of the tool.", response_metadata={"model_name": "eye"})
+    agent, model, _ = make_agent(store, [calls("screenshot"), AIMessage("A seal.")], note)
+    state = (await ask(agent, scope))["messages"]
+    chat = store.conversation(**scope)
+    log = await log_of(chat)
+    assert [bool(came_with(message)) for message in state] == [False, False, False, True, False]
+    assert not any(came_with(message) for message in [*log, *model.shown[-1]])
+    assert log[3].response_metadata == {"model_name": "eye"}
+    assert (await chat.load_history()).messages == log
+    assert not (await store.verify(**scope)).findings
 
 
 async def test_a_resumed_run_still_answers_the_question(

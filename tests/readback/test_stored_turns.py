@@ -7,22 +7,21 @@ import random
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore import ConversationStore
-from convstore.messages.filing import linked
+from convstore import Conversation, ConversationStore
 from convstore.messages.tool_calls import result_id
 
 
 def _script(name: str) -> list[BaseMessage]:
     """The messages of one run, as the middleware appends them."""
     call = {"name": "search", "args": {}, "id": "call_1"}
-    asked = linked(AIMessage("", id=f"{name}-ai", tool_calls=[call]), name)
+    asked = AIMessage("", id=f"{name}-ai", tool_calls=[call])
     result = ToolMessage("found", tool_call_id="call_1", id=result_id(f"{name}-ai", "call_1"))
-    return [
-        HumanMessage("?", id=name),
-        asked,
-        result,
-        linked(AIMessage(name, id=f"{name}-answer"), name),
-    ]
+    return [HumanMessage("?", id=name), asked, result, AIMessage(name, id=f"{name}-answer")]
+
+
+async def _append(chat: Conversation, message: BaseMessage, name: str) -> None:
+    """Append a message of a run; a result belongs to the turn of its call, whatever its writer says."""
+    await chat.append(message, turn=None if isinstance(message, ToolMessage) else name)
 
 
 @pytest.mark.slow
@@ -38,7 +37,8 @@ async def test_turns_are_the_same_in_every_order_and_direction() -> None:
             runs = {name: _script(name) for name in ("q1", "q2", "q3")}
             whole = {name: [message.id for message in said] for name, said in runs.items()}
             while left := [name for name, said in runs.items() if said]:
-                await chat.append(runs[chance.choice(left)].pop(0))
+                name = chance.choice(left)
+                await _append(chat, runs[name].pop(0), name)
             read = [turn async for turn in chat.turns()]
             assert {
                 turn.turn_id: [message.id for message in turn.messages] for turn in read
@@ -84,15 +84,9 @@ async def test_what_follows_a_paused_answer_is_in_its_turn_after_a_later_questio
         chat = store.conversation(user_id="ada", thread_id="paused")
         question, asked, result, answer = _script("q1")
         paused = AIMessage("Wait.", id="paused", response_metadata={"stop_reason": "pause_turn"})
-        for message in (
-            question,
-            asked,
-            result,
-            linked(paused, "q1"),
-            HumanMessage("?", id="q2"),
-            answer,
-        ):
+        for message in (question, asked, result, paused, HumanMessage("?", id="q2")):
             await chat.append(message)
+        await _append(chat, answer, "q1")
         whole = {"q1": ["q1", "q1-ai", result.id, "paused", "q1-answer"], "q2": ["q2"]}
         for newest_first in (False, True):
             read = [turn async for turn in chat.turns(newest_first=newest_first)]

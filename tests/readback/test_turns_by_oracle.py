@@ -17,9 +17,9 @@ from turn_oracle import ExpectedTurn, Oracle, Said
 
 from convstore import Conversation, ConversationStore
 from convstore.integration import host_of, log_of
-from convstore.messages.filing import linked
 from convstore.messages.tool_calls import result_id
 from convstore.transfer import export_conversations, import_conversations, read_file
+from convstore.values.append_options import Columns
 
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 CALLS = ("look", "find", "read")
@@ -38,7 +38,7 @@ def message_of(said: Said) -> BaseMessage:
         made = HumanMessage(IMAGE if said.has_media else "Why?", id=said.id)
     else:
         made = SystemMessage("A note.", id=said.id)
-    return linked(made, said.named, result="any" if said.is_added else None) if said.named else made
+    return made
 
 
 @dataclass
@@ -94,6 +94,14 @@ class World:
             await self.chat.append([message_of(said) for said in messages])
             self.oracle.append(*messages)
 
+    async def append_named(self, batch: Sequence[Said]) -> None:
+        """Append messages as one entry, as the run of a framework does that names their question."""
+        columns = {
+            said.id: Columns(said.named, answers="any" if said.is_added else "") for said in batch
+        }
+        await log_of(self.chat).append([message_of(said) for said in batch], columns=columns)
+        self.oracle.append(*batch)
+
     async def ask(self) -> None:
         """Ask a question, perhaps with all of its answer."""
         more = [self.step()] if self.dice.random() < 0.3 else []
@@ -123,7 +131,7 @@ class World:
                 batch.append(
                     self.said(self.dice.choice(["human", "ai"]), named=named, is_added=True)
                 )
-            await self.append(*batch)
+            await self.append_named(batch)
 
     async def steer(self) -> None:
         """Let the worker of the newest turn append a message."""
@@ -132,7 +140,7 @@ class World:
             name = self.oracle.log[newest - 1].said.id
             said = self.said(self.dice.choice(["system", "ai"]), named=name)
             async with await self.chat.turn(name) as turn:
-                await turn.append(message_of(replace(said, named="")))
+                await turn.append(message_of(said))
             self.oracle.append(said)
 
     async def pause(self) -> None:
@@ -353,10 +361,11 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
     )
 
 
-async def columns_of(chat: Conversation) -> list[tuple[int, int]]:
-    """Return the turn of each message of a log, and how much its model was not shown."""
-    end = await log_of(chat).snapshot()
-    return [(found.turn, found.unseen) async for found in log_of(chat).read(end)] if end else []
+async def columns_of(chat: Conversation) -> list[tuple[int, int, str]]:
+    """Return the turn of each message of a log, how much its model was not shown, and what a tool added it to."""
+    if not (end := await log_of(chat).snapshot()):
+        return []
+    return [(found.turn, found.unseen, found.added_to) async for found in log_of(chat).read(end)]
 
 
 async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:

@@ -8,8 +8,9 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.messages.filing import linked
+from convstore.integration import log_of
 from convstore.summarization import HeadTailSummarizer
+from convstore.values.append_options import Columns
 from convstore.values.policy import CompactionRule
 
 LONG = "fact " * 800
@@ -31,9 +32,9 @@ def calling(id_: str, *calls: str) -> AIMessage:
     )
 
 
-def result(call: str, *, text: str = LONG) -> ToolMessage:
+def result(call: str, *, text: str = LONG, id_: str | None = None) -> ToolMessage:
     """A long result."""
-    return ToolMessage(text, tool_call_id=call, name="look")
+    return ToolMessage(text, tool_call_id=call, name="look", id=id_)
 
 
 async def results(chat: Conversation, policy: HistoryPolicy | None = None) -> list[bool]:
@@ -47,12 +48,8 @@ async def results(chat: Conversation, policy: HistoryPolicy | None = None) -> li
     [
         [SystemMessage("The user is in a hurry.")],
         [HumanMessage(IMAGE)],
-        [
-            linked(HumanMessage("A picture of the page."), "q1", result="r"),
-            linked(AIMessage("Noted."), "q1", result="r"),
-        ],
     ],
-    ids=["a note", "an image", "messages of the tool"],
+    ids=["a note", "an image"],
 )
 async def test_messages_after_a_result_do_not_make_it_a_stub(
     chat: Conversation, between: list[BaseMessage]
@@ -65,12 +62,26 @@ async def test_messages_after_a_result_do_not_make_it_a_stub(
     assert await results(chat) == [False]
 
 
+async def test_messages_of_a_tool_read_nothing(chat: Conversation) -> None:
+    """A tool added them to its result, an AI message among them."""
+    await chat.append([HumanMessage("Page 3?", id="q1"), calling("c1", "a")])
+    added = [HumanMessage("A picture.", id="p"), AIMessage("Noted.", id="n")]
+    columns = {str(message.id): Columns("q1", answers="r") for message in added}
+    await log_of(chat).append([result("a", id_="r"), *added], columns=columns)
+    assert await results(chat) == [True]
+    turn = await chat.get_turn("q1")
+    assert turn
+    assert (turn.is_finished, len(turn.messages)) == (False, 5)
+    await chat.append(AIMessage("It says facts."))
+    assert await results(chat) == [False]
+
+
 async def test_the_answer_of_another_run_reads_nothing_of_a_later_turn(chat: Conversation) -> None:
     """Two runs at once: the older one answers while the newer one waits for its model."""
     await chat.append([HumanMessage("First?", id="q1")])
     await chat.append([HumanMessage("Second?", id="q2"), calling("c2", "a")])
     await chat.append(result("a"))
-    await chat.append(linked(AIMessage("First answer."), "q1"))
+    await chat.append(AIMessage("First answer."), turn="q1")
     assert await results(chat) == [True]
 
 

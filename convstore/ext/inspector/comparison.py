@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
+from convstore.integration import open_turn_of
 from convstore.messages.parts import parts_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
@@ -91,7 +92,9 @@ class View:
         self.ids = {message.id for message in history.messages}
         report = history.report
         self.keys = parts_of(
-            history.messages, {*report.stubbed, *report.placeholders, *report.shortened}
+            history.messages,
+            {*report.stubbed, *report.placeholders, *report.shortened},
+            current=open_turn_of(history),
         )
         self._late = frozenset(history.report.late_results)
         self._by_id: dict[str | None, tuple[BaseMessage, int, str]] = {}

@@ -17,8 +17,9 @@ from convstore.ext.langchain.steps import Rules, load, take_note
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
 from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import go_back, is_nested, may_be_behind, run_config
+from convstore.integration import log_of, open_turn_of
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.filing import ids_of, is_answer, is_question, last_question, last_turn_of
+from convstore.messages.filing import ids_of, last_question, last_turn_of
 from convstore.messages.provenance import is_made_up
 from convstore.types import History
 
@@ -148,23 +149,26 @@ class _Joining:
 
     async def begun(self) -> Begun:
         """Return the run, and the changes to the state's messages."""
-        turn_id = last_turn_of(self.messages) or _lost_question(self.history, self.logged)
+        turn_id = last_turn_of(self.messages)
+        if turn_id is None:
+            turn_id = await _lost_question(self._chat, self.history, self.logged)
         self.logged |= self._shown & {str(turn_id)}
         run = AgentRun(self._chat.scope, turn_id, dict.fromkeys(self.logged), history=self.history)
         run.resent = self.resent.known if self.resent else None
         run.abandoned = self.abandoned
         turn = self._without_earlier(run)
-        last = _last_said(self.history)
-        if not turn and last and is_answer(last):
+        is_over = not open_turn_of(self.history)
+        has_turns = any(message.type != "system" for message in self.history.messages)
+        if not turn and is_over and has_turns:
             raise InvalidInputError(
-                "the run has no human message, and the last turn of the conversation has its "
-                "answer; pass a question: "
+                "the run has no human message, and the last turn of the conversation is over; "
+                "pass a question: "
                 '{"messages": [HumanMessage(...)]}; for another answer to the last one see '
                 "`regenerate` of `chat.turn`"
             )
         if run.turn_id in self.logged or len(turn) > 1:
             self.changes += await self._found_again(run, turn)
-        elif last is None or last.type == "system" or is_answer(last):
+        elif is_over:
             run.view = self.history.messages  # else it has all of an unfinished turn
         return run, self.changes
 
@@ -217,15 +221,19 @@ def _logged_ids(messages: Iterable[BaseMessage]) -> set[str]:
     return ids_of(message for message in messages if not is_made_up(message))
 
 
-def _lost_question(history: History, logged: Collection[str]) -> str | None:
-    """Return the question of those messages of a state that a view has, though the state has lost it."""
-    question = found = None
-    for message in history.messages:
-        if is_question(message) and not is_made_up(message):
-            question = message.id
-        if message.id in logged:
-            found = question
-    return found
+async def _lost_question(
+    chat: Conversation, history: History, logged: Collection[str]
+) -> str | None:
+    """Return the question of the last message of a state that a view has, though the state has lost the question.
+
+    Two commands, if there is such a message.
+    """
+    shown = [str(message.id) for message in history.messages if message.id in logged]
+    stored = (await log_of(chat).find(shown[-1:])).values() if shown else ()
+    for place in stored:
+        for found in await chat.list_messages(after=place.ordinal - 1, limit=1):
+            return found.turn_id or None
+    return None
 
 
 async def _only_here(
@@ -242,10 +250,3 @@ def _is_answered(turn: Sequence[BaseMessage], found: TurnMessages) -> bool:
     """Return True if the same question was answered, and the answer needs no further work."""
     answer = found.until_answer[-1:]
     return bool(answer) and turn[0] == found.question and not may_be_structured(answer[0])
-
-
-def _last_said(history: History) -> BaseMessage | None:
-    """Return the last message of a view that is in the log."""
-    return next(
-        (message for message in reversed(history.messages) if not is_made_up(message)), None
-    )

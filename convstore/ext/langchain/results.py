@@ -33,7 +33,7 @@ from langgraph.types import Command
 
 from convstore.messages.cut_calls import cut_error
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.filing import linked
+from convstore.messages.filing import marked_as_added
 from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import result_id
 from convstore.values.scope import id_problem
@@ -88,15 +88,16 @@ def with_ids(
     """Return a tool's output with an id on each message; existing ids stay.
 
     The result of the call, whose place is its `call_position`, gets the id that `result_id` makes, or a random one if
-    that is `taken`. Other messages in the output are linked to it.
+    that is `taken`. Other messages in the output are marked as added to it.
     """
-    base = result_id(place[0], str(call["id"]), place[1])
-    base = str(uuid4()) if base in taken else base
+    made = result_id(place[0], str(call["id"]), place[1])
+    base = str(uuid4()) if made in taken else made
 
     def named(message: BaseMessage, other: str, *, is_ours: bool = True) -> BaseMessage:
         if _answers(message, call):
             return _named(message, base)
-        return linked(_named(message, other), turn_id if is_ours else None, result=base)
+        whole = _named(message, other)
+        return marked_as_added(whole, made) if is_ours and turn_id else whole
 
     if isinstance(output, list):
         return [_with_ids(item, f"{base}-{index}", named) for index, item in enumerate(output)]

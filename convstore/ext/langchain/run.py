@@ -156,18 +156,20 @@ class AgentRun:
 
     def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
         """Return the result that an earlier run stored for a call, and the messages that its tool added."""
-        result = self._stored_result(ai_message_id, call_id, position)
+        wanted = result_id(ai_message_id, call_id, position)
+        result = self._stored_result(ai_message_id, call_id, position, wanted)
         if result is None:
             return []
-        return [each for each in self.ahead if each is result or came_with(each) == result.id]
+        return [each for each in self.ahead if each is result or came_with(each) == wanted]
 
-    def _stored_result(self, ai_message_id: str, call_id: str, position: int) -> ToolMessage | None:
+    def _stored_result(
+        self, ai_message_id: str, call_id: str, position: int, wanted: str
+    ) -> ToolMessage | None:
         said = [each for each in self.ahead if isinstance(each, AIMessage)]
         asking = next((ai for ai in said if ai.id == ai_message_id), None)
         if asking is None:
             return None
         found = [each for each in results_after(self.ahead, asking) if each.tool_call_id == call_id]
-        wanted = result_id(ai_message_id, call_id, position)
         named = [answer for answer in found if answer.id == wanted]
         return next(iter(named or found[position:]), None)
 

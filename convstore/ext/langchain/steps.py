@@ -52,6 +52,7 @@ from convstore.messages.filing import (
     last_question,
     last_turn_of,
     pending_results,
+    without_marks,
 )
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import approximate_tokens
@@ -148,16 +149,17 @@ async def hold(
         return
     if not held.sharing and run.history and held.tail.messages > last_seen(run.history):
         run.view = None
-    _follow(run, held.record.messages)
+    if held.record.is_asked:
+        _follow(run, TurnMessages.of(held.record))
 
 
-def _follow(run: AgentRun, turn: Sequence[BaseMessage]) -> None:
+def _follow(run: AgentRun, found: TurnMessages) -> None:
     """Take over what the log has of a turn by now."""
-    later = list(turn[1:])
-    if ids_of(later) - run.logged.keys():
-        only_here = [each for each in run.ahead if each.id not in ids_of(later)]
-        take_note(run, TurnMessages(turn[0], later))
-        run.ahead = [*later, *only_here]
+    known = ids_of(found.later)
+    if known - run.logged.keys():
+        only_here = [each for each in run.ahead if each.id not in known]
+        take_note(run, found)
+        run.ahead = [*found.later, *only_here]
 
 
 def _has_moved(run: AgentRun, receipt: Receipt, appended: Sequence[BaseMessage]) -> bool:
@@ -179,7 +181,7 @@ async def _append(
         run.shown = None
     turn_id = _turn_of(run, missing)
     if turn_id is None and run.resent is None:
-        return await chat.append(missing, **how)
+        return await chat.append(without_marks(missing), **how)
     if turn_id is None:
         return await _append_resent(chat, rules, run, missing, **how)
     is_new = turn_id not in run.logged
@@ -199,7 +201,8 @@ async def _append_resent(
 ) -> Receipt:
     """Append messages of a client's history, which is compared with the log once more."""
     # Copies, because known messages get the ids of the log, and the state keeps its own.
-    history = [message.model_copy() for message in (*(run.resent or ()), *missing)]
+    known = run.resent or ()
+    history = [message.model_copy() for message in without_marks([*known, *missing])]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = AppendOptions(**how)
     resender = (await host_of(chat).services()).resender
@@ -248,7 +251,8 @@ async def prepare(
     messages = await _with_unread(chat, run, messages)
     if run.view is None or _exceeds(chat, rules, run, messages):
         await _load_view(chat, rules, run, messages)
-    run.shown = _fitted(run.with_turn(messages), run, rules.policy.provider)
+    shown = without_marks(run.with_turn(messages))
+    run.shown = _fitted(shown, run, rules.policy.provider)
     run.is_adapted = bool(run.missing(messages))
     return run.shown
 

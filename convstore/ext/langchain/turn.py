@@ -14,32 +14,46 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation
-from convstore.integration import log_of, messages_of_turn
-from convstore.messages.filing import came_with, is_answer
+from convstore.integration import TurnRecord, log_of, record_of_turn
+from convstore.messages.filing import marked_as_added
 
 
 @dataclass(frozen=True, slots=True)
 class TurnMessages:
-    """A turn as stored in the log: its question, and its other messages in order, in full."""
+    """A turn as stored in the log, in the form in which an agent's state has its messages.
+
+    Attributes:
+        question: Its question.
+        later: Its other messages in order, in full.
+        answer: Id of its answer; "" if it has none.
+    """
 
     question: BaseMessage
     later: list[BaseMessage]
+    answer: str = ""
+
+    @classmethod
+    def of(cls, record: TurnRecord) -> TurnMessages:
+        """Return the messages of a turn; those that tools added to their results are marked."""
+        added = {item.id: item.answers for item in record.fold.messages if item.is_added}
+        question, *later = record.messages
+        for index, message in enumerate(later):
+            if message.id in added:
+                later[index] = marked_as_added(message, added[message.id])
+        answer = record.answer
+        return cls(question, later, str(answer.id) if answer else "")
 
     @property
     def until_answer(self) -> list[BaseMessage]:
         """Its messages after the question up to its answer; empty without one. A late result may follow an answer."""
-        said = [
-            at
-            for at, message in enumerate(self.later)
-            if message.type == "ai" and not came_with(message)
-        ]
-        return self.later[: said[-1] + 1] if said and is_answer(self.later[said[-1]]) else []
+        ids = [message.id for message in self.later]
+        return self.later[: ids.index(self.answer) + 1] if self.answer else []
 
 
 async def read_turn(chat: Conversation, turn_id: str | None) -> TurnMessages | None:
     """Read the turn that begins with a human message; None if the log does not have it, or it was rewound."""
-    found = await messages_of_turn(chat, turn_id) if turn_id else []
-    return TurnMessages(found[0], found[1:]) if found else None
+    record = await record_of_turn(chat, turn_id) if turn_id else None
+    return TurnMessages.of(record) if record else None
 
 
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:

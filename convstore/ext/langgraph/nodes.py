@@ -39,10 +39,11 @@ from convstore.integration import (
     append_in_halves,
     append_in_turn,
     last_seen,
+    record_of_turn,
     run_sync,
 )
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.filing import came_with, ids_of, is_answer, last_question, last_turn_of
+from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -391,7 +392,7 @@ async def _append_named(
         nonlocal left, is_begun
         is_earlier = not is_begun and turn_id not in ids_of(batch)
         if is_earlier or turn_id is None:
-            await chat.append(batch, stamp=left, **options)
+            await chat.append(without_marks(batch), stamp=left, **options)
         else:
             async with turn_of_run(chat, turn_id, busy=busy) as held:
                 await append_in_turn(chat, held, batch, stamp=left, **options)
@@ -438,10 +439,5 @@ async def _answer(
     question = last_turn_of(messages)
     if question not in ids_of(history.messages[:-1]):
         return None
-    turn = await chat.get_turn(str(question))
-    said = (
-        [each for each in turn.messages if isinstance(each, AIMessage) and not came_with(each)]
-        if turn
-        else []
-    )
-    return said[-1] if said and is_answer(said[-1]) else None
+    record = await record_of_turn(chat, str(question))
+    return record.answer if record else None

@@ -13,7 +13,7 @@ from pydantic import GetCoreSchemaHandler, SkipValidation
 from convstore import get_conversational_history
 from convstore.exceptions import InvalidInputError
 from convstore.integration import fit_for
-from convstore.messages.filing import ids_of, last_question, last_turn_of
+from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
 from convstore.messages.provenance import kind_of
 from convstore.messages.unread import with_unread
 from convstore.types import History
@@ -230,9 +230,9 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
     here = [_own(message, own, keep=message.id in changed) for message in view[start:]]
     shown = loaded.covered | ids_of(view)
     fresh = [each for each in with_unread(loaded.turn, messages) if each.id not in shown]
-    whole = [*head, *here, *fresh]
+    whole = without_marks([*head, *here, *fresh])
     if loaded.policy.view == "conversation":
-        whole = [*head, *get_conversational_history([*here, *fresh])]
+        whole = [*head, *get_conversational_history(without_marks([*here, *fresh]))]
     return fit_for(whole, loaded.policy.provider)
 
 
