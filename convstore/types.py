@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from convstore.conversation.state import ApplicationState
 from convstore.conversation.turn import TurnSession
-from convstore.messages.tokens import TokenCounter
+from convstore.messages.media_figures import ImageFigures, MediaFigures
+from convstore.messages.tokens import TokenCounter, approximate_tokens
 from convstore.messages.values import Omitted
 from convstore.values.citations import Citation
 from convstore.values.items import LogItem, StoredItem
@@ -60,7 +61,9 @@ __all__ = [
     "Growth",
     "History",
     "HistoryReport",
+    "ImageFigures",
     "LogItem",
+    "MediaFigures",
     "MessagePreview",
     "Migration",
     "Omitted",
@@ -88,4 +91,5 @@ __all__ = [
     "VerifyReport",
     "ViewReason",
     "ViewStamp",
+    "approximate_tokens",
 ]

@@ -42,6 +42,7 @@ from convstore.messages.encoding import (
     encode_message,
     fields_of,
 )
+from convstore.messages.media_sizes import media_of
 from convstore.messages.sizes import bytes_of
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count
@@ -349,6 +350,7 @@ class _Preparation:
                 message, self.codec, text_digest=ref.digest if ref and is_text else None
             ),
             payload=ref,
+            media=media_of(message),
         )
         return Prepared(
             message, stored, payload, chunks, has_large_fields=encoded.has_large_fields, **facts

@@ -268,6 +268,7 @@ def _message(
         is_failed=prepared.error is not None,
         is_paused=is_paused(prepared.message),
         is_reasoning=begins_with_reasoning(prepared.message),
+        media=stored.media,
     )
 
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from sys import getsizeof
 from typing import Any, Literal, NamedTuple
 
+from convstore.messages.media_sizes import MediaSize
 from convstore.messages.sizes import bytes_of
 from convstore.sources.places import SourcePlace
 
@@ -121,6 +122,7 @@ class EntryMessage:
         is_failed: True for a tool result that reports a failed call.
         is_paused: True for an AI message that its provider paused, see `messages.tool_calls.is_paused`.
         is_reasoning: True for an AI message that begins with reasoning.
+        media: The sizes of its images, files and recordings, in order.
         is_estimate: True if the sizes were estimated for another token counter, without the payload.
         kept: How a view showed it last, see `stored_message.KeptMessage`; None if none did.
     """
@@ -149,6 +151,7 @@ class EntryMessage:
     is_failed: bool = False
     is_paused: bool = False
     is_reasoning: bool = False
+    media: tuple[MediaSize, ...] = ()
     is_estimate: bool = field(default=False, compare=False)
     kept: Any = field(default=None, init=False, compare=False, repr=False)
 

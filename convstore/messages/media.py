@@ -9,6 +9,8 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from langchain_core.messages import BaseMessage
+
 KINDS = {
     "image": "image",
     "image_url": "image",
@@ -21,12 +23,16 @@ KINDS = {
     "file": "file",
     "input_file": "file",
     "document": "file",
+    "document_url": "file",
     "media": "file",
 }
 """Types of content blocks that hold or name media, with the word for each."""
 _IN_RESULTS = frozenset({"image", "image_url", "document", "file"})
 _HOLDERS = ("source", "image_url", "video_url", "input_audio", "file", "extras", "metadata")
-_BYTES = ("base64", "data", "file_data", "result", "url", "image_url", "video_url", "file_url")
+_BYTES = (
+    *("base64", "data", "file_data", "result"),
+    *("url", "image_url", "video_url", "file_url", "document_url"),
+)
 _NAMES = ("filename", "file_name", "name", "title")
 _MIME_TYPES = ("mime_type", "media_type")
 _USUAL_BASE64 = str.maketrans("-_", "+/")
@@ -51,6 +57,12 @@ def is_media(block: Any) -> bool:
     source = block.get("source")
     inner = source.get("type") if type(source) is dict else block.get("source_type")
     return inner not in ("text", "content")
+
+
+def has_media(message: BaseMessage) -> bool:
+    """Return True if an image, audio, a video or a file is in the content of a message."""
+    content: Any = message.content
+    return type(content) is list and any(map(is_media, content))
 
 
 def media_description(block: dict[str, Any]) -> str:

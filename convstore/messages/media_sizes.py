@@ -1,7 +1,10 @@
-"""Estimate the tokens of images, PDFs, audio and video from their bytes, as providers bill them.
+"""Measure images, PDFs, audio and video from their bytes: pixels, pages and seconds, which providers bill.
 
-Providers count what a file shows, not its length: patches of an image, pages of a PDF, seconds of a recording. All that
-is read from headers, in bounded time: the beginning of an image or a recording, and at most 32 MB of a PDF.
+Providers count what a file shows, not its length. All of that is read from headers, in bounded time whatever the bytes:
+the beginning of an image or a recording, at most 32 MB of a PDF, and at most 8 MB of what is packed in it.
+`media_figures` has the tokens of each.
+
+The module is long because each format has a reader of a few lines.
 """
 
 from __future__ import annotations
@@ -11,113 +14,246 @@ import math
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+
+from langchain_core.messages import BaseMessage
 
 from convstore.messages.media import KINDS, is_media, media_data
 
-IMAGE_TOKENS: Final = 1_000
-"""An image whose size is not known: one of common size with OpenAI (765 at 1024 x 1024) and Anthropic."""
-PATCH: Final = 28
-MOST_OF_IMAGE: Final = 1_600
-"""An image costs a token for each patch of 28 x 28 pixels, up to this (Anthropic, "Vision")."""
-PAGE_TOKENS: Final = 2_400
-"""A page of a PDF, shown as text and image (Anthropic, "PDF support": 1,500 to 3,000)."""
-PAGE_BYTES: Final = 50_000
-AUDIO_TOKENS: Final = 32
-"""A second of audio (Google, "Tokens"; OpenAI has 10 to 20)."""
-AUDIO_BYTES: Final = 16_000
-VIDEO_TOKENS: Final = 300
-"""A second of video with sound (Google, "Tokens": 263 and 32)."""
-VIDEO_BYTES: Final = 250_000
+MediaKind: TypeAlias = Literal[
+    "image", "thumbnail", "pdf", "scan", "text", "file", "audio", "video"
+]
+"""A thumbnail is an image that the model is to see in low detail, a scan a PDF without a font."""
 
-_HEAD: Final = 400_000
-"""Characters of Base64 in which the size of an image or the form of a recording stands."""
+PAGE_BYTES: Final = 50_000
+"""Length of a page of a file that does not tell its pages."""
+AUDIO_BYTES: Final = 16_000
+VIDEO_BYTES: Final = 250_000
+"""Length of a second of a recording that does not tell its rate."""
+
+_HEAD: Final = 300_000
+"""Bytes in which the size of an image or the form of a recording stands."""
+_START: Final = 32
 _MOST_OF_PDF: Final = 32 << 20
 _MOST_UNPACKED: Final = 8 << 20
+_PIECE: Final = 64 << 10
+_STREAM_BYTES: Final = 256_000
+_MOST_OBJECTS: Final = 2_000
+_NEAR: Final = 2_000
+_MOST_PAGES: Final = 10_000
+_LEAST_PAGE: Final = 4
+"""Bytes of a page at the least; a count of more pages than fit is not believed."""
+_LEAST_SECOND: Final = 500
+"""Bytes of a second of audio at the least, that is 4 kbit/s; no longer recording is believed."""
+_MOST_SEGMENTS: Final = 2_000
+_MP3_SEARCH: Final = 4_096
 _PAGE: Final = re.compile(rb"/Type\s{0,9}/Page(?![a-zA-Z])")
 _TREE: Final = re.compile(rb"/Type\s{0,9}/Pages\b")
-_COUNT: Final = re.compile(rb"/Count\s{1,9}(\d{1,7})")
-_STREAM: Final = re.compile(rb"/ObjStm")
-_MOST_OBJECTS: Final = 2_000
-_STREAM_BYTES: Final = 256_000
-_NEAR: Final = 2_000
+_COUNT: Final = re.compile(rb"/Count\s{1,9}(\d{1,7})(?!\d)")
+_PACKED: Final = re.compile(rb"/ObjStm")
 _NO_SIZE: Final = frozenset({0x01, 0xFF, *range(0xD0, 0xD9)})
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SPACES: Final = b" \t\r\n"
+_USUAL_BASE64: Final = bytes.maketrans(b"-_", b"+/")
+_MP3_RATES_1: Final = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+_MP3_RATES_2: Final = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
+_MP3_HERTZ: Final = (44_100, 48_000, 32_000)
+_MP3_HALVED: Final = {3: 0, 2: 1, 0: 2}
+"""How often the rate of each version is halved."""
 
 
-def media_tokens(block: Any) -> int | None:
-    """Return the tokens of a media block; None for any other block, and for a file that only an address names.
+class MediaSize(NamedTuple):
+    """What decides the tokens of an image, a file or a recording, and the room that it takes in a request.
 
-    >>> media_tokens({"type": "image", "url": "https://example.org/cat.png"}), media_tokens({"type": "text"})
-    (1000, None)
+    Attributes:
+        kind: What it is, by its bytes; by the type of its block if these do not tell.
+        length: Characters of Base64, or of a text, in a request; 0 if it only names an address.
+        shape: Width and height of an image in pixels, the pages of a PDF or another file, or the milliseconds of a
+            recording; empty if they are not known. A text has none.
+    """
+
+    kind: MediaKind
+    length: int
+    shape: tuple[int, ...] = ()
+
+    @property
+    def is_image(self) -> bool:
+        """True if it counts in the number of images of a request."""
+        return self.kind in ("image", "thumbnail")
+
+    @property
+    def pages(self) -> int:
+        """The pages of a PDF, 0 for anything else."""
+        return self.shape[0] if self.shape and self.kind in ("pdf", "scan") else 0
+
+
+KIND_NAMES: Final = frozenset(get_args(MediaKind))
+_LENGTHS: Final = {"image": (0, 2), "thumbnail": (0, 2), "text": (0,)}
+"""How many numbers a shape may have."""
+
+
+def media_of(message: BaseMessage) -> tuple[MediaSize, ...]:
+    """Return the sizes of the images, files and recordings in a message, in order.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> media_of(HumanMessage([{"type": "image", "url": "https://example.org/cat.png"}]))
+    (MediaSize(kind='image', length=0, shape=()),)
+    """
+    content: Any = message.content
+    if type(content) is not list:
+        return ()
+    sizes = map(media_size, content)
+    return tuple(size for size in sizes if size is not None)
+
+
+def stored_media(values: Any) -> tuple[MediaSize, ...]:
+    """Return the sizes that an entry stores as lists.
+
+    >>> stored_media([["image", 400, 640, 480], ["pdf", 4_000, 3]])[1].pages
+    3
+
+    Raises:
+        ValueError: They are damaged.
+    """
+    return tuple(map(_stored, values))
+
+
+def _stored(value: Any) -> MediaSize:
+    kind, length, *shape = value
+    numbers = (length, *shape)
+    is_valid = kind in KIND_NAMES and len(shape) in _LENGTHS.get(kind, (0, 1))
+    if not is_valid or any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError("the size of an image or a file is damaged")
+    return MediaSize(kind, length, tuple(shape))
+
+
+def media_size(block: Any) -> MediaSize | None:
+    """Return the size of a media block, None for any other block.
+
+    >>> media_size({"type": "file", "mime_type": "text/plain", "base64": "QUJDRA=="})
+    MediaSize(kind='text', length=4, shape=())
     """
     if not is_media(block):
         return None
-    kind = KINDS[block["type"]]
     data = media_data(block)
-    if kind == "image":
-        return _image_tokens(data)
-    size = _length(data)
-    if kind == "audio":
-        return _by_time(_seconds(_decoded(data), size), AUDIO_TOKENS)
-    if kind == "video":
-        return _by_time(size / VIDEO_BYTES, VIDEO_TOKENS)
-    return _file_tokens(block, data, size)
+    length = _length(data)
+    kind = _kind(block)
+    if not length:
+        return MediaSize(_detail(block) if kind == "image" else kind, 0)
+    head = _decoded(data, _START)
+    if head.startswith(b"%PDF"):
+        return _pdf(_decoded(data, _MOST_OF_PDF), length, _bytes(data))
+    if kind == "image" or _is_image(head):
+        shape = pixels_of(_decoded(data, _HEAD)) or ()
+        return MediaSize(_detail(block), length, shape)
+    size = _bytes(data)
+    if kind == "file":
+        return _file(block, data, size, length)
+    seconds = _seconds(data, head, size) if kind == "audio" else size / VIDEO_BYTES
+    return MediaSize(kind, length, (math.ceil(seconds * 1_000),))
 
 
-def _by_time(seconds: float, rate: int) -> int:
-    return math.ceil(seconds * rate)
+def _kind(block: dict[str, Any]) -> MediaKind:
+    """Return what a block is by its type; a file that is labelled as a recording is one."""
+    kind = cast(MediaKind, KINDS[block["type"]])
+    if kind != "file":
+        return kind
+    labels = _labels(block)
+    if any(label.startswith("audio/") for label in labels):
+        return "audio"
+    return "video" if any(label.startswith("video/") for label in labels) else "file"
 
 
-def _file_tokens(block: Any, data: str | bytes | None, size: int) -> int | None:
-    """Return the tokens of a file: of a text those of its characters, of any other those of its pages."""
-    if not size:
-        return None
+def _labels(block: dict[str, Any]) -> list[str]:
+    """Return the types on the labels of a block."""
+    holders = [block, *(value for value in block.values() if isinstance(value, dict))]
+    return [
+        str(holder.get(key)).lower() for holder in holders for key in ("mime_type", "media_type")
+    ]
+
+
+def _detail(block: dict[str, Any]) -> MediaKind:
+    """Return "thumbnail" for an image of OpenAI's APIs that is to be seen in low detail, else "image"."""
+    inner = block.get("image_url")
+    holders = (block, inner if isinstance(inner, dict) else {})
+    is_low = any(holder.get("detail") == "low" for holder in holders)
+    return "thumbnail" if is_low else "image"
+
+
+def _file(block: Any, data: str | bytes | None, size: int, length: int) -> MediaSize:
+    """Return the size of a file that is neither an image nor a PDF."""
     if _is_text(block, data):
-        return math.ceil(size / 4)
-    pages = 0
-    if _decoded(data, 8).startswith(b"%PDF"):
-        pages = pages_of(_decoded(data, _MOST_OF_PDF * 4 // 3))
-    return PAGE_TOKENS * (pages or math.ceil(size / PAGE_BYTES))
+        return MediaSize("text", size)
+    return MediaSize("file", length, (math.ceil(size / PAGE_BYTES),))
+
+
+def _pdf(data: bytes, length: int, size: int) -> MediaSize:
+    """Return the size of a PDF of some bytes; one that does not tell its pages has as many as usual ones have."""
+    pages, is_scan = pages_of(data)
+    if not pages:
+        return MediaSize("pdf", length, (math.ceil(size / PAGE_BYTES),))
+    return MediaSize("scan" if is_scan else "pdf", length, (pages,))
 
 
 def _is_text(block: Any, data: str | bytes | None) -> bool:
     """Return True for a file that is labelled as a text."""
-    holders = [block, *(value for value in block.values() if isinstance(value, dict))]
-    types = [str(holder.get(key)) for holder in holders for key in ("mime_type", "media_type")]
-    is_text = any(kind.startswith("text/") for kind in types)
+    is_text = any(label.startswith("text/") for label in _labels(block))
     return is_text or (isinstance(data, str) and data.startswith("data:text/"))
 
 
-def _image_tokens(data: str | bytes | None) -> int:
-    found = pixels_of(_decoded(data))
-    if found is None:
-        return IMAGE_TOKENS
-    width, height = found
-    patches = math.ceil(width / PATCH) * math.ceil(height / PATCH)
-    return max(1, min(patches, MOST_OF_IMAGE))
+def request_length(message: BaseMessage) -> int:
+    """Return the characters of the Base64 of the media in a message."""
+    content: Any = message.content
+    if type(content) is not list:
+        return 0
+    return sum([_length(media_data(block)) for block in content if is_media(block)])
 
 
 def _length(data: str | bytes | None) -> int:
-    """Return the length of the data in bytes; Base64 has four characters for three."""
-    if data is None or (isinstance(data, str) and "://" in data[:20]):
-        return 0
-    return len(data) * 3 // 4 if isinstance(data, str) else len(data)
-
-
-def _decoded(data: str | bytes | None, most: int = _HEAD) -> bytes:
-    """Return the beginning of the data; empty for an address or data that is not Base64."""
+    """Return the length of the data as Base64, 0 for an address."""
     if isinstance(data, bytes):
-        return data[:most]
+        return -(-len(data) // 3) * 4
+    if data is None or "://" in data[:20]:
+        return 0
+    return len(data) - _start(data)
+
+
+def _bytes(data: str | bytes | None) -> int:
+    """Return the length of the data in bytes."""
+    if isinstance(data, str):
+        return _length(data) * 3 // 4 - data[-2:].count("=")
+    return len(data or b"")
+
+
+def _start(data: str) -> int:
+    """Return where the Base64 of a data URL begins, 0 if there is no such head."""
+    return data.find(",", 0, 1_000) + 1 if data.startswith("data:") else 0
+
+
+def _decoded(data: str | bytes | None, most: int, start: int = 0) -> bytes:
+    """Return some bytes of the data from `start` on; empty for an address or data that is not Base64."""
+    if isinstance(data, bytes):
+        return data[start : start + most]
     if data is None or "://" in data[:20]:
         return b""
-    start = data.find(",") + 1 if data.startswith("data:") else 0
-    head = data[start : start + most]
+    first = _start(data) + start // 3 * 4
+    packed = data[first : first + most // 3 * 4 + 4].encode("ascii", "ignore")
+    usual = packed.translate(_USUAL_BASE64, _SPACES).rstrip(b"=")
     try:
-        return binascii.a2b_base64(head[: len(head) // 4 * 4])
+        found = binascii.a2b_base64(usual[: len(usual) // 4 * 4])
+        rest = usual[len(usual) // 4 * 4 :]
+        if len(rest) > 1:
+            found += binascii.a2b_base64(rest.ljust(4, b"="))
     except (binascii.Error, ValueError):
         return b""
+    return found[start % 3 : start % 3 + most]
+
+
+def _is_image(head: bytes) -> bool:
+    is_webp = head.startswith(b"RIFF") and head[8:12] == b"WEBP"
+    return is_webp or head.startswith((b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"\xff\xd8\xff"))
 
 
 def pixels_of(data: bytes) -> tuple[int, int] | None:
@@ -159,57 +295,155 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 def _jpeg(data: bytes) -> tuple[int, int] | None:
     """Return the size in the first frame of a JPEG; its segments before are skipped."""
     at = 2
-    while at + 9 <= len(data):
+    for _ in range(_MOST_SEGMENTS):
+        at = data.find(b"\xff", at)
+        if at < 0 or at + 9 > len(data):
+            return None
         marker = data[at + 1]
-        if data[at] != 0xFF or marker in _NO_SIZE:
-            at += 1
-            continue
         if marker in _FRAMES:
             height, width = struct.unpack(">HH", data[at + 5 : at + 9])
             return width, height
+        if marker in _NO_SIZE:
+            at += 1
+            continue
         at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
     return None
 
 
-def pages_of(data: bytes) -> int:
-    """Return the number of pages of a PDF, 0 if it does not tell.
+def pages_of(data: bytes) -> tuple[int, bool]:
+    """Return the number of pages of a PDF, 0 if it does not tell, and True if it has no font, as a scan.
 
-    >>> pages_of(b"%PDF-1.4 1 0 obj << /Type /Pages /Count 3 >> endobj")
-    3
+    >>> pages_of(b"%PDF-1.4 1 0 obj << /Type /Pages /Count 3 >> endobj 2 0 obj << /Type /Font >> endobj")
+    (3, False)
     """
-    left = _MOST_UNPACKED
-    found = _pages_in(data)
-    for stream in islice(_STREAM.finditer(data), _MOST_OBJECTS):
-        start = data.find(b"stream", stream.end(), stream.end() + _NEAR)
-        if start < 0 or left <= 0:
-            break
-        start += len(b"stream")
-        packed = data[start : start + _STREAM_BYTES].lstrip(b"\r\n")
-        try:
-            unpacked = zlib.decompressobj().decompress(packed, left)
-        except zlib.error:
+    pages, most = _pages_in(data)
+    has_font = b"/Font" in data
+    is_read = b"/Encrypt" not in data
+    for unpacked in _unpacked(data):
+        if unpacked is None:
+            is_read = False
             continue
-        left -= len(unpacked)
-        found = max(found, _pages_in(unpacked))
-    return found
+        more, count = _pages_in(unpacked)
+        pages += more
+        most = max(most, count)
+        has_font = has_font or b"/Font" in unpacked
+    fitting = min(_MOST_PAGES, len(data) // _LEAST_PAGE)
+    return min(max(pages, most), fitting), is_read and not has_font
 
 
-def _pages_in(data: bytes) -> int:
-    """Return the larger of the number of pages and the counts of the page trees in some objects."""
-    counts = [sum(1 for _ in _PAGE.finditer(data))]
+def _unpacked(data: bytes) -> Iterator[bytes | None]:
+    """Yield the objects in the object streams of a PDF; None where they are damaged, and at the bound."""
+    left = _MOST_UNPACKED
+    end = 0
+    for number, stream in enumerate(_PACKED.finditer(data)):
+        if number >= _MOST_OBJECTS or left <= 0:
+            yield None
+            return
+        if stream.start() < end:
+            continue
+        start = data.find(b"stream", stream.end(), stream.end() + _NEAR)
+        if start < 0:
+            continue
+        end = start + len(b"stream")
+        found, is_whole = _inflated(data[end : end + _STREAM_BYTES].lstrip(b"\r\n"), left)
+        left -= len(found)
+        yield found
+        if not is_whole:
+            yield None
+
+
+def _inflated(packed: bytes, most: int) -> tuple[bytes, bool]:
+    """Return at most so many bytes of what is packed, and False if there is more or it is damaged."""
+    unpacker = zlib.decompressobj()
+    pieces = list[bytes]()
+    size = 0
+    try:
+        while packed and not unpacker.eof and size < most:
+            pieces.append(unpacker.decompress(packed, min(_PIECE, most - size)))
+            size += len(pieces[-1])
+            packed = unpacker.unconsumed_tail
+    except zlib.error:
+        # What was unpacked before the damage counts: the bound holds for work that was done.
+        return b"".join(pieces), False
+    return b"".join(pieces), unpacker.eof
+
+
+def _pages_in(data: bytes) -> tuple[int, int]:
+    """Return the number of pages among some objects, and the largest count of their page trees."""
+    pages = sum(1 for _ in _PAGE.finditer(data))
+    counts = [0]
     for tree in islice(_TREE.finditer(data), _MOST_OBJECTS):
         start = max(0, data.rfind(b"<<", max(0, tree.start() - _NEAR), tree.start()))
         end = data.find(b">>", tree.end(), tree.end() + _NEAR)
         near = data[start : end if end >= 0 else tree.end() + _NEAR]
         counts += map(int, _COUNT.findall(near))
-    return max(counts)
+    return pages, max(counts)
 
 
-def _seconds(head: bytes, size: int) -> float:
-    """Return the length of a WAV by its rate, of other audio by a usual one."""
-    rate = AUDIO_BYTES
+def _seconds(data: str | bytes | None, head: bytes, size: int) -> float:
+    """Return the length of a WAV or an MP3 by its headers, of other audio by a usual rate."""
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
-        at = head.find(b"fmt ", 12, 4_000)
-        if at >= 0:
-            rate = int.from_bytes(head[at + 16 : at + 20], "little") or AUDIO_BYTES
-    return size / rate
+        found = _wav_seconds(_decoded(data, _HEAD), size)
+    else:
+        tag = _id3_length(head)
+        found = _mp3_seconds(_decoded(data, 2 * _MP3_SEARCH, tag), size - tag)
+    return min(size / AUDIO_BYTES if found is None else found, size / _LEAST_SECOND)
+
+
+def _wav_seconds(data: bytes, size: int) -> float | None:
+    """Return the length of a WAV: what follows the head of its data, by the rate in its format."""
+    at = 12
+    rate = 0
+    while at + 8 <= len(data):
+        name = data[at : at + 4]
+        length = int.from_bytes(data[at + 4 : at + 8], "little")
+        if name == b"data":
+            return min(length, size - at - 8) / rate if rate else None
+        if name == b"fmt ":
+            rate = int.from_bytes(data[at + 16 : at + 20], "little")
+        at += 8 + length + length % 2
+    return None
+
+
+def _id3_length(head: bytes) -> int:
+    """Return the length of the tag before an MP3, 0 without one."""
+    if not head.startswith(b"ID3") or len(head) < 10:
+        return 0
+    length = 0
+    for byte in head[6:10]:
+        length = length << 7 | byte & 0x7F
+    return 10 + length
+
+
+def _mp3_seconds(data: bytes, size: int) -> float | None:
+    """Return the length of an MP3 by its first frame: the number of its frames, or else its bit rate."""
+    for at in range(min(len(data) - 4, _MP3_SEARCH)):
+        frame = data[at : at + 200]
+        if not _begins_frame(frame):
+            continue
+        version = frame[1] >> 3 & 3
+        is_first = version == 3
+        if frames := _frames(frame):
+            hertz = _MP3_HERTZ[frame[2] >> 2 & 3] >> _MP3_HALVED[version]
+            return frames * (1_152 if is_first else 576) / hertz
+        kilobits = (_MP3_RATES_1 if is_first else _MP3_RATES_2)[frame[2] >> 4]
+        return (size - at) * 8 / (kilobits * 1_000)
+    return None
+
+
+def _begins_frame(data: bytes) -> bool:
+    """Return True for the head of a frame of an MP3 whose version, layer and rates are known."""
+    if data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
+        return False
+    version = data[1] >> 3 & 3
+    layer = data[1] >> 1 & 3
+    hertz = data[2] >> 2 & 3
+    return version != 1 and layer == 1 and data[2] >> 4 not in (0, 15) and hertz != 3
+
+
+def _frames(frame: bytes) -> int:
+    """Return the number of frames that the first one of an MP3 with a variable rate names, 0 if it names none."""
+    at = max(frame.find(b"Xing"), frame.find(b"Info"))
+    if at < 0 or at + 12 > len(frame) or not frame[at + 7] & 1:
+        return 0
+    return int.from_bytes(frame[at + 8 : at + 12], "big")

@@ -19,7 +19,8 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.encoding import fields_of
-from convstore.messages.media_sizes import media_tokens
+from convstore.messages.media_figures import FIGURES, UNKNOWN, MediaFigures
+from convstore.messages.media_sizes import media_size
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.values.json_form import sendable_message
@@ -46,12 +47,13 @@ _WIDE = re.compile("[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f
 _OTHER = re.compile("[\u0370-\u10ff\u1200-\u2dff]")
 
 
-def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
+def approximate_tokens(messages: Sequence[BaseMessage], *, media: MediaFigures = UNKNOWN) -> int:
     """Count with LangChain's ``count_tokens_approximately``, corrected for wide scripts, images and tool calls.
 
     A Chinese, Japanese or Korean character counts as one token, a character of another non-Latin script as half a token
-    (GPT-4o's tokenizer uses 0.7-1.0 and 0.3-0.6). Images, PDFs, audio and video count as `media_tokens` says, by what
-    they show and not by their length.
+    (GPT-4o's tokenizer uses 0.7-1.0 and 0.3-0.6). Images, PDFs, audio and video count by what they show and not by
+    their length: their pixels, pages and seconds are read from their bytes, and `media` has the tokens of each. Views
+    with a provider count them by that provider's figures, unless the counter was given some.
 
     >>> from langchain_core.messages import HumanMessage
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
@@ -59,7 +61,7 @@ def approximate_tokens(messages: Sequence[BaseMessage]) -> int:
     """
     return sum(
         [
-            _with_blocks(item) if isinstance(item.content, list) else _with_text(item)
+            _with_blocks(item, media) if isinstance(item.content, list) else _with_text(item)
             for item in messages
         ]
     )
@@ -82,13 +84,14 @@ def _with_text(message: BaseMessage) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN) + _TOKENS_PER_MESSAGE + extra
 
 
-def _with_blocks(message: BaseMessage) -> int:
-    sizes = [media_tokens(block) for block in message.content]
-    media = sum(size for size in sizes if size is not None)
+def _with_blocks(message: BaseMessage, figures: MediaFigures) -> int:
+    sizes = [media_size(block) for block in message.content]
+    found = [size for size in sizes if size is not None]
     others = [block for block, size in zip(message.content, sizes, strict=True) if size is None]
-    plain = message.model_copy(update={"content": others}) if media else message
+    plain = message.model_copy(update={"content": others}) if found else message
     calls = _calls_without_block(message, others)
     call_tokens = len(text_of(calls)) // CHARACTERS_PER_TOKEN if calls else 0
+    media = figures.all_tokens(found, by_model=isinstance(message, AIMessage))
     return _by_langchain(plain) + _extra_for_script(others) + media + call_tokens
 
 
@@ -184,6 +187,32 @@ def named(counter: TokenCounter, name: str | None = None) -> NamedCounter:
     if not callable(counter):
         raise InvalidInputError("token_counter is a function from a list of messages to a number")
     return NamedCounter(counter_name(counter) if name is None else name, counter)
+
+
+_BY_PROVIDER = {
+    provider: partial(approximate_tokens, media=figures) for provider, figures in FIGURES.items()
+}
+
+
+def counter_for(counter: TokenCounter, provider: str | None) -> TokenCounter:
+    """Return the counter of a view for a provider; the default counter then counts media by that one's figures."""
+    plain = counter.counter if isinstance(counter, NamedCounter) else counter
+    if provider is None or plain is not approximate_tokens:
+        return counter
+    return _BY_PROVIDER[provider]
+
+
+def figures_of(counter: TokenCounter) -> MediaFigures | None:
+    """Return the figures by which a counter counts media; None for a counter that is not `approximate_tokens`.
+
+    >>> figures_of(counter_for(approximate_tokens, "openai")) is FIGURES["openai"]
+    True
+    """
+    plain = counter.counter if isinstance(counter, NamedCounter) else counter
+    if isinstance(plain, partial) and plain.func is approximate_tokens:
+        figures = plain.keywords.get("media", UNKNOWN)
+        return figures if isinstance(figures, MediaFigures) else None
+    return UNKNOWN if plain is approximate_tokens else None
 
 
 def counter_name(counter: TokenCounter) -> str:

@@ -27,6 +27,7 @@ from convstore.log.rows import is_named
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.turns import turns_before
 from convstore.messages.encoding import DIGEST_BYTES, MESSAGE_TYPES
+from convstore.messages.media_sizes import stored_media
 from convstore.messages.sizes import bytes_of
 from convstore.mongo.bson_values import (
     encoded,
@@ -263,6 +264,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "failed": int(message.is_failed),
         "paused": int(message.is_paused),
         "reasoning": int(message.is_reasoning),
+        "media": [[size.kind, size.length, *size.shape] for size in message.media],
     }
     return document | {key: value for key, value in optional.items() if value}
 
@@ -312,6 +314,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         "failed" in document,
         "paused" in document,
         "reasoning" in document,
+        stored_media(found) if (found := get("media")) else (),
     )
 
 

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntrySource, PayloadRef
 from convstore.messages.media import is_media, media_description
-from convstore.messages.media_sizes import IMAGE_TOKENS
+from convstore.messages.media_figures import UNMEASURED_TOKENS
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
@@ -50,7 +50,9 @@ class Media(NamedTuple):
     def weight(self) -> int:
         """Return its weight on a page: that of an image's tokens, and a little for its size; else that of its text."""
         is_image = self.about.startswith("image")
-        return IMAGE_TOKENS * CHARACTERS_PER_TOKEN + self.size // 1_000 if is_image else self.size
+        return (
+            UNMEASURED_TOKENS * CHARACTERS_PER_TOKEN + self.size // 1_000 if is_image else self.size
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,10 @@ def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
     return message
 
 
-def without_media(message: BaseMessage, *, everywhere: bool = False) -> BaseMessage:
+def without_media(message: BaseMessage, *, everywhere: bool = False, keep: int = 0) -> BaseMessage:
     """Return a message with placeholders for images, audio and files; the same object if it has none.
+
+    The newest `keep` of them stay.
 
     System messages and tool results are unchanged unless `everywhere` is set, because results have a stub or are small.
 
@@ -84,9 +86,9 @@ def without_media(message: BaseMessage, *, everywhere: bool = False) -> BaseMess
     if is_kept or type(content) is not list or not any(map(is_media, content)):
         return message
     blocks = list(content)
-    for index, block in enumerate(content):
-        if is_media(block):
-            blocks[index] = _text(media_description(block), message)  # type: ignore[arg-type]
+    places = [index for index, block in enumerate(content) if is_media(block)]
+    for index in places[: max(0, len(places) - keep)]:
+        blocks[index] = _text(media_description(content[index]), message)  # type: ignore[arg-type]
     return message.model_copy(update={"content": blocks})
 
 

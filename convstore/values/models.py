@@ -71,6 +71,8 @@ class HistoryReport(Value):
             without leading system messages, old results as stubs.
         counter_error: Class of the last error that the store's token counter raised in this process, "" without one.
             Messages that it could not count have estimated sizes.
+        request_bytes: Estimated size of a request with the view: four bytes a token, and its images, audio and files
+            as Base64.
         documents: Documents read from the server.
         bytes: Their size as stored.
         round_trips: Number of waits for the server; commands sent together count as one.
@@ -94,6 +96,7 @@ class HistoryReport(Value):
     tokens_after: int = 0
     tokens_unsummarized: int = 0
     counter_error: str = ""
+    request_bytes: int = 0
     documents: int = 0
     bytes: int = 0
     round_trips: int = 0

@@ -28,6 +28,9 @@ _CHOICES = {
 }
 
 
+_NOT_IN_KEYS = ("compact", "max_request_bytes", "provider")
+"""Options that decide no start: views under policies that differ in them alone share their record."""
+
 DEFAULT_TRIGGER = 16_000
 """Tokens after which turns are summarised if neither the rule nor the policy has a limit."""
 
@@ -54,7 +57,10 @@ class HistoryPolicy:
             are cut to their beginning and end, with the id of the message between; None shows them whole. Values up to
             1,000 need no payload reads.
         media: "finished_turns" replaces images, audio and files of finished turns by placeholders; "never" loads them
-            as they are.
+            as they are, the newest ones in half of the budget.
+        max_request_bytes: Maximum size of a request, estimated; None for no limit. Above it, or above the provider's
+            number of images or pages, older images, audio and files are placeholders, also in the turn in progress.
+            The newest one is always shown.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
         provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai" adapts the view to that
             provider, whichever model wrote the messages: unique call ids in its format, no foreign reasoning and no
@@ -70,13 +76,14 @@ class HistoryPolicy:
     never_stub: frozenset[str] = frozenset()
     shorten_over: int | None = None
     media: Literal["finished_turns", "never"] = "finished_turns"
+    max_request_bytes: int | None = 20_000_000
     view: Literal["full", "conversation"] = "full"
     compact: Literal["explicit", "before_load"] = "explicit"
     provider: Provider | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never_stub", check_names(self.never_stub, name="never_stub"))
-        for name in ("max_tokens", "max_turns", "shorten_over"):
+        for name in ("max_tokens", "max_turns", "shorten_over", "max_request_bytes"):
             if (limit := getattr(self, name)) is not None:
                 check_number(limit, name=name, minimum=1)
         for name in ("stub_min_tokens", "keep_last_results"):
@@ -150,16 +157,14 @@ class CompactionRule:
 
 @lru_cache(maxsize=256)
 def view_key(policy: HistoryPolicy, counter: str) -> str:
-    """Return the key under which a state keeps the record of a policy's views: of all options that decide them.
+    """Return the key under which a state keeps the record of a policy's views: of the options that decide their start.
 
     >>> view_key(HistoryPolicy(), "approximate") == view_key(HistoryPolicy(provider="openai"), "approximate")
     True
     >>> view_key(HistoryPolicy(), "approximate") == view_key(HistoryPolicy(max_turns=2), "approximate")
     False
     """
-    names = sorted(
-        field.name for field in fields(policy) if field.name not in ("compact", "provider")
-    )
+    names = sorted(field.name for field in fields(policy) if field.name not in _NOT_IN_KEYS)
     values = [
         sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value
         for name in names

@@ -21,6 +21,7 @@ from convstore.log.facts.event import EVENT
 from convstore.log.facts.table import each
 from convstore.log.stored_message import read_message, stamp_of, stub_again
 from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, RunningTotals, totals_after
+from convstore.messages.media_sizes import media_of
 from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tool_calls import calls_of, is_paused, result_ids
 from convstore.messages.values import Codec
@@ -135,6 +136,8 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         yield "it is marked as paused or not, against its content"
     if begins_with_reasoning(appended) != message.is_reasoning:
         yield "it is marked as beginning with reasoning or not, against its content"
+    if media_of(appended) != message.media:
+        yield "the stored sizes of its images and files do not match its content"
     if isinstance(appended, ToolMessage):
         call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
         if message.call != call or (appended.name and message.tool != appended.name):

@@ -18,6 +18,7 @@ from convstore.exceptions import ConversationDeletedError, ConvstoreError, Corru
 from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.rows import Row, is_finished, leading_system, open_turn, rows_of
 from convstore.log.state import NO_RECORD, ViewRecord, system_of
+from convstore.messages.media_sizes import request_length
 from convstore.messages.tokens import NamedCounter
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import VIEW_FIELDS
@@ -30,6 +31,7 @@ from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
+from convstore.view.media import BYTES_PER_TOKEN
 from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
 from convstore.view.rule import Decision
 from convstore.view.view import Stamper, decision_of, has_enough, stamper, view_of
@@ -433,6 +435,7 @@ def _report(load: Load, decision: Decision, view: View, counter: NamedCounter) -
         tokens_after=view.tokens,
         tokens_unsummarized=load.unsummarized,
         counter_error="".join(counter.errors),
+        request_bytes=BYTES_PER_TOKEN * view.tokens + sum(map(request_length, view.messages)),
         documents=load.documents,
         bytes=load.size,
         round_trips=load.round_trips,

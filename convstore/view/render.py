@@ -29,8 +29,16 @@ from convstore.log.stored_message import (
 from convstore.log.summary import NamedResult, how_to_read
 from convstore.messages.encoding import decode_if_plain, decode_plain, digest_of, fields_of
 from convstore.messages.json_text import plain_json
+from convstore.messages.media import has_media
+from convstore.messages.media_figures import UNKNOWN
 from convstore.messages.provenance import MARK, kind_of, mark
-from convstore.messages.tokens import CHARACTERS_PER_TOKEN, TokenCounter, count
+from convstore.messages.tokens import (
+    CHARACTERS_PER_TOKEN,
+    TokenCounter,
+    count,
+    counter_for,
+    figures_of,
+)
 from convstore.messages.tool_calls import (
     Pairing,
     calls_of,
@@ -151,7 +159,7 @@ def _payload_in_view(
     if ref is None or is_hidden(message, policy):
         return None
     # Media follow the texts of a payload.
-    has_media = _keeps_media(message, policy) and ref.shown < ref.ends[-1]
+    has_media = _shows_media(message, policy, showing) and ref.shown < ref.ends[-1]
     return payload_needed(
         message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing)
     )
@@ -159,6 +167,11 @@ def _payload_in_view(
 
 def _keeps_media(message: EntryMessage, policy: HistoryPolicy) -> bool:
     return policy.media == "never" and message.type != "tool"
+
+
+def _shows_media(message: EntryMessage, policy: HistoryPolicy, showing: Showing) -> bool:
+    """Return True if a message of a finished turn shows images or files that may be in its payload."""
+    return _keeps_media(message, policy) and showing.media != 0
 
 
 def _limit(policy: HistoryPolicy, showing: Showing) -> int | None:
@@ -267,7 +280,7 @@ class Decoder:
 
     Attributes:
         policy: The policy of the view.
-        counter: Counts messages whose size is not stored in the log.
+        counter: Counts messages whose size is not stored in the log; media by the figures of the policy's provider.
         payloads: The texts of payloads that were read, by message id.
     """
 
@@ -279,29 +292,33 @@ class Decoder:
         payloads: Mapping[str, str] | None = None,
     ) -> None:
         self.policy = policy
-        self.counter = counter
+        self.counter = counter_for(counter, policy.provider)
         self.payloads = payloads or {}
         self._codec = codec
-        self._options = policy.media, policy.shorten_over, policy.stub_min_tokens
+        self._figures = figures_of(self.counter)
+        self._stored = figures_of(counter)
+        self._options = policy.media, policy.shorten_over, policy.stub_min_tokens, ""
+        self._media_options = (*self._options[:3], policy.provider or "")
 
     def shown(self, message: EntryMessage, showing: Showing) -> Shown:
         """Return a message as a view shows it."""
         kept: KeptMessage | None = message.kept
-        if kept and kept.showing == showing and kept.options == self._options:
+        options = self._media_options if message.media else self._options
+        if kept and kept.showing == showing and kept.options == options:
             if kept.body is None:
                 return decode_plain(message.body, message.stub if kept.is_stub else None), kept
             return decode_plain(kept.body), kept
         found = self._plain(message, showing)
         body = None
         if found is None:
-            decoded, seen = self._decode(message, showing)
+            decoded, seen = self._with_media(message, *self._decode(message, showing), showing)
             found = sendable_message(decoded), seen
             body = None if message.id in self.payloads else plain_json(fields_of(found[0]))
             if body is None:
                 return found
         look = found[1]
         about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
-        message.kept = KeptMessage(*about, showing=showing, options=self._options, body=body)
+        message.kept = KeptMessage(*about, showing=showing, options=options, body=body)
         return found
 
     def _plain(self, message: EntryMessage, showing: Showing) -> Shown | None:
@@ -322,7 +339,7 @@ class Decoder:
 
     def _is_plain(self, message: EntryMessage, showing: Showing, stub: str | None) -> bool:
         """Return True unless the entry tells that a message is cut, shortened, or partly in a payload."""
-        if showing.room is not None:
+        if showing.room is not None or (message.media and stub is None):
             return False
         if message.payload and (stub is None or message.payload.body):
             return False
@@ -333,6 +350,40 @@ class Decoder:
         if message.type == "tool":
             return message.tokens <= self.policy.stub_min_tokens
         return self.policy.shorten_over is None
+
+    def _with_media(
+        self, message: EntryMessage, shown: BaseMessage, look: Look, showing: Showing
+    ) -> Shown:
+        """Count the media that a message shows by the view's figures; those that leave become placeholders."""
+        if look.is_stub or not message.media:
+            return shown, look
+        limited = shown
+        if showing.media is not None:
+            limited = without_media(shown, everywhere=True, keep=showing.media)
+        if limited is not shown:
+            look.tokens = None
+            look.has_placeholder = True
+        elif look.tokens is not None and showing.room is None and has_media(shown):
+            look.tokens = max(0, look.tokens + self._more(message))
+        return limited, look
+
+    def _more(self, message: EntryMessage) -> int:
+        """Return how much more the media of a message count by the view's figures than in its stored size."""
+        if self._figures is self._stored or self._figures is None or self._stored is None:
+            return 0
+        by_model = message.type == "ai"
+        now = self._figures.all_tokens(message.media, by_model=by_model)
+        return now - self._stored.all_tokens(message.media, by_model=by_model)
+
+    def size_whole(self, message: EntryMessage) -> int:
+        """Return the size of a message in full, its media by the view's figures."""
+        return max(0, message.tokens + self._more(message)) if message.media else message.tokens
+
+    def size_media(self, message: EntryMessage, oldest: int | None = None) -> int:
+        """Return the tokens of the media of a message, or of the oldest ones, at most those of the whole message."""
+        figures = self._figures or UNKNOWN
+        found = figures.all_tokens(message.media[:oldest], by_model=message.type == "ai")
+        return min(found, self.size_whole(message))
 
     def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
         if showing.room is not None:
@@ -348,7 +399,9 @@ class Decoder:
         tokens = message.view_tokens
         media = 0
         if _keeps_media(message, self.policy):
-            media = message.tokens - tokens
+            media = self.size_whole(message) - tokens
+        elif message.media and message.stub is None and message.type in ("system", "tool"):
+            media = self._more(message)
         if self._has_stored_size(message):
             return tokens + media
         if limit and _payload_in_view(message, self.policy, FINISHED):
@@ -427,6 +480,8 @@ class Decoder:
         )
         if look.tokens is None or form.message.is_estimate:
             look.tokens = count(self.counter, shown)
+        elif form.message.media and form.has_media:
+            look.tokens = max(0, look.tokens + self._more(form.message))
         return shown, look
 
     def _most(self, message: EntryMessage, showing: Showing) -> int:
@@ -439,7 +494,7 @@ class Decoder:
         lengths, uncut = text_lengths(read)
         least = count(self.counter, _at_its_shortest(read))
         if showing.whole or self.policy.media == "never":
-            least += message.tokens - message.view_tokens
+            least += max(0, self.size_whole(message) - message.view_tokens)
         long = [length for length in lengths if length > room]
         # LangChain's counter counts no call arguments beside a list of blocks, so only long texts are taken off.
         texts = sum(length for length in lengths_without_arguments(read.content) if length > room)

@@ -54,7 +54,7 @@ def decide(log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> Decis
     if budget is None or choice.size() <= budget:
         return choice.decision(choice.record)
     choice.move(budget)
-    if choice.size() > budget:
+    if choice.size() > budget and not choice.leaves_a_quarter:
         choice.settle()
     stored = choice.record
     if choice.size() > budget:
@@ -169,6 +169,11 @@ class _Choice:
         """The size of what is shown besides finished turns and the note."""
         return self.log.fixed + self.log.current(self.stubs, self.gap).size
 
+    @property
+    def leaves_a_quarter(self) -> bool:
+        """True if media that the model has not read yet leave earlier turns a quarter of the budget, and no more."""
+        return self.log.leaves_a_quarter(self.stubs, self.gap)
+
     def _skip(self, most: int) -> None:
         """Move the start past turns with which the finished ones exceed a size even without a note, to the newest."""
         sizes, _ = self._later(self.short)
@@ -198,8 +203,9 @@ class _Choice:
         self._is_excursion = True
         if end > 1:
             self.short = max(self.short, log.ends(end - 2))
-        self._skip(min(budget - self._others, budget // 8))
-        while self.start < newest and (self.size() > budget or self.early() > budget // 8):
+        most = budget // 4 if self.leaves_a_quarter else budget // 8
+        self._skip(min(budget - self._others, most))
+        while self.start < newest and (self.size() > budget or self.early() > most):
             self.start += 1
         if self.size() > budget and end:
             self.short = max(self.short, log.ends(newest))

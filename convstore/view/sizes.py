@@ -32,14 +32,23 @@ from convstore.log.rows import (
 from convstore.log.turns import unread
 from convstore.sources.shortening import SHORTENED
 from convstore.values.policy import HistoryPolicy
+from convstore.view.media import kept_media, limits_of
+from convstore.view.portions import leaving
 
 
 class Showing(NamedTuple):
-    """How a view shows one message: whole or as in a finished turn, with texts of at most `room` tokens if given."""
+    """How a view shows one message: whole or as in a finished turn, with texts of at most `room` tokens if given.
+
+    With `media` it shows only so many of its images and files, the newest; None for as many as its form has.
+    """
 
     whole: bool = False
     room: int | None = None
+    media: int | None = None
 
+
+PLACEHOLDER_TOKENS = 100
+"""About the most tokens of the placeholder of an image or a file."""
 
 FINISHED = Showing()
 WHOLE = Showing(whole=True)
@@ -77,14 +86,20 @@ class Sizers(NamedTuple):
     """The functions that measure what stored counts do not tell.
 
     Attributes:
-        finished: Size of a message in a finished turn; None if stored counts hold under the policy.
+        finished: Size of a message in a finished turn; None if stored counts hold under the policy, but for media.
         shortened: Size of a message whose texts are cut, given its size without that.
+        finished_media: Size of a message with images or files in a finished turn.
+        whole: Its size in full.
+        media: Tokens of these, or of the oldest ones of them.
         missing: Size of a result that a view makes up for a call without one.
         made_up: Size of the largest one that a view may make up for a call of a message.
     """
 
     finished: Callable[[EntryMessage], int] | None
     shortened: Callable[[EntryMessage, Showing, int], int]
+    finished_media: Callable[[EntryMessage], int]
+    whole: Callable[[EntryMessage], int]
+    media: Callable[[EntryMessage, int | None], int]
     missing: int = 0
     made_up: Callable[[EntryMessage], int] = lambda _: 0
 
@@ -123,7 +138,15 @@ class SizedLog:
         self._read = self._steps[: self._read_steps()]
         self._current: dict[tuple[int, int], Part] = {}
         self._whole = [row.message.tokens for row in rows]
+        self._with_media = [at for at, row in enumerate(rows) if row.message.media]
+        for at in self._with_media:
+            self._whole[at] = sizers.whole(rows[at].message)
         self._measure(sizers)
+        self._limited = dict[int, int]()
+        self._unread_media = 0
+        if self._with_media:
+            self._limit_media(sizers)
+            self._unread_media = self._unseen_media(sizers)
         self._final_sums = [0, *accumulate(self._final)]
 
     def _measure(self, sizers: Sizers) -> None:
@@ -134,6 +157,8 @@ class SizedLog:
         final = [
             row.message.view_tokens if measure is None else measure(row.message) for row in rows
         ]
+        for at in self._with_media:
+            final[at] = sizers.finished_media(rows[at].message)
         self._final = final
         self._settled = final.copy()
         self._settled_whole = set[int]()
@@ -144,6 +169,65 @@ class SizedLog:
             self._add_missing(sizers)
         else:
             self._hide()
+
+    def _limit_media(self, sizers: Sizers) -> None:
+        """Show placeholders for the media that a request cannot hold."""
+        begin = self.now.begin
+        current = [self.rows[at].message for at in self._with_media if at >= begin]
+        earlier = [
+            self.rows[at].message for at in self._with_media if at < begin and self._shows_media(at)
+        ]
+        limits = limits_of(self.policy)
+        kept = kept_media(current, earlier, limits, lambda message: sizers.media(message, None))
+        for at in self._with_media if kept else ():
+            media = kept.get(self.rows[at].message.ordinal)
+            if media is not None:
+                self._leave_media_out(at, media, sizers)
+
+    def _leave_media_out(self, at: int, media: int, sizers: Sizers) -> None:
+        """Show only the newest `media` of a message, and placeholders for the others."""
+        message = self.rows[at].message
+        gone = len(message.media) - media
+        less = sizers.media(message, gone) - PLACEHOLDER_TOKENS * gone
+        sizes = [self._whole]
+        if self._shows_media(at):
+            sizes += [self._final, self._settled]
+        for each in sizes:
+            each[at] = max(0, each[at] - less)
+        self._limited[at] = media
+        self._finished[at] = self._finished[at]._replace(media=media)
+
+    def _shows_media(self, at: int) -> bool:
+        """Return True if a message shows its images and files in a finished turn."""
+        message = self.rows[at].message
+        if self._finished[at].whole:
+            return True
+        if message.type == "tool":
+            return message.stub is None
+        return message.type == "system" or self.policy.media == "never"
+
+    def _unseen_media(self, sizers: Sizers) -> int:
+        """Return the tokens of the media that the model has not read yet, if they take the room of earlier turns.
+
+        That is so if the question, and what the last step has of media, take more than three quarters of the budget.
+        """
+        budget = self.policy.max_tokens
+        if budget is None:
+            return 0
+        asked = _head(self.now, self._steps)
+        last = (at for part in self._steps[len(self._read) :] for at in part)
+        in_question = sum(self._media_shown(at, sizers) for at in asked)
+        in_last_step = sum(self._media_shown(at, sizers) for at in last)
+        size = self.fixed + sum(self._in_progress.sizes[at] for at in asked) + in_last_step
+        return in_question + in_last_step if size > budget - self._quarter else 0
+
+    def _media_shown(self, at: int, sizers: Sizers) -> int:
+        """Return the tokens of the media that a message of the turn in progress shows."""
+        message = self.rows[at].message
+        if not message.media or not self._whole[at]:
+            return 0
+        gone = len(message.media) - self._limited.get(at, len(message.media))
+        return sizers.media(message, None) - sizers.media(message, gone)
 
     def _keep_exempt(self) -> None:
         """Show results whole that the policy never stubs, or keeps as the last ones before the turn in progress."""
@@ -261,9 +345,28 @@ class SizedLog:
 
     @property
     def unseen(self) -> int:
-        """Size of what the model has not read yet: question and last step, with leading system messages and summary."""
-        parts = [_head(self.now, self._steps), *self._steps[len(self._read) :]]
-        return self.fixed + sum(self._in_progress.sizes[index] for part in parts for index in part)
+        """Size of what the model has not read yet: question and last step, with leading system messages and summary.
+
+        Media in it count as far as they leave earlier turns a quarter of the budget.
+        """
+        sizes = self._in_progress.sizes
+        size = self.fixed + sum(sizes[index] for part in self._unseen_parts for index in part)
+        return size - self.media_beyond(size)
+
+    @property
+    def _unseen_parts(self) -> list[range]:
+        """The question of the turn in progress, and the steps that the model has not read."""
+        return [_head(self.now, self._steps), *self._steps[len(self._read) :]]
+
+    def media_beyond(self, size: int) -> int:
+        """Return how much of the unread media does not count in what is shown besides earlier turns, given its size.
+
+        These keep a quarter of the budget, whatever media the model has not read yet.
+        """
+        if not self._unread_media or self.policy.max_tokens is None:
+            return 0
+        most = self.policy.max_tokens - self._quarter
+        return min(self._unread_media, max(0, size - most))
 
     def _read_steps(self) -> int:
         """Return how many steps of the turn in progress come before the last one, and before any unread message.
@@ -307,7 +410,8 @@ class SizedLog:
     def current(self, stubs: int, gap: int) -> Part:
         """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens.
 
-        Results that stay whole do not count in a quarter of the budget, but in the room that an excursion leaves.
+        Results that stay whole do not count in a quarter of the budget, but in the room that an excursion leaves. Its
+        size is without the unread media that take no room of earlier turns.
         """
         if self.now.begin == self.now.end:
             return Part(0, ())
@@ -315,10 +419,17 @@ class SizedLog:
             done = self._read[: self._steps_through(self._read, stubs)]
             settled = self._settle_now(done, gap)
             body = _head(self.now, self._steps).stop
-            self._current[stubs, gap] = self._joined(
-                self.now, body, done, settled, self._in_progress
-            )
+            part = self._joined(self.now, body, done, settled, self._in_progress)
+            beyond = self.media_beyond(self.fixed + part.size)
+            self._current[stubs, gap] = part._replace(size=part.size - beyond)
         return self._current[stubs, gap]
+
+    def leaves_a_quarter(self, stubs: int, gap: int) -> bool:
+        """Return True if unread media take all but the quarter of the budget that earlier turns keep."""
+        if not self._unread_media or self.policy.max_tokens is None:
+            return False
+        shown = self.fixed + self.current(stubs, gap).size
+        return shown == self.policy.max_tokens - self._quarter
 
     def _settle_now(self, done: Sequence[range], gap: int) -> Part:
         """Return settled steps of the turn in progress; the first one stays if it has reasoning and fits in `gap`.
@@ -423,7 +534,7 @@ class SizedLog:
         for at in range(self.now.begin, self._newest_row):
             shown[at] = self._finished[at]
             sizes[at] = self._final[at]
-        return Forms(shown, sizes)
+        return Forms(self._with_fewer_media(shown), sizes)
 
     @cached_property
     def _in_shortened(self) -> Forms:
@@ -431,7 +542,7 @@ class SizedLog:
         shown = [FINISHED] * len(self.rows)
         for at in self._settled_whole:
             shown[at] = WHOLE
-        return Forms(shown, self._settled)
+        return Forms(self._with_fewer_media(shown), self._settled)
 
     @cached_property
     def _answered(self) -> Forms:
@@ -442,7 +553,13 @@ class SizedLog:
             if self.rows[at].message.type == "tool" and at not in self._settled_whole:
                 shown[at] = FINISHED
                 sizes[at] = self._settled[at]
-        return Forms(shown, sizes)
+        return Forms(self._with_fewer_media(shown), sizes)
+
+    def _with_fewer_media(self, shown: list[Showing]) -> list[Showing]:
+        """Return how rows are shown, those without some of their media, too."""
+        for at, media in self._limited.items():
+            shown[at] = shown[at]._replace(media=media)
+        return shown
 
     def _cut(self, part: range, room: int, forms: Forms) -> Part:
         """Return some rows with texts of at most `room` tokens."""
@@ -458,23 +575,6 @@ class SizedLog:
             shown.append(showing)
             size += tokens
         return Part(size, shown)
-
-
-def leaving(sizes: Sequence[int], gap: int, portion: int) -> int:
-    """Return how many of the oldest steps leave, so that the others take at most `gap`.
-
-    They leave in portions, counted from the first step: so the same steps leave while later ones are added.
-
-    >>> leaving([30, 30, 30], 90, 50), leaving([30, 30, 30, 30], 90, 50), leaving([30, 30, 30, 30, 30], 90, 50)
-    (0, 2, 2)
-    """
-    total = sum(sizes)
-    if total <= gap:
-        return 0
-    for index, (before, after) in enumerate(pairwise(accumulate(sizes, initial=0)), 1):
-        if after // portion > before // portion and total - after <= gap:
-            return index
-    return len(sizes)
 
 
 def _turns(rows: Sequence[Row], begin: int) -> list[Turn]:

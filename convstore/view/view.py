@@ -135,6 +135,9 @@ def sized(active: ActiveRows, decoder: Decoder, *, begin: int) -> SizedLog:
     sizers = Sizers(
         None if is_default else decoder.size,
         decoder.size_cut,
+        decoder.size,
+        decoder.size_whole,
+        decoder.size_media,
         _missing_tokens(counter),
         decoder.size_made_up,
     )

@@ -276,7 +276,7 @@ def _media(block: dict[str, Any]) -> Media:
 
 def _where(fields: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return the Base64 data, the type on its label, and the address of a file; "" for each that is missing."""
-    url = _text(fields, "url", "image_url", "file_url", "video_url")
+    url = _text(fields, "url", "image_url", "file_url", "video_url", "document_url")
     data = _text(fields, "base64", "data", "file_data")
     mime_type = _text(fields, "mime_type", "media_type").lower()
     written = data if data.startswith("data:") else url

@@ -4,9 +4,11 @@ Each writer asks the row of the model that gets the request, so a rule that a pr
 chosen by the name of a provider, or by the name of a model however a gateway spells it. A user may pass a row of his
 own, such as `replace(ProviderRules.named("openai"), reasoning="always")`.
 
-Sources: the API references and guides of OpenAI ("Reasoning models", "Function calling"), Anthropic ("Extended
-thinking", "Preserved thinking", "Server tools"), Google ("Thought signatures"), Mistral ("Function calling", and the
-package mistral-common), DeepSeek ("Thinking mode"), Moonshot ("Thinking models") and Z.ai ("Preserved thinking").
+Sources: the API references and guides of OpenAI ("Reasoning models", "Function calling", "Images and vision"),
+Anthropic ("Extended thinking", "Preserved thinking", "Server tools", "Images and vision", "PDF support"), Google
+("Thought signatures", "Image understanding", "Document understanding"), Amazon ("API restrictions"), Mistral ("Function
+calling", "Vision", and the package mistral-common), DeepSeek ("Thinking mode"), Moonshot ("Thinking models") and Z.ai
+("Preserved thinking").
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ class ProviderRules:
         result_names: True if a result needs the name of its tool.
         images: Types of images that it accepts as data.
         image_characters: Maximum length of their Base64, 0 for none.
+        max_images: Most images of a request, None for no limit that is known.
+        max_pages: Most pages of PDFs in a request, None for no limit that is known.
     """
 
     name: str
@@ -88,6 +92,8 @@ class ProviderRules:
     result_names: bool = False
     images: frozenset[str] = _IMAGES
     image_characters: int = 0
+    max_images: int | None = None
+    max_pages: int | None = None
 
     @staticmethod
     def named(name: str) -> ProviderRules:
@@ -143,6 +149,8 @@ _ANTHROPIC: Final = ProviderRules(
     reasoning_of="family",
     failed_media=False,
     image_characters=5 * 1024 * 1024,
+    max_images=100,
+    max_pages=100,
 )
 _GEMINI: Final = ProviderRules(
     name="google_genai",
@@ -152,6 +160,8 @@ _GEMINI: Final = ProviderRules(
     reasoning_of="family",
     signature_needed=True,
     result_names=True,
+    max_images=3_600,
+    max_pages=1_000,
 )
 _MISTRAL: Final = ProviderRules(
     name="mistralai",
@@ -162,6 +172,7 @@ _MISTRAL: Final = ProviderRules(
     answer_after_results=True,
     result_media="named",
     result_names=True,
+    max_images=8,
 )
 COMPATIBLE: Final = ProviderRules(name="compatible", models=("gpt-oss",), result_media="moved")
 """Any other server with the API of OpenAI."""
@@ -180,12 +191,15 @@ ROWS: Final = {
             models=(),
             reasoning="always",
             bound_thinking=True,
+            max_images=600,
+            max_pages=600,
         ),
         ProviderRules(
             name="bedrock_converse",
             call_ids=CallIdTemplate("tooluse_{r:22:b}"),
             system="first",
             human_first=True,
+            max_pages=100,
         ),
         COMPATIBLE,
         _thinking_always("deepseek", ("deepseek",)),
@@ -207,10 +221,14 @@ ROWS: Final = {
         ),
         _thinking_always("moonshot", ("kimi", "moonshot")),
         ProviderRules(
-            name="openai", models=_OPENAI_MODELS, reasoning="never", result_media="moved"
+            name="openai",
+            models=_OPENAI_MODELS,
+            reasoning="never",
+            result_media="moved",
+            max_images=500,
         ),
         ProviderRules(name="openrouter", result_media="moved"),
-        ProviderRules(name="responses", family="openai"),
+        ProviderRules(name="responses", family="openai", max_images=500),
         _thinking_always("zai", ("glm", "chatglm", "zai-glm")),
     )
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64encode
 from functools import partial
 from typing import Any
 
@@ -22,7 +20,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from strategies import messages
 
 from convstore.exceptions import InvalidInputError
-from convstore.messages.media_sizes import IMAGE_TOKENS, media_tokens, pages_of, pixels_of
+from convstore.messages.media_figures import UNMEASURED_TOKENS
 from convstore.messages.tokens import NamedCounter, approximate_tokens, count
 
 CALL = {
@@ -76,38 +74,11 @@ def test_other_scripts_take_more_tokens_for_a_character(text: str, low: float, h
     ],
 )
 def test_an_image_counts_the_same_whatever_its_bytes(image: dict[str, object]) -> None:
-    """An image without a header counts `IMAGE_TOKENS` in addition to the text, whatever its bytes."""
+    """An image without a header counts `UNMEASURED_TOKENS` in addition to the text, whatever its bytes."""
     alone = approximate_tokens([HumanMessage([{"type": "text", "text": "What is this?"}])])
     message = HumanMessage([{"type": "text", "text": "What is this?"}, image])
-    assert approximate_tokens([message]) == alone + IMAGE_TOKENS
+    assert approximate_tokens([message]) == alone + UNMEASURED_TOKENS
     assert message.content[1] == image
-
-
-def test_media_count_by_what_they_show() -> None:
-    """Patches of an image, pages of a PDF, seconds of a recording; from bytes, Base64 and any label."""
-    png = b"\x89PNG\r\n\x1a\n" + bytes(8) + (560).to_bytes(4, "big") + (280).to_bytes(4, "big")
-    jpeg = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x0b\x08\x00\x1c\x00\x38"
-    unpacked = b"<< /Type /Pages /Count 7 >> << /Type /Page >>"
-    pdf = b"%PDF-1.7 << /Type /ObjStm >> stream\r\n" + zlib.compress(unpacked) + b"endstream"
-    wav = (
-        b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + bytes(8) + (8_000).to_bytes(4, "little") + bytes(8_000)
-    )
-
-    def block(kind: str, data: bytes, mime_type: str = "") -> dict[str, object]:
-        return {"type": kind, "base64": b64encode(data).decode(), "mime_type": mime_type}
-
-    assert media_tokens(block("image", png)) == 20 * 10
-    assert media_tokens({"type": "image", "data": png}) == 20 * 10
-    assert pixels_of(jpeg) == (56, 28)
-    assert pixels_of(jpeg[:-1]) is pixels_of(b"RIFF\0\0\0\0WEBPVP8 ") is None
-    assert media_tokens(block("file", pdf)) == 7 * 2_400
-    assert pages_of(b"%PDF /ObjStm stream x") == 0
-    assert media_tokens(block("file", bytes(150_000), "application/pdf")) == 3 * 2_400
-    assert media_tokens(block("file", b"word" * 75, "text/plain")) == 75
-    assert 32 <= (media_tokens(block("audio", wav)) or 0) <= 34
-    assert media_tokens(block("video", bytes(999_999))) == 1_200
-    text = {"type": "document", "source": {"type": "text", "data": "Law."}}
-    assert media_tokens(text) is media_tokens({"type": "file", "file_id": "file-1"}) is None
 
 
 def test_calls_listed_also_in_blocks_are_counted_once() -> None:

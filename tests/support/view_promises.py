@@ -12,6 +12,7 @@ from view_replay import kinds
 from convstore import History, HistoryPolicy
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing, has_calls
+from convstore.sources.shortening import without_media
 
 NOTE_TOKENS = 210
 
@@ -40,7 +41,17 @@ def _sizes(history: History, talk: Talk, policy: HistoryPolicy, counter: Any) ->
     assert policy.max_tokens is not None
     if counter is approximate_tokens and note > NOTE_TOKENS:
         yield f"a note of {note} tokens"
-    if sum(sizes) > max(policy.max_tokens, asked) + note:
+    most = max(policy.max_tokens, asked)
+    if (
+        4 * asked > 3 * policy.max_tokens
+    ):  # unread media leave earlier turns a quarter of the budget
+        media = sum(
+            size - counter([without_media(message, everywhere=True)])
+            for message, size in zip(history.messages, sizes, strict=True)
+            if _belongs_to(message, unseen)
+        )
+        most = max(most, policy.max_tokens + media)
+    if sum(sizes) > most + note:
         yield f"{sum(sizes)} tokens of {policy.max_tokens}, unseen are {asked}, the note has {note}"
     if history.report.over_budget != (sum(sizes) > policy.max_tokens):
         yield "over_budget"

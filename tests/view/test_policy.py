@@ -67,6 +67,7 @@ def test_the_defaults_are_these() -> None:
         "never_stub": frozenset(),
         "shorten_over": None,
         "media": "finished_turns",
+        "max_request_bytes": 20_000_000,
         "view": "full",
         "compact": "explicit",
         "provider": None,
