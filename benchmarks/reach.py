@@ -32,7 +32,7 @@ from langchain_core.tools import BaseTool
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
 from reach_data import STRATA, LongConversation, Question, mtrag, own, plain, text_of
-from reach_ways import measured
+from reach_ways import FILES, measured
 from reach_ways import table as table_of_ways
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
@@ -318,7 +318,7 @@ def main() -> None:
     if options.ways:
         if not options.data:
             parser.error("--ways needs --data")
-        print(table_of_ways(asyncio.run(measured(options.data))))
+        print(table_of_ways(asyncio.run(measured(sorted(options.data.glob(FILES))))))
         return
     conversations = [
         *own(tokens=options.tokens, names=options.only),

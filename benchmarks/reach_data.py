@@ -28,6 +28,7 @@ __all__ = [
     "LongConversation",
     "Question",
     "content_words",
+    "is_relevant",
     "mtrag",
     "own",
     "plain",
@@ -349,7 +350,7 @@ def _add_run(conversation: LongConversation, id_: str, messages: Sequence[dict[s
         sources = [
             source for message in messages[start:end] for source in message.get("sources", [])
         ]
-        relevant = [source["text"] for source in sources if _is_relevant(source)]
+        relevant = [source["text"] for source in sources if is_relevant(source)]
         proof = _proof(relevant, text_of(turn[-1]))
         if proof:
             conversation.questions.append(
@@ -380,7 +381,8 @@ def _message(id_: str, message: dict[str, Any]) -> BaseMessage:
     return AIMessage(content, id=id_, tool_calls=calls)
 
 
-def _is_relevant(source: dict[str, Any]) -> bool:
+def is_relevant(source: dict[str, Any]) -> bool:
+    """Return True if more people found a passage relevant than not."""
     votes = source.get("relevant") or []
     return votes.count("yes") > votes.count("no")
 

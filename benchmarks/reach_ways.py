@@ -1,9 +1,11 @@
 """Count the calls and tokens that each way of the read-back takes until a fact is found; `reach.py --ways` runs it.
 
-The conversations are the RAG runs of MTRAG, with the passages that were retrieved in them. At the end of each, a
-scripted reader looks for passages of earlier turns that people found relevant: by the id of the result in its stub, by
-the number of the source, by the words of the question, and by the list of what can be read, then the id in it. It
-follows cursors until the beginning of the passage is on a page, for ten calls at most.
+The conversations are the RAG runs of MTRAG, with the passages that were retrieved in them, in three files: as they were
+recorded, with the lists of five retrievers fused, and with questions that are unclear or have no answer (MTRAG-UN),
+which have one result each. After the end of each, a scripted reader looks for passages of its results but the last, or
+of the only one: the first that most people found relevant, or the first one where nobody voted. It looks by the id of
+the result in its stub, by the number of the source, by the words of the question, and by the list of what can be read,
+then the id in it. It follows cursors until the beginning of the passage is on a page, for ten calls at most.
 """
 
 from __future__ import annotations
@@ -12,20 +14,22 @@ import gzip
 import json
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool
+from reach_data import is_relevant
 
 from convstore import Conversation, ConversationStore
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 
-__all__ = ["Fact", "measured", "table"]
+__all__ = ["FILES", "Fact", "measured", "table"]
+
+FILES = "mtrag*.jsonl.gz"
 
 WAYS = ("id", "number", "words", "list")
-_FILE = "mtrag_clapnq_cloud.jsonl.gz"
 _MAX_CALLS = 10
 _PROOF_CHARACTERS = 120
 _CURSOR = re.compile(r'More: cursor="([^"]+)";.*\Z')
@@ -48,12 +52,18 @@ class Cost(NamedTuple):
     found: bool
 
 
-async def measured(folder: Path, *, conversations: int = 1_000) -> dict[str, list[Cost]]:
-    """Return the cost of each way for each fact of the recorded conversations."""
+async def measured(
+    paths: Sequence[Path], *, conversations: int = 1_000
+) -> dict[str, dict[str, list[Cost]]]:
+    """Return by file the cost of each way for each fact of the recorded conversations."""
+    return {path.name: await _measured_file(path, conversations) for path in paths}
+
+
+async def _measured_file(path: Path, conversations: int) -> dict[str, list[Cost]]:
     costs: dict[str, list[Cost]] = {way: [] for way in WAYS}
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
-        for name, messages in list(_recorded(folder / _FILE))[:conversations]:
+        for name, messages in list(_recorded(path))[:conversations]:
             chat = store.conversation(user_id="bench", thread_id=name)
             facts = await _appended(chat, messages)
             await chat.load_history()
@@ -72,7 +82,7 @@ def _recorded(path: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 async def _appended(chat: Conversation, messages: list[dict[str, Any]]) -> list[Fact]:
-    """Append a conversation; return the first relevant passage of each of its results but the last."""
+    """Append a conversation; return a passage of each of its results but the last, or of the only one."""
     facts: list[Fact] = []
     question = ""
     for index, message in enumerate(messages):
@@ -81,12 +91,21 @@ async def _appended(chat: Conversation, messages: list[dict[str, Any]]) -> list[
         if isinstance(made, HumanMessage):
             question = made.text
         passages = message.get("sources") or []
-        relevant = [number for number, source in enumerate(passages) if source.get("relevant")]
-        if relevant and receipt.source_ids:
-            number = receipt.source_ids[0] + relevant[0]
-            text = " ".join(passages[relevant[0]]["text"].split())
+        place = _passage_to_find(passages)
+        if place is not None and receipt.source_ids:
+            text = " ".join(passages[place]["text"].split())
+            number = receipt.source_ids[0] + place
             facts.append(Fact(question, str(made.id), number, text[:_PROOF_CHARACTERS]))
-    return facts[:-1]
+    return facts[:-1] or facts
+
+
+def _passage_to_find(passages: Sequence[dict[str, Any]]) -> int | None:
+    """Return the position of the first relevant passage, or the first one where nobody voted; None without one."""
+    relevant = [place for place, passage in enumerate(passages) if is_relevant(passage)]
+    if relevant:
+        return relevant[0]
+    has_votes = any(passage.get("relevant") for passage in passages)
+    return 0 if passages and not has_votes else None
 
 
 def _message(message: dict[str, Any], index: int) -> BaseMessage:
@@ -144,8 +163,12 @@ async def _cost(tool: BaseTool, fact: Fact, way: str) -> Cost:
     return Cost(calls, tokens, found=False)
 
 
-def table(costs: dict[str, list[Cost]]) -> str:
-    """Return a line for each way: the share that was found, and the mean calls and tokens until then."""
+def table(measured_files: dict[str, dict[str, list[Cost]]]) -> str:
+    """Return for each file a line for each way: the share that was found, and mean calls and tokens until then."""
+    return "\n\n".join(f"{name}\n{_table_of_file(costs)}" for name, costs in measured_files.items())
+
+
+def _table_of_file(costs: dict[str, list[Cost]]) -> str:
     lines = [f"{'way':10}{'facts':>8}{'found':>8}{'calls':>8}{'tokens':>8}"]
     for way, taken in costs.items():
         found = [cost for cost in taken if cost.found]

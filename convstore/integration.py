@@ -221,7 +221,11 @@ async def conversation_id_of(chat: Conversation) -> str:
 
 
 def agent_tools(
-    store: ConversationStore, search: Sequence[str], *, page_tokens: int = PAGE_TOKENS
+    store: ConversationStore,
+    search: Sequence[str],
+    *,
+    page_tokens: int = PAGE_TOKENS,
+    artifact: bool = False,
 ) -> list[tuple[Any, Callable[[Conversation], Any]]]:
     """Return the tools that read back and search, each with the function that binds it to the conversation of a run.
 
@@ -229,15 +233,16 @@ def agent_tools(
         store: The store.
         search: Names of the scope keys that the searched conversations share; empty for no such tool.
         page_tokens: Size of an answer, 100 to 16,000.
+        artifact: Show the model the rest of artifacts, too.
     """
 
     def reading(chat: Conversation) -> Any:
-        return chat.retrieve_previous_sources_tool(page_tokens=page_tokens)
+        return chat.retrieve_previous_sources_tool(page_tokens=page_tokens, artifact=artifact)
 
     def searching(owner: ConversationStore | Conversation) -> Any:
         return search_conversations_tool(owner, search, page_tokens=page_tokens)
 
-    read = retrieve_previous_sources_tool(store, page_tokens=page_tokens)
+    read = retrieve_previous_sources_tool(store, page_tokens=page_tokens, artifact=artifact)
     return [(read, reading), *([(searching(store), searching)] if search else [])]
 
 

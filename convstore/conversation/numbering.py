@@ -20,6 +20,7 @@ from convstore.sources.numbering import (
     with_numbers,
     with_rendered,
 )
+from convstore.sources.outputs import returned_list
 from convstore.sources.source import FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.scope import check_names
@@ -46,6 +47,7 @@ class ResultNumbering:
 
     def __init__(self, names: Collection[str] | None) -> None:
         self.names = None if names is None else check_names(names, name="number_sources")
+        self._without_results = set(self.names or ())
 
     async def number(
         self,
@@ -53,7 +55,6 @@ class ResultNumbering:
         results: Sequence[ToolMessage],
         *,
         tools: Mapping[str, str],
-        is_split: bool = False,
         may_be_logged: bool = False,
     ) -> dict[int, ToolMessage]:
         """Return the results that get numbers, by the id of the object that each replaces.
@@ -64,21 +65,22 @@ class ResultNumbering:
             chat: The conversation.
             results: Results that no model has seen.
             tools: Names of tools by the ids of their calls, for results that do not name their tool.
-            is_split: True if the tool returned a list of sources, which is the artifact; an empty content shows it.
             may_be_logged: True if the log may have the results already, with their numbers, which are taken then. One
                 command more.
         """
-        wanted = list[Unnumbered]()
+        numbered = dict[int, ToolMessage]()
+        wanted = list[tuple[ToolMessage, Unnumbered]]()
         for message in results:
             tool = tools.get(message.tool_call_id, "")
-            unnumbered = await self.find(chat, message, tool=tool)
+            returned = returned_list(message)
+            unnumbered = await self.find(chat, returned or message, tool=tool)
             if unnumbered is not None:
-                wanted.append(unnumbered)
+                wanted.append((message, unnumbered))
+            elif returned is not None:
+                numbered[id(message)] = _as_returned(returned)
         logged = await _logged(chat, wanted) if wanted and may_be_logged else {}
-        numbered = {}
-        for unnumbered in wanted:
-            message = unnumbered.message
-            is_whole = is_split and message.content == ""
+        for message, unnumbered in wanted:
+            is_whole = returned_list(message) is not None and message.content == ""
             numbered[id(message)] = logged.get(str(message.id)) or await _numbered(
                 chat, unnumbered, is_whole=is_whole
             )
@@ -87,7 +89,8 @@ class ResultNumbering:
     async def find(self, chat: Any, message: ToolMessage, *, tool: str = "") -> Unnumbered | None:
         """Return what a result needs to be numbered; None for one that is left as it is. No command.
 
-        Tools whose lists may be sources, and those whose own marks are not the numbers in the log, are logged once.
+        Tools whose lists may be sources, and those whose own marks are not the numbers in the log, are logged once,
+        with the names given for which no result has come: one of them may be misspelt.
         """
         find = partial(self._find, chat, message, tool)
         return await run_in_thread_if_long(find, characters=characters_in([message]))
@@ -95,6 +98,7 @@ class ResultNumbering:
     def _find(self, chat: Any, message: ToolMessage, tool: str) -> Unnumbered | None:
         host = host_of(chat)
         name = message.name or tool
+        self._without_results.discard(name)
         found = _found(message, name, host.source_extractors)
         is_chosen = name in (self.names or ())
         is_done = all(source.kept_id for source in found.items)
@@ -103,7 +107,9 @@ class ResultNumbering:
         plan = plan_numbers(message.content, found.items)
         if is_chosen or (self._is_on and _wants_numbers(message, found, plan)):
             return Unnumbered(message, found, plan)
-        _log_once(host.logged_tools, name, plan)
+        if name not in host.logged_tools:
+            host.logged_tools.add(name)
+            _log_unnumbered(name, plan, sorted(self._without_results))
         return None
 
     @property
@@ -115,9 +121,21 @@ def _wants_numbers(message: ToolMessage, found: FoundSources, plan: NumberingPla
     return plan.is_marked or says_sources(message, found)
 
 
-async def _logged(chat: Any, wanted: Sequence[Unnumbered]) -> dict[str, ToolMessage]:
+def _as_returned(message: ToolMessage) -> ToolMessage:
+    """Return the result of a tool that returned a list of sources, with the numbers that the tool gave them."""
+    found = sources_in(message, {})
+    numbers = [source.kept_id for source in found.items]
+    kept = [number for number in numbers if number is not None]
+    if len(kept) < len(numbers):
+        return message.model_copy(update={"content": str(message.artifact), "artifact": None})
+    return with_rendered(message, found, (kept, [None] * len(kept)))
+
+
+async def _logged(
+    chat: Any, wanted: Sequence[tuple[ToolMessage, Unnumbered]]
+) -> dict[str, ToolMessage]:
     """Return the results that the log has, as it has them, by id."""
-    messages = {str(each.message.id): each.message for each in wanted}
+    messages = {str(message.id): message for message, _ in wanted}
     records = await chat.get_tool_messages(list(messages))
     return {
         record.tool_message_id: messages[record.tool_message_id].model_copy(
@@ -149,23 +167,26 @@ def _found(
     return sources_in(named, extractors)
 
 
-def _log_once(logged: set[str], name: str, plan: NumberingPlan) -> None:
-    if name in logged:
-        return
-    logged.add(name)
+def _log_unnumbered(name: str, plan: NumberingPlan, unused: Sequence[str]) -> None:
+    """Log that the results of a tool are not numbered; `unused` are names given for which no result has come."""
+    said = ""
+    if unused:
+        names = ", ".join(map(repr, unused))
+        said = f"; number_sources names {names}, and no such tool has had a result"
     if plan.is_marked:
         _LOGGER.warning(
             "results of tool %r show marks such as [1] that are not the numbers of their sources "
-            "in the log, so a "
-            "citation may be read as another source; pass number_sources=(%r,)",
+            "in the log, so a citation may be read as another source; pass number_sources=(%r,)%s",
             name,
             name,
+            said,
         )
     else:
-        _LOGGER.info(
+        _LOGGER.log(
+            logging.WARNING if unused else logging.INFO,
             "results of tool %r hold a list whose items have numbers in the log that the model is "
-            "not shown; if they "
-            "are sources to cite, pass number_sources=(%r,)",
+            "not shown; if they are sources to cite, pass number_sources=(%r,)%s",
             name,
             name,
+            said,
         )

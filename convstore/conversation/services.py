@@ -5,7 +5,7 @@ Each service is the work of one room below; `store` makes all of them once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +94,7 @@ class Services:
         compaction_seconds: float,
         extractors: Mapping[str, SourceExtractor],
         search_index: bool,
+        visible_metadata: Sequence[str],
     ) -> None:
         states = States(driver)
         tombstones = Tombstones(driver)
@@ -128,7 +129,7 @@ class Services:
         self.states = StateKeeper(reader, annotations)
         self.records = Records(reader, self.annotator)
         self.turns = Turns(reader, Drafts(driver))
-        self.pager = Pager(reader)
+        self.pager = Pager(reader, self.records, visible_metadata)
         self.listing = Listing(reader, states)
         self.items = ItemReader(reader)
         self.changes = Changes(driver, clock)

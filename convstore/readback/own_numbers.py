@@ -12,12 +12,15 @@ from convstore.log.entry import Entry, EntryMessage
 from convstore.mongo.log import SEARCHED
 from convstore.readback.records import Records
 from convstore.runtime.threads import run_in_thread_if_long
+from convstore.sources.marks import marks_in
 from convstore.sources.numbering import numbers_shown
 from convstore.values.models import ToolRecord
 from convstore.values.scope import Scope
 
 MAX_RESULTS = 20
 """Maximum number of results of a turn whose marks are read, the newest ones."""
+_EXPLAINED = 20
+"""Maximum number of citations that a line explains."""
 
 
 class OwnNumbers:
@@ -52,6 +55,20 @@ class OwnNumbers:
         records = await self._records.get(scope, ids) if ids else []
         characters = sum(len(str(record.content)) for record in records)
         return await run_in_thread_if_long(lambda: _shown(records), characters=characters)
+
+    async def explained(self, scope: Scope, answer: EntryMessage, texts: Iterable[str]) -> str:
+        """Return a line on what the numbers mean that texts of an answer cite; "" if all are those of the log.
+
+        No command for texts without citations.
+        """
+        marks = [mark for text in texts for mark in marks_in(text)]
+        if not marks:
+            return ""
+        own = await self.before(scope, answer.id)
+        cited = sorted({number for mark in marks for number in mark.numbers})
+        other = [number for number in cited if own.get(number, number) != number]
+        meant = ", ".join(f"[{number}] is source {own[number]}" for number in other[:_EXPLAINED])
+        return f"In m{answer.ordinal}, {meant}." if meant else ""
 
 
 def _counted_by_tools(entries: Iterable[Entry], message: EntryMessage) -> list[str]:

@@ -6,13 +6,13 @@ texts are read. Text that the model sent is quoted on one line and cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from convstore.messages.text import fold
 from convstore.messages.tokens import fitting, weight
-from convstore.readback.cursor import last_line
+from convstore.readback.cursor import last_line, read_cursor
 from convstore.readback.passages import Passage, in_line
 from convstore.readback.request import Request
 from convstore.readback.text_search import matches, snippets, windows_with_words
@@ -126,6 +126,36 @@ class Answer:
         return ([*blocks, {"type": "text", "text": text}] if blocks else text), page
 
 
+def beginning_of(
+    request: Request, passages: Sequence[Passage]
+) -> tuple[Sequence[Passage], int] | None:
+    """Return the passages from the request's cursor on, and where the first one continues; None for another cursor.
+
+    Passages that repeat others are left out, and for a search sources that have only a heading.
+    """
+    index = 0
+    offset = 0
+    if request.cursor:
+        cursor = read_cursor(request.cursor)
+        keys = [passage.key for passage in passages]
+        if cursor is None or cursor.key not in keys:
+            return None
+        index = keys.index(cursor.key)
+        offset = cursor.offset
+    if passages and passages[index].is_repeated:
+        offset = 0
+    following = [passage for passage in passages[index:] if not passage.is_repeated]
+    if request.find:
+        following = [passage for passage in following if passage.length]
+    return following, offset
+
+
+def remark_on_next(page: Page, passages: Sequence[Passage]) -> str:
+    """Return the line that announces the first passage of the next page, "" if it needs none."""
+    following = (passage for passage in passages if f"{passage.key}@0" == page.following)
+    return next((passage.remark for passage in following), "")
+
+
 def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[list[Piece], str]:
     """Return the pieces to read for a page, and the cursor of the next page if all of them fit.
 
@@ -158,10 +188,7 @@ def fill(page: Page, pieces: Sequence[Piece], *, find: str = "", following: str 
     `following` is the cursor of the next page if all of them fit.
     """
     for piece in pieces:
-        ranges = (
-            snippets(piece.text, find, limit=page.room) if find else iter([(0, len(piece.text))])
-        )
-        for start, stop in ranges:
+        for start, stop in _ranges_of(piece, find, page.room):
             passage = piece.passage
             excerpt = piece.text[start:stop]
             room = page.room_for(passage)
@@ -183,6 +210,22 @@ def fill(page: Page, pieces: Sequence[Piece], *, find: str = "", following: str 
                 page.following = f"{passage.key}@{piece.start + end}"
                 return
     page.following = following
+
+
+def _ranges_of(piece: Piece, find: str, room: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of a piece to show: all of it, or those around each match of a search.
+
+    Fields of a source that match stand in its header, above the beginning of its text.
+    """
+    if not find:
+        yield 0, len(piece.text)
+        return
+    is_found = False
+    for found in snippets(piece.text, find, limit=room):
+        is_found = True
+        yield found
+    if not is_found and not piece.start and any(matches(piece.passage.fields, find)):
+        yield 0, min(len(piece.text), _MIN_TEXT)
 
 
 def fill_words(page: Page, pieces: Sequence[Piece], find: str) -> None:

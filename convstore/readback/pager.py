@@ -22,31 +22,37 @@ from convstore.messages.tokens import weight
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.cursor import Place, read_cursor
 from convstore.readback.names import Named, Names
+from convstore.readback.own_numbers import OwnNumbers
 from convstore.readback.page import (
     MAX_APPENDS,
     Answer,
     Page,
     Piece,
+    beginning_of,
     fill,
     fill_words,
     next_texts,
     no_match,
+    remark_on_next,
     remarks,
     unknown_cursor,
 )
 from convstore.readback.passages import (
     Media,
     Passage,
+    in_line,
     in_order,
     is_compared,
     passage_of_source,
     passages_of,
 )
+from convstore.readback.records import Records
 from convstore.readback.request import Request
 from convstore.readback.source_values import page_source
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
+from convstore.sources.naming import named_fields
 from convstore.sources.places import read_item
 from convstore.sources.source import read_ids
 from convstore.values.models import Source, SourcePage
@@ -56,6 +62,7 @@ _MAX_SUGGESTED = 5
 _MAX_NUMBERED = 100
 """Newest results whose ids, and whose source numbers, an answer names if others were not found."""
 _READ_AT_ONCE = 4_000_000
+_FIELDS_CHARACTERS = 1_000
 _ITEMS_AT_ONCE = 1_000_000
 """Maximum number of characters read for the items of the sources on a page."""
 _MAX_ROUNDS = 4
@@ -65,12 +72,22 @@ _Range = tuple[PayloadRef, int, int]
 
 
 class Pager:
-    """Answers requests of a model or a program with pages."""
+    """Answers requests of a model or a program with pages.
 
-    def __init__(self, reader: LogReader) -> None:
+    Args:
+        reader: Reads the logs.
+        records: Reads results whole.
+        visible_metadata: Names of the fields that a model is shown with a source.
+    """
+
+    def __init__(
+        self, reader: LogReader, records: Records, visible_metadata: Sequence[str] = ()
+    ) -> None:
         self._reader = reader
+        self._own_numbers = OwnNumbers(records)
         self._names = Names(reader)
         self._codec = reader.codec
+        self._visible = visible_metadata
 
     async def read(self, scope: Scope, request: Request) -> Answer:
         """Return one page for some names or a cursor; it names what was not found, and never raises on arguments."""
@@ -130,12 +147,24 @@ class Pager:
             return unknown_cursor(request)
         if request.find and passages and not page.has_match:
             lines.insert(0, no_match(request, page))
-        remark = _remark_on_next(page, passages)
-        if remark and not request.find and page.room > len(remark):
-            lines.append(remark)
+        said = await self._numbers_of_answers(cached, page, named.rows)
+        if not request.find:
+            said.append(remark_on_next(page, passages))
+        lines += _fitting(said, page.room)
         return Answer(
             page.shown, lines, self._source_page(cached, page, named.missing, request), request
         )
+
+    async def _numbers_of_answers(
+        self, cached: CachedConversation, page: Page, rows: Sequence[StoredMessageRow]
+    ) -> list[str]:
+        """Return a line for each answer on a page that cites sources by numbers that only its results show."""
+        answers = [row for row in rows if row.message.type == "ai"]
+        lines: list[str] = []
+        for row in answers[:MAX_APPENDS]:
+            texts = [part.text for part in page.parts if _has_part(row, part.passage.key)]
+            lines.append(await self._own_numbers.explained(cached.scope, row.message, texts))
+        return lines
 
     async def _filled(
         self, cached: CachedConversation, named: Named, request: Request, lines: Sequence[str]
@@ -187,7 +216,7 @@ class Pager:
         room: int,
     ) -> Page | None:
         """Return the page that begins at the request's cursor; None if the cursor names another passage."""
-        begin = _beginning(request, passages)
+        begin = beginning_of(request, passages)
         if begin is None:
             return None
         passages, offset = begin
@@ -286,7 +315,7 @@ class Pager:
             self._read_item(piece, source, item)
         if source and source.place.is_inside:
             piece.text = piece.found.text[piece.start : piece.end] if piece.found else ""
-        else:
+        elif piece.start < piece.end:
             piece.text = found[ref, passage.start + piece.start, passage.start + piece.end]
 
     def _read_item(self, piece: Piece, source: EntrySource, item: str) -> None:
@@ -294,6 +323,10 @@ class Pager:
             piece.found = read_item(self._codec, source.place, item)
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
+        if piece.found and self._visible:
+            passage = piece.passage
+            fields = named_fields(piece.found.fields, self._visible, passage.label)
+            piece.passage = replace(passage, fields=in_line(fields, _FIELDS_CHARACTERS))
 
     async def _compared(
         self, cached: CachedConversation, rows: Sequence[StoredMessageRow], request: Request
@@ -354,34 +387,14 @@ class Pager:
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
 
 
-def _beginning(
-    request: Request, passages: Sequence[Passage]
-) -> tuple[Sequence[Passage], int] | None:
-    """Return the passages from the request's cursor on, and where the first one continues; None for another cursor.
-
-    Passages that repeat others are left out, and for a search sources that have only a heading.
-    """
-    index = 0
-    offset = 0
-    if request.cursor:
-        cursor = read_cursor(request.cursor)
-        keys = [passage.key for passage in passages]
-        if cursor is None or cursor.key not in keys:
-            return None
-        index = keys.index(cursor.key)
-        offset = cursor.offset
-    if passages and passages[index].is_repeated:
-        offset = 0
-    following = [passage for passage in passages[index:] if not passage.is_repeated]
-    if request.find:
-        following = [passage for passage in following if passage.length]
-    return following, offset
-
-
-def _remark_on_next(page: Page, passages: Sequence[Passage]) -> str:
-    """Return the line that announces the first passage of the next page, "" if it needs none."""
-    following = (passage for passage in passages if f"{passage.key}@0" == page.following)
-    return next((passage.remark for passage in following), "")
+def _fitting(lines: Sequence[str], room: int) -> list[str]:
+    """Return the lines, without empty ones, that a page has room for."""
+    kept: list[str] = []
+    for line in filter(None, lines):
+        room -= weight(line) + 1
+        if room > 0:
+            kept.append(line)
+    return kept
 
 
 def _ranges_of(piece: Piece, room: int) -> list[_Range]:
@@ -394,7 +407,7 @@ def _ranges_of(piece: Piece, room: int) -> list[_Range]:
     if passage.ref is None:
         return ranges
     is_inside = source is not None and source.place.is_inside
-    if not is_inside:
+    if not is_inside and piece.start < piece.end:
         ranges.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
     if source and (is_inside or source.place.rest <= room):
         ranges.append((passage.ref, *_item(source)))

@@ -74,6 +74,7 @@ class Passage:
         is_deferred: True if it may repeat others but was not compared yet; no page shows it.
         remark: Line that announces it on the page before; it begins a new page.
         media: The image or file that the text describes; None if no page shows it.
+        fields: Fields of the source that the store shows to models, known once its item was read.
     """
 
     key: str
@@ -90,6 +91,7 @@ class Passage:
     remark: str = ""
     suffix: str = ""
     media: Media | None = None
+    fields: str = ""
 
     def header(self, start: int, end: int, *, limit: int) -> str:
         """Return the header line for a part of the passage; its label is cut to a weight.
@@ -108,7 +110,8 @@ class Passage:
         return replace(self, media=None) if self.media else self
 
     def _name(self, limit: int) -> str:
-        return self.label[: fitting(self.label, limit - len(self.suffix))].rstrip() + self.suffix
+        name = f"{self.label}, {self.fields}" if self.fields else self.label
+        return name[: fitting(name, limit - len(self.suffix))].rstrip() + self.suffix
 
 
 def is_compared(row: StoredMessageRow, message: BaseMessage, *, artifact: bool) -> bool:
@@ -269,7 +272,8 @@ def passage_of_source(
     place = source.place
     ref = row.message.payload
     if not place.length and place.part != "content" and not artifact:
-        return Passage(str(source.id), label, 0, source=source, suffix=suffix)
+        where = None if source.piece else ref
+        return Passage(str(source.id), label, 0, ref=where, source=source, suffix=suffix)
     if source.piece or ref is None:
         try:
             text = read_text(codec, place, source.piece)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import PurePath
 from typing import Any
 
@@ -43,6 +44,9 @@ _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _EXTENSION = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,5}")
 _POSITION_CHARACTERS = 80
 _PATH_CHARACTERS = 120
+_FIELD_CHARACTERS = 200
+_LISTED = 20
+"""Maximum number of values of a list that is shown as a field."""
 
 
 def name_of(fields: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
@@ -84,6 +88,38 @@ def own_names(fields: Mapping[str, Any]) -> list[str]:
     if keys[-1]:
         names.append(_base(names[-1]))
     return list(dict.fromkeys(names))
+
+
+def named_fields(fields: Mapping[str, Any], names: Iterable[str], heading: str) -> str:
+    """Return the fields with some names in one line, without those that the heading of the source shows.
+
+    >>> named_fields({"title": "Fares", "author": "Ada", "acl": "hr"}, ("title", "author"), "[1] Fares")
+    'author: Ada'
+    """
+    shown: list[str] = []
+    for name in names:
+        value = _one_line(fields[name]) if name in fields else ""
+        is_in_heading = name in _IN_A_FILE or value in heading
+        if value and not is_in_heading:
+            shown.append(f"{name}: {value}")
+    return ", ".join(shown)
+
+
+def _one_line(value: Any) -> str:
+    """Return a text, a number, a date or a list of these on one line, cut if it is long; "" for anything else."""
+    values = value[:_LISTED] if isinstance(value, list | tuple) else [value]
+    text = ", ".join(filter(None, map(_plain_text, values)))
+    return " ".join(text.split())[:_FIELD_CHARACTERS]
+
+
+def _plain_text(value: Any) -> str:
+    """Return a text, a number or a date as text; "" for anything else."""
+    if is_text(value):
+        return value[: 2 * _FIELD_CHARACTERS]
+    plain = numpy_scalar(value)
+    if plain is None:
+        plain = value
+    return str(plain) if isinstance(plain, int | float | date) else ""
 
 
 def _url_key(fields: Mapping[str, Any]) -> str:

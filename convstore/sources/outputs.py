@@ -1,6 +1,7 @@
 """Find the results in what a tool returned to an agent, and put others in their place.
 
-A tool returns a message, a list, or a command of LangGraph, which is not imported here.
+A tool returns a message, a list, or a command of LangGraph, which is not imported here. A tool that returns a list of
+sources as its content is made to return it as the artifact, until the content is written with numbers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
+
+
+class ReturnedSources(list[Any]):
+    """A list of sources that a tool returned as its content, as the artifact of a result with an empty content."""
+
+
+def returned_list(message: ToolMessage) -> ToolMessage | None:
+    """Return a result whose tool returned a list of sources with a plain list as artifact; None for any other."""
+    if not isinstance(message.artifact, ReturnedSources):
+        return None
+    return message.model_copy(update={"artifact": list(message.artifact)})
 
 
 def results_in(output: Any) -> list[ToolMessage]:

@@ -43,6 +43,7 @@ from convstore.values.reports import (
 from convstore.values.scope import (
     PATH,
     check_choice,
+    check_field_names,
     check_id,
     check_partial_scope,
     check_scope,
@@ -68,6 +69,7 @@ class StoreOptions(TypedDict, total=False):
     compaction_seconds: float
     collection_prefix: str
     search_index: bool
+    visible_metadata: Sequence[str]
     clock: Clock | None
 
 
@@ -96,6 +98,8 @@ class ConversationStore:
             100 letters, digits, ``_``, ``-`` and ``.``.
         search_index: Keep segments of conversations that are at rest or were searched, so that a `search` need not read
             the whole log. Without them, it returns the same hits.
+        visible_metadata: Names of metadata fields, such as ``("author", "date")``, that a model is shown with each
+            source that it reads back. By default it is shown title, address, file and position in it; see SECURITY.md.
         clock: Source of time, for tests.
 
     Attributes:
@@ -116,6 +120,7 @@ class ConversationStore:
         compaction_seconds: float = 30,
         collection_prefix: str = "",
         search_index: bool = True,
+        visible_metadata: Sequence[str] = (),
         clock: Clock | None = None,
     ) -> None:
         _check_prefix(collection_prefix)
@@ -152,6 +157,7 @@ class ConversationStore:
             compaction_seconds=compaction_seconds,
             extractors=extractors,
             search_index=search_index,
+            visible_metadata=check_field_names(visible_metadata, name="visible_metadata"),
         )
         self._host = Host(
             self, self._services, codec=codec, source_extractors=extractors, clock=clock

@@ -19,7 +19,12 @@ from pydantic import Field
 from convstore.exceptions import InvalidInputError
 from convstore.sources.detection import SourceExtractor, find_sources, parse_json
 from convstore.sources.numbering import Given, sources_in, sources_of, with_numbers
-from convstore.sources.outputs import results_in, with_results
+from convstore.sources.outputs import (
+    ReturnedSources,
+    results_in,
+    returned_list,
+    with_results,
+)
 from convstore.sources.prompt import RenderSources, render_sources
 from convstore.sources.source import FoundSources
 
@@ -55,7 +60,6 @@ def make_numbered_tool(
         extras=inner.extras,
         response_format="content_and_artifact",
         inner=inner,
-        is_split=inner is not given,
         numbering_for=numbering_for,
         render=render,
     )
@@ -65,7 +69,6 @@ class _NumberedTool(BaseTool):
     """Calls the inner tool, whose errors pass through, and numbers the sources in its results."""
 
     inner: BaseTool
-    is_split: bool
     numbering_for: Callable[[RunnableConfig], Numbering] = Field(repr=False)
     render: RenderSources | None = Field(repr=False)
 
@@ -74,7 +77,8 @@ class _NumberedTool(BaseTool):
         numbering = self.numbering_for(ensure_config(config))
         numbered = {}
         for message, found in self._with_sources(answer, numbering):
-            numbered[id(message)] = self._numbered(message, found, await numbering.give(found))
+            given = await numbering.give(found)
+            numbered[id(message)] = self._numbered(message, found, given)
         answer = with_results(answer, numbered)
         return answer if _is_call(input) else _parts(answer)[0]
 
@@ -83,7 +87,8 @@ class _NumberedTool(BaseTool):
         numbering = self.numbering_for(ensure_config(config))
         numbered = {}
         for message, found in self._with_sources(answer, numbering):
-            numbered[id(message)] = self._numbered(message, found, numbering.give_sync(found))
+            given = numbering.give_sync(found)
+            numbered[id(message)] = self._numbered(message, found, given)
         answer = with_results(answer, numbered)
         return answer if _is_call(input) else _parts(answer)[0]
 
@@ -98,15 +103,17 @@ class _NumberedTool(BaseTool):
     ) -> Iterator[tuple[ToolMessage, FoundSources]]:
         """Yield the results in an answer in which an append would find sources."""
         for message in results_in(answer):
-            named = message.model_copy(update={"name": message.name or self.name})
+            plain = returned_list(message) or message
+            named = plain.model_copy(update={"name": message.name or self.name})
             found = sources_in(named, numbering.extractors)
             if found.items:
                 yield message, found
 
     def _numbered(self, message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
-        numbered = with_numbers(message, found, given)
+        returned = returned_list(message)
+        numbered = with_numbers(returned or message, found, given)
         is_json = isinstance(message.content, str) and parse_json(message.content) is not None
-        is_written = self.is_split and message.content == ""
+        is_written = returned is not None and message.content == ""
         if is_json or not (self.render or is_written):
             return numbered
         render = self.render or render_sources
@@ -183,7 +190,7 @@ def _split(value: Any) -> tuple[Any, Any]:
         if is_list
         else FoundSources()
     )
-    return ("", value) if found.rebuild is not None else (value, None)
+    return ("", ReturnedSources(value)) if found.rebuild is not None else (value, None)
 
 
 def _is_call(given: Any) -> bool:

@@ -83,6 +83,14 @@ def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def check_field_names(names: Sequence[str], *, name: str) -> tuple[str, ...]:
+    """Return the names of some fields in their order; raise an InvalidInputError for anything else, such as a text."""
+    is_list = isinstance(names, list | tuple)
+    if not is_list or not all(isinstance(part, str) for part in names):
+        raise InvalidInputError(f"{name} must be a list of names, each a str, not {names!r}")
+    return tuple(dict.fromkeys(names))
+
+
 def check_number(value: int, *, name: str, minimum: int, maximum: int | None = None) -> int:
     """Return a number if it is an int within bounds, else raise an InvalidInputError; booleans are rejected.
 

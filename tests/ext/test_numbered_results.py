@@ -16,7 +16,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.types import Command
 from scripted_agents import ScriptedModel
 
-from convstore import ConversationStore
+from convstore import ConversationStore, number_sources
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.numbers import ToolNumbers
@@ -169,8 +169,79 @@ async def test_without_numbers_the_log_line_names_a_tool_whose_marks_mislead(
     warned, told = [record.getMessage() for record in caplog.records]
     assert "'counted' show marks" in warned
     assert "number_sources=('tickets',)" in told
+    assert "no such tool" not in warned + told
     with pytest.raises(InvalidInputError, match="'serach', but the agent has no such tool"):
         ToolNumbers(["serach", "tickets"]).check(TOOLS)
+
+
+@tool
+def kept() -> list[Document]:
+    """Return documents that have numbers."""
+    return [Document("Seals sleep. " * 9, metadata={"title": "Seals", "source_id": 7})]
+
+
+@tool
+def hidden() -> list[Document]:
+    """Return a message of its own, in spite of the annotation."""
+    found: Any = ToolMessage("", artifact=[Document("SECRET " * 9)], tool_call_id="call-hidden")
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("names", [None, ("hidden",)])
+async def test_a_list_is_shown_whole_and_a_message_as_the_tool_wrote_it(
+    store: ConversationStore, names: Any
+) -> None:
+    """Documents with numbers of their own keep them; an artifact is hidden though the content is empty."""
+    model = ScriptedModel(
+        replies=[AIMessage("", tool_calls=[_call("kept"), _call("hidden")]), AIMessage("Done.")]
+    )
+    middleware = ConversationMiddleware(store, number_sources=names)
+    agent = create_agent(model, [kept, hidden], middleware=[middleware])
+    await agent.ainvoke({"messages": [("user", "All?")]}, {"configurable": ADA})
+    shown = [message.content for message in model.shown[-1] if isinstance(message, ToolMessage)]
+    assert shown == ["[7] Seals\n" + "Seals sleep. " * 9, "[8]"]
+    wrapped = number_sources(hidden, store.conversation(**ADA))
+    assert (await wrapped.ainvoke(_call("hidden"))).content == "[9], already shown as [8]"
+
+
+async def test_a_node_warns_of_a_name_that_no_tool_has_had(
+    store: ConversationStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node does not know the tools of its graph; the line about a result without numbers has the misspelt name."""
+    append = append_node(store, number_sources=("ticket", "counted"))
+    messages = [counted.invoke(_call("counted")), tickets.invoke(_call("tickets"))]
+    asked = AIMessage("", id="a", tool_calls=[_call("counted"), _call("tickets")])
+    state = {"messages": [HumanMessage("q", id="q"), asked]}
+    for number, message in enumerate(messages):
+        state["messages"].append(message.model_copy(update={"id": f"result-{number}"}))
+    await append.ainvoke(state, {"configurable": ADA})
+    [warned] = [record for record in caplog.records if record.name == "convstore"]
+    assert warned.levelname == "WARNING"
+    assert "names 'ticket', and no such tool has had a result" in warned.getMessage()
+
+
+async def test_an_agent_reads_artifacts_back_if_its_middleware_says_so(
+    store: ConversationStore,
+) -> None:
+    """By default its tool shows what tools showed."""
+    chat = store.conversation(**ADA)
+    found = [Document("Owls sleep.", metadata={"acl": "SECRET"})]
+    result = ToolMessage("1 hit", artifact=found, tool_call_id="call-search", id="result")
+    calls = AIMessage("", tool_calls=[_call("search")])
+    await chat.append([HumanMessage("q"), calls, result, AIMessage("So [1].")])
+    read = {
+        "name": "retrieve_previous_sources",
+        "args": {"ids": ["result"], "find": "SECRET"},
+        "id": "r",
+    }
+    for artifact in (False, True):
+        model = ScriptedModel(replies=[AIMessage("", tool_calls=[read]), AIMessage("Done.")])
+        middleware = ConversationMiddleware(store, artifact=artifact)
+        agent = create_agent(model, [], middleware=[middleware])
+        await agent.ainvoke({"messages": [("user", "Again?")]}, {"configurable": ADA})
+        page = model.shown[-1][-1].text
+        assert page.startswith("No match for 'SECRET'") != artifact
+        assert ('"acl":"SECRET"' in page) == artifact
 
 
 @pytest.mark.slow

@@ -219,3 +219,7 @@ async def test_an_answer_cites_by_the_numbers_that_its_results_showed(
         ["seals 1", "orcas 2"],
         ["orcas 1", "orcas 2"],
     ]
+    tool = chat.retrieve_previous_sources_tool()
+    page = await tool.ainvoke({"tool_message_ids": ["orcas"]})
+    assert "In m8, [1] is source 3." in page
+    assert " is source " not in await tool.ainvoke({"tool_message_ids": ["seals"]})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from convstore import Conversation
+from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError
 
 HIDDEN = {"acl": "hr-only", "uploader": "bo@corp.example", "embedding": [0.123456] * 64}
@@ -66,6 +67,39 @@ async def test_an_artifact_is_shown_and_found_only_if_asked_for(chat: Conversati
     assert found.count("hr-only") >= len(ids)
     with pytest.raises(InvalidInputError, match="artifact"):
         chat.retrieve_previous_sources_tool(artifact="yes")
+
+
+async def test_a_store_shows_the_metadata_that_it_names() -> None:
+    """In the header of each source, and found by `find`; whatever the shape, and by id and by number. Nothing else."""
+    shown = {"author": "Ada  Ox", "tags": ["pay", "bands"], "when": date(2026, 11, 28), "page": 3}
+    hidden = {**HIDDEN, "notes": {"by": "hr-only"}}
+    text = "The pay bands are three. "
+    shapes = [
+        [Document(text * 8, metadata={"title": "Pay", **shown, **hidden})],
+        {"sources": [{"content": text * 80, "title": "Pay", **shown, **hidden}]},
+        [{"title": "Pay", **shown, **hidden, "more": text * 100}],
+        [(text * 400, {**shown, **hidden, "title": "Pay by Ada  Ox"})],
+    ]
+    names = ("title", "author", "page", "tags", "when", "notes", "missing")
+    async with await ConversationStore.connect("memory://", visible_metadata=names) as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        for number, artifact in enumerate(shapes):
+            await _append(chat, number, f"Pay, result {number}.", artifact)
+        for number in range(len(shapes)):
+            for arguments in ({"tool_message_ids": [f"r{number}"]}, {"source_ids": [number + 1]}):
+                page = await _read(chat, arguments)
+                header = next(line for line in page.splitlines() if line.startswith("["))
+                author = "" if number == 3 else ", author: Ada Ox"
+                named = f"page 3{author}, tags: pay, bands, when: 2026-11-28, characters 0-"
+                assert named in header, (header, arguments)
+                assert [secret for secret in SECRETS if secret in page] == []
+        found = await _read(chat, {"source_ids": "1-4", "find": "ADA OX"})
+        assert found.count("author: Ada Ox") == found.count("characters 0-200 of ") == 2
+        assert "No match" in await _read(chat, {"source_ids": "1-4", "find": "hr-only"})
+    for wrong in ("title", [7], None):
+        with pytest.raises(InvalidInputError, match="visible_metadata"):
+            await ConversationStore.connect("memory://", visible_metadata=wrong)
 
 
 async def test_a_page_of_a_numbered_result_has_each_source_once(chat: Conversation) -> None:

@@ -17,6 +17,7 @@ from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore, InvalidInputError, Source, number_sources
 from convstore.exceptions import SyncUnsupportedError
+from convstore.sources.numbering import sources_in, with_numbers
 
 
 @pytest.fixture
@@ -418,3 +419,11 @@ async def test_an_artifact_without_sources_is_kept_with_them(
     answer = await ask(number_sources(grep, chat), pattern="x")
     assert answer.artifact["artifact"] == {"files": 7}
     assert len(answer.artifact["sources"]) == 2
+
+
+def test_a_text_among_blank_ones_keeps_its_number() -> None:
+    """A list in which only one text is a source is found again with its number, in an artifact of its own form."""
+    message = ToolMessage("Seals sleep.", artifact=["Seals sleep.", " "], tool_call_id="1")
+    numbered = with_numbers(message, sources_in(message, {}), ([7], [None]))
+    assert numbered.content == "[7] Seals sleep."
+    assert [source.kept_id for source in sources_in(numbered, {}).items] == [7]

@@ -25,12 +25,12 @@ from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.call_page import load_call, render_call
 from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
-from convstore.ext.inspector.comparison import LEGEND, Given, Row, View
+from convstore.ext.inspector.comparison import LEGEND, Given, Row
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
-from convstore.ext.inspector.text import Body, body_of, first_line
+from convstore.ext.inspector.text import Body, body_of, first_line, own_numbers
 from convstore.sources.detection import has_failed
-from convstore.sources.stub import stub_sources
+from convstore.sources.marks import marks_in
 from convstore.types import StoredItem, StoredMessage, ToolRecord
 from convstore.values.explanations import ADDED
 
@@ -65,7 +65,8 @@ ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
 class _Entry:
     """A stored message, ready to print; `line` is its beginning in one line, `caller` the message with its call.
 
-    Each of the `calls` of tools has its text in one line. `damage` says why a result cannot be read whole.
+    Each of the `calls` of tools has its text in one line. `damage` says why a result cannot be read whole. `own` are
+    the sources by the numbers that results of its turn show, where these are others.
     """
 
     stored: StoredMessage
@@ -77,6 +78,7 @@ class _Entry:
     caller: int
     sources: list[int]
     damage: str = ""
+    own: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_folded(self) -> bool:
@@ -173,7 +175,7 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         items={} if choice else await _items(chat, page),
         most_items=_ITEMS,
         on_page={message.ordinal for row in rows for message in row.stored},
-        highest=_highest_source(view, [*calls.near, *page.stored], lines),
+        sources=await _cited_sources(chat, lines),
         replaced=_replaced(page.stored),
         choice=choice,
         roles=ROLES,
@@ -305,12 +307,18 @@ def _is_of_tool(message: BaseMessage, name: str) -> bool:
 async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
     records, damage = await _results(chat, [message for row in rows for message in row.stored])
     found = calls.tools()
+    own = await asyncio.to_thread(_own_numbers, rows, records)
     opened = set[str]()
     lines = list[_Line]()
     for row in rows:
         entries = [_entry(message, records, found) for message in row.stored]
         entries = [
-            replace(entry, damage=damage.get(str(entry.stored.message.id), "")) for entry in entries
+            replace(
+                entry,
+                damage=damage.get(str(entry.stored.message.id), ""),
+                own=own.get(entry.stored.ordinal, {}),
+            )
+            for entry in entries
         ]
         state = row.given.state
         message = row.given.message if state not in ("whole", "answer") else None
@@ -322,6 +330,22 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
         lines.append(_Line(entries, row.given, shown, is_open=state in _HALVES - opened))
         opened.add(state)
     return lines
+
+
+def _own_numbers(
+    rows: Sequence[Row], records: Mapping[str, ToolRecord]
+) -> dict[int, dict[int, int]]:
+    """Return for each answer the sources by the numbers that results of its turn show, where these are others."""
+    found = dict[int, dict[int, int]]()
+    of_turn = dict[str, dict[int, int]]()
+    for stored in (message for row in rows for message in row.stored):
+        record = records.get(str(stored.message.id))
+        shown = of_turn.setdefault(stored.turn_id, {})
+        if record is not None:
+            shown |= own_numbers(record)
+        elif stored.message.type == "ai" and shown:
+            found[stored.ordinal] = dict(shown)
+    return found
 
 
 async def _results(
@@ -390,17 +414,24 @@ def _entry(
     )
 
 
-def _highest_source(view: View, near: Sequence[StoredMessage], lines: Sequence[_Line]) -> int:
-    """Return the highest number of a source that stubs, of the view or near it, or results of the page name."""
-    messages = [*view.history.messages, *(stored.message for stored in near)]
-    named = [
-        number
-        for message in messages
-        if message.type == "tool"
-        for number in stub_sources(message.text)
-    ]
-    shown = [number for line in lines for entry in line.entries for number in entry.sources]
-    return max([*named, *shown], default=0)
+async def _cited_sources(chat: Conversation, lines: Sequence[_Line]) -> set[int]:
+    """Return the sources that answers on the page cite, those of sub-agents too. One command."""
+    entries = [entry for line in lines for entry in line.entries]
+    answers = [entry for entry in entries if entry.stored.message.type == "ai"]
+    numbers = await asyncio.to_thread(_cited_numbers, answers)
+    citing = AIMessage(" ".join(f"[{number}]" for number in sorted(numbers)))
+    found = await chat.citations(citing) if numbers else []
+    return {citation.source_id for citation in found if citation.source_id}
+
+
+def _cited_numbers(answers: Sequence[_Entry]) -> set[int]:
+    """Return the numbers of sources that answers cite. Slow for long ones."""
+    return {
+        answer.own.get(number, number)
+        for answer in answers
+        for mark in marks_in(answer.stored.message.text)
+        for number in mark.numbers
+    }
 
 
 def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:

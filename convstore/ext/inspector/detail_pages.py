@@ -17,10 +17,9 @@ from convstore.ext.inspector.call_page import load_view, titled_info
 from convstore.ext.inspector.calls import moment_of
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.inspector.text import as_json, body_of, rendered, whole_parts
+from convstore.ext.inspector.text import as_json, body_of, own_numbers, rendered, whole_parts
 from convstore.integration import with_source
 from convstore.sources.marks import cites
-from convstore.sources.numbering import numbers_shown
 from convstore.types import StoredMessage, Summary, ToolRecord
 
 _SLICE = 6_000
@@ -57,14 +56,13 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     variants = await chat.variants(str(found[0].message.id)) if is_question else []
     given = view.given(found[0])
     parts = whole_parts(found[0].message, record.artifact)
-    own_numbers = await asyncio.to_thread(_own_numbers, record)
     return render(
         "message.html",
         request,
         info=info,
         stored=found[0],
         record=record,
-        own_numbers=own_numbers,
+        own_numbers=await asyncio.to_thread(own_numbers, record),
         variants=variants if variants[1:] else [],
         moment=moment,
         view=view,
@@ -74,12 +72,6 @@ async def message_page(request: Request, chat: Conversation) -> Response:
         stored_parts=[_slice(request, name, text) for name, text in parts.items()],
         annotations={name: as_json(value) for name, value in found[0].annotations.items()},
     )
-
-
-def _own_numbers(record: ToolRecord) -> dict[int, int]:
-    """Return the sources by the numbers that a result shows, if these are others than the sources have."""
-    shown = numbers_shown(record.content, record.sources) if record.sources else {}
-    return {number: source for number, source in shown.items() if number != source}
 
 
 def _slice(request: Request, name: str, text: str) -> _Part:
@@ -127,17 +119,37 @@ async def source_page(request: Request, chat: Conversation) -> Response:
         part=_slice(request, "content", source.content),
         metadata={name: as_json(value) for name, value in source.metadata.items()},
         link=source.url if is_link else "",
-        cited=await asyncio.to_thread(_citing, messages, number),  # slow
+        cited=await _citing(chat, messages, record, number),
         shown_again=await _shown_again(chat, number, messages),
         looked_until=messages[-1].ordinal if messages else after,
         looks_on=len(messages) == _LOOKED_AT,
     )
 
 
-def _citing(messages: Sequence[StoredMessage], number: int) -> list[StoredMessage]:
-    """Return the answers that cite a source."""
-    answers = [stored for stored in messages if stored.message.type == "ai"]
-    return [stored for stored in answers if cites(stored.message.text, number)]
+async def _citing(
+    chat: Conversation, messages: Sequence[StoredMessage], record: ToolRecord, number: int
+) -> list[StoredMessage]:
+    """Return the answers that cite a source of a result: by its number, or by the one that the result shows."""
+    marked = await asyncio.to_thread(_marked, messages, record, number)
+    cited = await asyncio.gather(*(chat.citations(stored.message) for stored in marked))
+    return [
+        stored
+        for stored, citations in zip(marked, cited, strict=True)
+        if any(citation.source_id == number for citation in citations)
+    ]
+
+
+def _marked(
+    messages: Sequence[StoredMessage], record: ToolRecord, number: int
+) -> list[StoredMessage]:
+    """Return the answers that may cite a source. Slow for long ones."""
+    shown = own_numbers(record).items()
+    numbers = [number, *(other for other, source in shown if source == number)]
+    return [
+        stored
+        for stored in messages
+        if stored.message.type == "ai" and any(cites(stored.message.text, each) for each in numbers)
+    ]
 
 
 async def _shown_again(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from html import unescape
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,7 +26,10 @@ from convstore.messages.media import block_type, is_media, media_description
 from convstore.messages.reasoning import is_reasoning
 from convstore.messages.text import text_of
 from convstore.sources.detection import parse_json
+from convstore.sources.marks import marks_in
+from convstore.sources.numbering import numbers_shown
 from convstore.sources.shortening import stands_for_image
+from convstore.types import ToolRecord
 from convstore.wire.contents import reasoning_part
 
 _HIDDEN = re.compile(
@@ -37,11 +41,12 @@ _HIDDEN = re.compile(
 _LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 _BRACKETS = re.compile(
-    r"<(a|code|pre)\b.*?</\1>|<[^>]*>|(?P<cited>[\[【][\d\s,;\u2013-]{1,200}[\]】])", re.DOTALL
+    r"<(a|code|pre)\b.*?</\1>|<[^>]*>|(?P<cited>[\[【][^\[\]【】<>\n]{1,200}[\]】])", re.DOTALL
 )
-"""A link, code, a tag, or numbers in brackets in rendered Markdown."""
+"""A link, code, a tag, or text in brackets in rendered Markdown."""
 
-_NUMBER = re.compile(r"\d{1,9}")
+_NUMBER = re.compile(r"(?<![\w†])\d{1,9}")
+_NO_NUMBERS: Mapping[int, int] = {}
 
 _FIELDS = {
     "tool calls": "tool_calls",
@@ -264,30 +269,43 @@ def first_line(message: BaseMessage, limit: int) -> str:
     return line if len(text) <= 4 * limit or line.endswith("…") else f"{line}…"
 
 
-def with_citations(body: Body, address: str, *, highest: int) -> Body:
-    """Link the numbers in brackets in Markdown to sources, up to the highest number that a source has.
+def with_citations(
+    body: Body, address: str, *, sources: Container[int], own: Mapping[int, int] = _NO_NUMBERS
+) -> Body:
+    """Link the citations in Markdown to those sources that there are.
+
+    `own` are the sources by the numbers that the results of the turn show, where these are others.
 
     >>> cited = Body("id", [Piece("", Markup("<p>Fish [2, 9]. <code>[2]</code></p>"))], 0)
-    >>> print(with_citations(cited, "/sources/{}", highest=5).pieces[0].text)
+    >>> print(with_citations(cited, "/sources/{}", sources=[2]).pieces[0].text)
     <p>Fish [<a class="cite" href="/sources/2">2</a>, 9]. <code>[2]</code></p>
     """
 
     def link(found: re.Match[str]) -> str:
         number = found[0]
-        href = escapeHtml(address.replace("{}", found[0]))
-        return (
-            f'<a class="cite" href="{href}">{number}</a>' if 0 < int(number) <= highest else number
-        )
+        source = own.get(int(number), int(number))
+        if source not in sources:
+            return number
+        href = escapeHtml(address.replace("{}", str(source)))
+        return f'<a class="cite" href="{href}">{number}</a>'
+
+    def cited(found: re.Match[str]) -> str:
+        is_mark = found["cited"] and marks_in(unescape(found["cited"]))
+        return _NUMBER.sub(link, found[0]) if is_mark else found[0]
 
     def linked(piece: Piece) -> Piece:
-        if not isinstance(piece.text, Markup) or not highest:
+        if not isinstance(piece.text, Markup):
             return piece
-        text = _BRACKETS.sub(
-            lambda found: _NUMBER.sub(link, found[0]) if found["cited"] else found[0], piece.text
-        )
+        text = _BRACKETS.sub(cited, piece.text)
         return piece._replace(text=Markup(text))  # noqa: S704 - only links around digits were added
 
     return body._replace(pieces=[linked(piece) for piece in body.pieces])
+
+
+def own_numbers(record: ToolRecord) -> dict[int, int]:
+    """Return the sources by the numbers that a result shows, if these are others than the sources have."""
+    shown = numbers_shown(record.content, record.sources) if record.sources else {}
+    return {number: source for number, source in shown.items() if number != source}
 
 
 def whole_parts(message: BaseMessage, artifact: Any = None) -> dict[str, str]:

@@ -120,6 +120,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         compact: Summarise after a turn if the rule of the store's summarizer requires it.
         prompt: Appended to the agent's system prompt; "" for nothing.
         page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
+        artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
         search_other_conversations: Scope keys such as ``("user_id",)``: the agent also gets `search_conversations`,
             for the other conversations with the same values. None for no such tool.
         on_unencodable: As in `Conversation.append`.
@@ -166,6 +167,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         compact: bool = True,
         prompt: str = SOURCES_PROMPT,
         page_tokens: int = PAGE_TOKENS,
+        artifact: bool = False,
         search_other_conversations: Sequence[str] = (),
         on_unencodable: Literal["raise", "omit"] = "raise",
         on_source_clash: Literal["raise", "renumber"] = "raise",
@@ -186,7 +188,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self._numbers = ToolNumbers(number_sources)
         self._appends_results = tool_results == "at_once"
         self._prompt = prompt
-        self._own_tools = agent_tools(store, search_other_conversations, page_tokens=page_tokens)
+        self._own_tools = agent_tools(
+            store, search_other_conversations, page_tokens=page_tokens, artifact=artifact
+        )
         self.tools = [tool for tool, _ in self._own_tools]
         self._redact = drafts if callable(drafts) else str if drafts else None
         self._review = review
@@ -295,8 +299,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 )
         except GraphInterrupt as interrupt:
             output = interrupt
-        is_split = equipped is not request
-        return await self._finished(chat, run, request, output, is_split=is_split)
+        return await self._finished(chat, run, request, output)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]
@@ -315,12 +318,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 )
         except GraphInterrupt as interrupt:
             output = interrupt
-        is_split = equipped is not request
-
-        def finish(conversation: Conversation) -> Coroutine[Any, Any, ToolOutput]:
-            return self._finished(conversation, run, request, output, is_split=is_split)
-
-        return self._wait(chat, finish)
+        return self._wait(
+            chat, lambda conversation: self._finished(conversation, run, request, output)
+        )
 
     async def aafter_agent(
         self, state: ConversationAgentState, runtime: Runtime[Any]
@@ -413,8 +413,6 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run: AgentRun,
         request: ToolCallRequest,
         output: Any,
-        *,
-        is_split: bool,
     ) -> ToolOutput:
         """Return the output of a tool with ids and numbers of sources, and append its messages."""
         if isinstance(output, GraphInterrupt):
@@ -422,7 +420,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         call = request.tool_call
         place = call_position(request.state["messages"], request.tool_call)
         named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
-        named = await self._numbers.number(chat, named, call, is_split=is_split)
+        named = await self._numbers.number(chat, named, call)
         messages = list(messages_in(named, call))
         if not self._appends_results:
             return noted(named, messages)

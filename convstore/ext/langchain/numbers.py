@@ -38,13 +38,11 @@ class ToolNumbers:
             return None
         return with_split_lists(tool, is_chosen=name in (self._names or ()))
 
-    async def number(
-        self, chat: Conversation, output: Any, call: ToolCall, *, is_split: bool
-    ) -> Any:
+    async def number(self, chat: Conversation, output: Any, call: ToolCall) -> Any:
         """Return a tool's output with numbers on the sources of its results."""
         results = [each for each in messages_in(output, call) if isinstance(each, ToolMessage)]
         tools = {str(call["id"]): call["name"]}
-        numbered = await self._numbering.number(chat, results, tools=tools, is_split=is_split)
+        numbered = await self._numbering.number(chat, results, tools=tools)
         return with_results(output, numbered)
 
 

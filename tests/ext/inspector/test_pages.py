@@ -275,7 +275,8 @@ async def test_calls_and_results_are_linked_both_ways(
 ) -> None:
     """Calls and results link to each other, even if two calls have the same id.
 
-    A citation links to its source. A failure is marked at the call and at the result.
+    A citation links to its source, which the second result counts as 2. A failure is marked at the call and at the
+    result.
     """
     chat = store.conversation(user_id="ada", thread_id="calls")
     for number, status in ((1, "success"), (2, "error")):
@@ -293,7 +294,7 @@ async def test_calls_and_results_are_linked_both_ways(
         is_marked = ['class="failed"' in rows[ordinal - 1] for ordinal in (call, result)]
         assert is_marked == [call == 6] * 2
     assert re.findall(r'<a class="cite" href="([^"]*)">(\d+)', rows[7]) == [
-        (f"{here}/sources/2", "2")
+        (f"{here}/sources/4", "2")
     ]
 
 
@@ -401,12 +402,16 @@ async def test_a_stub_opens_to_its_whole_result_page_by_page(
 async def test_a_source_is_found_by_its_number(
     browse: Browse, chat: Conversation, here: str
 ) -> None:
-    """With the result that brought it, the answers that cite it and the results that repeat it."""
+    """With the result that brought it, the answers that cite it and the results that repeat it.
+
+    The second result counts source 5 as 2, so its answer cites that one.
+    """
     client = browse()
-    text = text_in(await page(client, f"{here}/sources/2"))
-    assert "Source 2 Orcas 2" in text
-    assert "found by message 4" in text or "message 4 found by" in text
+    text = text_in(await page(client, f"{here}/sources/5"))
+    assert "Source 5 Seals 2" in text
+    assert "found by message 8" in text or "message 8 found by" in text
     assert "cited in message 9" in text
+    assert "cited in" not in text_in(await page(client, f"{here}/sources/2"))
     await chat.append(rag_turn("What about orcas?", sources=3))
     assert re.search(
         r"shown again by message \d+ as source 14", text_in(await page(client, f"{here}/sources/2"))
