@@ -407,7 +407,7 @@ class Compactor:
         """Await the summarizer and renew the lease meanwhile; cancel it if it takes too long or loses the lease."""
         renewals = 0
 
-        async def renew() -> None:
+        async def renew() -> bool:
             nonlocal renewals
             renewals += 1
             if renewals >= _MAX_RENEWALS:
@@ -415,10 +415,14 @@ class Compactor:
                     f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s"
                 )
             await self._reader.schema.check()
-            if not await self._states.renew(plan.state, owner=owner, time=_LEASE):
-                raise SummaryError("another worker took over while the summary was written")
+            return await self._states.renew(plan.state, owner=owner, time=_LEASE)
 
-        ended = await while_leased(work, renew, every=_RENEW_SECONDS, ending=_ENDING_SECONDS)
+        lasts = _LEASE.total_seconds()
+        ended = await while_leased(
+            work, renew, every=_RENEW_SECONDS, lasts=lasts, ending=_ENDING_SECONDS
+        )
+        if ended is None:
+            raise SummaryError("another worker took over while the summary was written")
         return _answer(ended)
 
 

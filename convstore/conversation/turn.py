@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -30,6 +31,7 @@ from convstore.exceptions import (
 from convstore.log.facts.event import TurnEvent
 from convstore.messages.stop_reasons import failed_reason
 from convstore.messages.turn_calls import calls_without_result, result_of
+from convstore.mongo.leases import renewing
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.numbering import Given, with_numbers, with_rendered
@@ -84,6 +86,7 @@ class TurnSession:
         self._streaming: AsyncGenerator[Any, None] | None = None
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
+        self._unrenewed = 0.0  # seconds since the lease was renewed
         self._unattended = 0.0  # seconds since a run worked in it
         # of frameworks that work within the session, by the class of each
         self._notes = dict[type, Any]()
@@ -477,7 +480,8 @@ class TurnSession:
 
     def _enter(self, *, unattended_seconds: float = inf) -> None:
         self._is_entered = True
-        self._renewing = asyncio.create_task(self._renew(unattended_seconds))
+        renew = partial(self._renew, unattended_seconds)
+        self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=self._keeper.sleep)
 
     async def __aexit__(
         self,
@@ -511,23 +515,21 @@ class TurnSession:
         await self._keeper.note_error(self._held, error)
         await self._keeper.leave(self._held, self._stop)
 
-    async def _renew(self, unattended_seconds: float) -> None:
-        """Renew the lease and look for a request to stop, until the session is left, or unattended for too long."""
-        sleep = self._keeper.sleep
-        passed = 0.0
-        while not self._held.is_lost and self._unattended < unattended_seconds:
-            await sleep(CHECK_SECONDS)
-            passed += CHECK_SECONDS
-            self._unattended += CHECK_SECONDS
-            is_due = passed >= RENEW_SECONDS
-            # tried again, and an append finds out whether the lease lapsed
-            with suppress(StoreError):
-                await (
-                    self._keeper.writes.renew(self._held)
-                    if is_due
-                    else self._keeper.writes.look(self._held)
-                )
-                passed = 0.0 if is_due else passed
+    async def _renew(self, unattended_seconds: float) -> bool:
+        """Look for a request to stop, and renew the lease if that is due.
+
+        Returns False if the lease is lost, or the session was unattended for too long.
+        """
+        self._unattended += CHECK_SECONDS
+        self._unrenewed += CHECK_SECONDS
+        # tried again, and an append finds out whether the lease lapsed
+        with suppress(StoreError):
+            if self._unrenewed < RENEW_SECONDS:
+                await self._keeper.writes.look(self._held)
+            else:
+                await self._keeper.writes.renew(self._held)
+                self._unrenewed = 0.0
+        return not self._held.is_lost and self._unattended < unattended_seconds
 
 
 def _check_finished(message: BaseMessage, *, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Take leases, and do work under one that is renewed meanwhile.
+"""Take leases, renew them, and do work under one that is renewed meanwhile.
 
 Who holds a lease says where it stands and how it is renewed: migrations, compactions and turns keep theirs in different
 documents. A lease lapses by itself when its holder is gone.
@@ -7,9 +7,12 @@ documents. A lease lapses by itself when its holder is gone.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
+from math import inf
 from typing import Any, TypeVar
 
+from convstore.exceptions import StoreUnavailableError
 from convstore.mongo.times import Times
 
 _Result = TypeVar("_Result")
@@ -25,30 +28,75 @@ async def is_held(times: Times, until: str) -> dict[str, Any]:
     return {until: {"$exists": True}, "$and": [{"$nor": [await times.is_past(until)]}]}
 
 
-async def while_leased(
-    work: Coroutine[Any, Any, _Result],
-    renew: Callable[[], Awaitable[None]],
+def renewing(
+    renew: Callable[[], Awaitable[bool]],
     *,
     every: float,
-    ending: float | None = None,
-) -> asyncio.Task[_Result]:
-    """Run work to its end, and renew its lease meanwhile; return its task, which is done.
+    lasts: float = inf,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> asyncio.Task[None]:
+    """Renew a lease at intervals in a task, until that is cancelled, or `renew` returns False or raises an error.
 
-    The work is cancelled if `renew` raises, which the caller then gets.
+    A renewal that finds no server is repeated at the next interval, unless the lease has lapsed by then.
+
+    Args:
+        renew: Renews the lease; returns False if it is lost, or is not to be renewed any more.
+        every: Seconds between renewals.
+        lasts: Seconds after which a lease that was not renewed has lapsed.
+        sleep: Waits.
+    """
+
+    async def repeat() -> None:
+        is_held = True
+        ends = time.monotonic() + lasts
+        while is_held:
+            await sleep(every)
+            begun = time.monotonic()
+            try:
+                is_held = await renew()
+                ends = begun + lasts
+            except StoreUnavailableError:
+                if time.monotonic() >= ends:
+                    raise
+
+    return asyncio.ensure_future(repeat())
+
+
+async def while_leased(
+    work: Coroutine[Any, Any, _Result],
+    renew: Callable[[], Awaitable[bool]],
+    *,
+    every: float,
+    lasts: float,
+    ending: float | None = None,
+) -> asyncio.Task[_Result] | None:
+    """Run work to its end, and renew its lease meanwhile; return its task, which is done, or None if the lease is lost.
+
+    The work is cancelled if the lease is lost, or `renew` raises an error, which the caller then gets.
 
     Args:
         work: The work.
-        renew: Renews the lease; raises an error if it is lost, or the work takes too long.
-        every: Seconds between renewals.
+        renew: See `renewing`.
+        every: See `renewing`.
+        lasts: See `renewing`.
         ending: Seconds to wait for cancelled work, which is abandoned if it ignores its cancellation; None for ever.
     """
     task = asyncio.ensure_future(work)
+    renewals = renewing(renew, every=every, lasts=lasts)
+    for each in (task, renewals):
+        each.add_done_callback(_retrieve)
     try:
-        while not (await asyncio.wait({task}, timeout=every))[0]:
-            await renew()
-        return task
+        await asyncio.wait({task, renewals}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task
+        return renewals.result()
     finally:
-        # Retrieve the exception, so that asyncio does not log it.
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        renewals.cancel()
         task.cancel()
-        await asyncio.wait({task}, timeout=ending)
+        await asyncio.wait({task, renewals}, timeout=ending)
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a task, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()

@@ -19,7 +19,6 @@ import hashlib
 import importlib.util
 import logging
 import re
-import time
 import uuid
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -257,33 +256,24 @@ class Migrator:
 
     async def _while_leased(self, owner: str, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Run some work and renew the lease meanwhile; cancel the work when the lease is lost."""
-        ends = time.monotonic() + _LEASE_TIME.total_seconds()
-
-        async def renew() -> None:
-            nonlocal ends
-            ends = await self._renew(owner, ends)
-
-        return (await while_leased(work, renew, every=_RENEW_SECONDS)).result()
-
-    async def _renew(self, owner: str, ends: float) -> float:
-        """Renew the lease and return its end, unchanged while the server is unreachable; raise if the lease is lost."""
-        renewed_ends = time.monotonic() + _LEASE_TIME.total_seconds()
-        try:
-            async with driver_errors(seconds=_RENEW_SECONDS):
-                lease = await self._times.setting({}, field="until", ahead=_LEASE_TIME)
-                renewed = await self._applied.driver_collection.update_one(
-                    {"_id": _LEASE, "owner": owner}, lease
-                )
-        except StoreUnavailableError:
-            if time.monotonic() >= ends:
-                raise
-            return ends
-        if not renewed.matched_count:
+        lasts = _LEASE_TIME.total_seconds()
+        renew = partial(self._renew, owner)
+        ended = await while_leased(work, renew, every=_RENEW_SECONDS, lasts=lasts)
+        if ended is None:
             raise StoreUnavailableError(
                 "another process took over the migration of this database, as this one did not "
                 "respond for a minute; call setup() again"
             )
-        return renewed_ends
+        return ended.result()
+
+    async def _renew(self, owner: str) -> bool:
+        """Renew the lease; return False if it is lost."""
+        async with driver_errors(seconds=_RENEW_SECONDS):
+            lease = await self._times.setting({}, field="until", ahead=_LEASE_TIME)
+            renewed = await self._applied.driver_collection.update_one(
+                {"_id": _LEASE, "owner": owner}, lease
+            )
+        return bool(renewed.matched_count)
 
     async def _run_due(self, indexes: Sequence[Index], *, after_deployment: bool) -> list[str]:
         records = await self.records()

@@ -37,6 +37,7 @@ from convstore.log.rows import Row
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
+from convstore.mongo.states import States
 from convstore.runtime.clock import Clock
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
@@ -1228,6 +1229,29 @@ async def test_a_lease_that_is_lost_ends_the_work(monkeypatch: pytest.MonkeyPatc
     failed = await asyncio.wait_for(chat.compact(), 20)
     assert (failed.status, "another worker took over" in failed.problem) == ("failed", True)
     assert ended.is_set()
+
+
+async def test_a_summary_survives_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal that finds no server costs no paid summary: it is repeated as long as the lease lasts."""
+    monkeypatch.setattr("convstore.compaction.compactor._RENEW_SECONDS", 0.001)
+    renewed = asyncio.Event()
+    renew = States.renew
+
+    async def away(self: States, *args: Any, **options: Any) -> bool:
+        monkeypatch.setattr(States, "renew", back)
+        raise StoreUnavailableError("away")
+
+    async def back(self: States, *args: Any, **options: Any) -> bool:
+        renewed.set()
+        return await renew(self, *args, **options)
+
+    monkeypatch.setattr(States, "renew", away)
+
+    async def waits() -> None:
+        await renewed.wait()
+
+    chat = await six_turns(ScriptedWriter(waits))
+    assert (await asyncio.wait_for(chat.compact(), 20)).status == "done"
 
 
 async def test_a_head_that_changed_is_not_leased() -> None:
