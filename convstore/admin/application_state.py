@@ -13,6 +13,7 @@ from convstore.mongo.annotations import Annotations
 from convstore.mongo.heads import Head
 from convstore.mongo.keys import ANNOTATIONS, application_state_id
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.retrying import Outrun, until_written
 from convstore.values.models import StateSnapshot
 from convstore.values.scope import Scope, check_number
 
@@ -45,15 +46,19 @@ class StateKeeper:
             check_number(revision, name="revision", minimum=0, maximum=2**53)
         self._encode(_without_none(changes))
         head = await self._head(scope, revision, conversation)
-        while True:
+
+        async def write() -> StateSnapshot:
             before = await self._find(head.conversation)
             if revision not in (None, before.revision):
                 raise StateConflictError(revision, revision=before.revision)
             text = self._encode(_without_none(before.values | changes))
-            if await self._stored.write_state(
+            if not await self._stored.write_state(
                 head.conversation, text, after=before.revision, at=self._clock.now()
             ):
-                return StateSnapshot(values=self._codec.decode(text), revision=before.revision + 1)
+                raise Outrun
+            return StateSnapshot(values=self._codec.decode(text), revision=before.revision + 1)
+
+        return await until_written(write, Outrun)
 
     async def _head(self, scope: Scope, revision: int | None, conversation: str) -> Head:
         """Return the head; create it only for an update that may be the first one.

@@ -37,7 +37,7 @@ from convstore.mongo.log import NO_CONTENT
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
-from convstore.runtime.retrying import Attempts
+from convstore.runtime.retrying import until_written
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.models import Receipt
@@ -149,20 +149,17 @@ class Resender:
         trust: Trust,
         options: AppendOptions,
     ) -> Receipt:
-        attempts = Attempts()
-        while True:
-            try:
-                decision = await self.decide(scope, sent, trust)
-                if decision.is_known and not skip:
-                    raise ResentHistoryError(known=decision.match.known)
-                receipt = decision.receipt(await self._write(scope, decision, options))
-            except (TailMoved, ConversationDeletedError):
-                await attempts.back_off()
-                continue
-            for index, match in decision.match.matched.items():
-                if sent[index].message.type == sent[index].origin.type:
-                    sent[index].origin.id = match.id
-            return receipt
+        async def write() -> tuple[Decision, Receipt]:
+            decision = await self.decide(scope, sent, trust)
+            if decision.is_known and not skip:
+                raise ResentHistoryError(known=decision.match.known)
+            return decision, decision.receipt(await self._write(scope, decision, options))
+
+        decision, receipt = await until_written(write, TailMoved, ConversationDeletedError)
+        for index, match in decision.match.matched.items():
+            if sent[index].message.type == sent[index].origin.type:
+                sent[index].origin.id = match.id
+        return receipt
 
     async def _write(
         self, scope: Scope, decision: Decision, options: AppendOptions

@@ -29,7 +29,7 @@ from convstore.runtime.clock import append_timeout
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.places import place_at, standing_at
-from convstore.runtime.retrying import Attempts
+from convstore.runtime.retrying import until_written
 from convstore.values.scope import Scope
 
 _Make = Callable[[], Awaitable[tuple[Snapshot, Change | None]]]
@@ -250,39 +250,32 @@ class Rewinder:
         """
         async with append_timeout(), cached.lock, self._reader.reading(cached):
             try:
-                return await self._append_in_order(cached, make)
+                return await until_written(lambda: self._append_once(cached, make), SlotTaken)
             except BaseException:
                 cached.doubt()
                 raise
 
-    async def _append_in_order(
-        self, cached: CachedConversation, make: _Make
-    ) -> tuple[Totals, Totals]:
-        attempts = Attempts()
-        while True:
-            log, change = await make()
-            tail = log.tail
-            if change is None:
-                if tail.entries:  # an earlier call may have failed after its insert
-                    await self._refresher.catch_up(cached, tail)
-                    await self.reselect(log)
-                return tail, tail
-            entry = rewind_entry(
-                tail, log.active, change, at=self._clock.now(), link=self._clock.link()
-            )
-            acknowledged = cached.entries
-            insert = self._log.insert(cached.conversation, entry, (), token="")
-            try:
-                await settle(self._refresher.insert(cached, entry, insert))
-            except SlotTaken:
-                await attempts.back_off()
-                continue
-            if entry.number <= acknowledged:  # the number was taken before: a backup was restored
-                self._cache.forget(cached)
-            self._cache.confirm(cached, entry.totals)
-            cached.follow(active := log.active.after(entry))
-            await self.reselect(Snapshot(cached, entry.totals, active))
-            return tail, entry.totals
+    async def _append_once(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
+        """Append a change once; raise SlotTaken if another writer was faster."""
+        log, change = await make()
+        tail = log.tail
+        if change is None:
+            if tail.entries:  # an earlier call may have failed after its insert
+                await self._refresher.catch_up(cached, tail)
+                await self.reselect(log)
+            return tail, tail
+        entry = rewind_entry(
+            tail, log.active, change, at=self._clock.now(), link=self._clock.link()
+        )
+        acknowledged = cached.entries
+        insert = self._log.insert(cached.conversation, entry, (), token="")
+        await settle(self._refresher.insert(cached, entry, insert))
+        if entry.number <= acknowledged:  # the number was taken before: a backup was restored
+            self._cache.forget(cached)
+        self._cache.confirm(cached, entry.totals)
+        cached.follow(active := log.active.after(entry))
+        await self.reselect(Snapshot(cached, entry.totals, active))
+        return tail, entry.totals
 
 
 def _facts(standing: Standing | None, cuts: tuple[EntryItem, ...]) -> Facts:

@@ -17,6 +17,7 @@ from convstore.log.summary import SummaryRecord, chain_of
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
+from convstore.runtime.retrying import Outrun, until_written
 from convstore.values.models import Summary
 from convstore.values.scope import Scope
 
@@ -93,20 +94,23 @@ class SummaryHistory:
         The candidates are the current summary, those it extends, and those that a rewind set aside. Call it after a
         rewind and after a restore; a second call does nothing.
         """
+        await until_written(lambda: self._reselect_once(log), Outrun)
+
+    async def _reselect_once(self, log: Snapshot) -> None:
+        """Do what `reselect` says; raise Outrun if the state has changed meanwhile."""
         cached = log.cached
-        while True:
-            # Another object if the log was restored from a backup.
-            known = await self._reader.find(cached.scope)
-            if known is None or known.conversation != cached.conversation:
-                return
-            end = await self._ends.read(known)
-            change = await self._selection(log, end.state)
-            if change is None:
-                return
-            best, aside = change
-            last = end.entries[-1].number if end.entries else 0
-            if await self._states.commit(end.state, best, entry=last, aside=aside):
-                return
+        # Another object if the log was restored from a backup.
+        known = await self._reader.find(cached.scope)
+        if known is None or known.conversation != cached.conversation:
+            return
+        end = await self._ends.read(known)
+        change = await self._selection(log, end.state)
+        if change is None:
+            return
+        best, aside = change
+        last = end.entries[-1].number if end.entries else 0
+        if not await self._states.commit(end.state, best, entry=last, aside=aside):
+            raise Outrun
 
     async def _selection(
         self, log: Snapshot, state: State

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
-from convstore.append.condition import ANYWHERE, Condition
+from convstore.append.condition import ANYWHERE, Condition, TailMoved
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError, InvalidInputError
@@ -27,8 +27,8 @@ from convstore.log.facts.table import archived, has_unknown, kind_named
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.runtime.cache import CachedConversation
+from convstore.runtime.retrying import until_written
 from convstore.sources.stub import RETRIEVAL_TOOL
-from convstore.turns.retrying import until_written
 from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.facts import ArchivedFact
@@ -222,7 +222,8 @@ class ConversationLog:
                 change.variant, instead_of if change.variant == change.turn else ""
             )
             await until_written(
-                lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked)
+                lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked),
+                TailMoved,
             )
         elif change.kind == "activate":
             await services.activator.activate(self._scope, change.turn, change.variant)
@@ -286,7 +287,7 @@ class ConversationLog:
                 options=options,
             )
 
-        return (await until_written(write)).receipt
+        return (await until_written(write, TailMoved)).receipt
 
     async def _in_variant(self, change: VariantChange) -> tuple[Condition, TurnEvent | None]:
         """Return the condition and event of an append to a variant that was begun; no event if it is finished."""

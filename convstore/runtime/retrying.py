@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from convstore.exceptions import StoreError
+
+_Result = TypeVar("_Result")
 
 _LIMIT = 1_000
 _BACKOFF = 0.002
 _LONGEST_BACKOFF = 0.2
+
+
+class Outrun(Exception):  # noqa: N818 - a result, which `until_written` catches
+    """Another writer changed meanwhile what a write was made for."""
 
 
 class Attempts:
@@ -40,3 +48,19 @@ class Attempts:
         longest = min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(self.lost, 10))
         self.lose()
         await asyncio.sleep(random.uniform(0, longest))  # noqa: S311 - jitter
+
+
+async def until_written(
+    write: Callable[[], Awaitable[_Result]], *outrun: type[Exception]
+) -> _Result:
+    """Return what `write` returns; call it again as long as it raises one of these errors: other writers were faster.
+
+    Raises:
+        StoreError: They were faster a thousand times.
+    """
+    attempts = Attempts()
+    while True:
+        try:
+            return await write()
+        except outrun:
+            await attempts.back_off()

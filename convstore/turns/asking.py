@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Written
-from convstore.append.condition import Condition
+from convstore.append.condition import Condition, TailMoved
 from convstore.append.writer import Writer
 from convstore.log.entry import Totals
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.retrying import until_written
 from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
-from convstore.turns.retrying import until_written
 from convstore.values.scope import Scope
 
 _NOT_DECIDED = "Not decided: the user went on with another message."
@@ -42,7 +42,7 @@ class Questions:
                     return await self._close_and_ask(scope, before, tail, question)
             return await self._writer.append(scope, question, condition=Condition(tail))
 
-        return await until_written(write)
+        return await until_written(write, TailMoved)
 
     async def _waiting(self, cached: CachedConversation, turn_id: str) -> TurnRecord | None:
         """Return the last turn if calls of it wait for a person; None if none does, or the log has the new turn."""

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.append.condition import Condition
+from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     DecisionConflictError,
     InvalidInputError,
@@ -19,9 +19,9 @@ from convstore.exceptions import (
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
+from convstore.runtime.retrying import until_written
 from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
-from convstore.turns.retrying import until_written
 from convstore.turns.variants import TurnOrVariant, Variants, check_resumable
 from convstore.values.scope import Scope
 from convstore.values.turns import Decision, Pause, TurnCall
@@ -45,7 +45,7 @@ class Decisions:
         Each call reads the turn: without the order, a page that approves 60 calls at once would wait for a minute.
         """
         async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
-            await until_written(write)
+            await until_written(write, TailMoved)
 
     async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
         """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""

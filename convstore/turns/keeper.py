@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.condition import Condition
+from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     ConversationDeletedError,
     InvalidInputError,
@@ -30,11 +30,11 @@ from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.runtime.background import settle
 from convstore.runtime.log_end import LogEndReader
+from convstore.runtime.retrying import until_written
 from convstore.turns.asking import Questions
 from convstore.turns.deciding import results_of
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.record_reader import TurnRecordReader
-from convstore.turns.retrying import until_written
 from convstore.turns.streaming import drafting
 from convstore.turns.variants import VariantRequest, Variants
 from convstore.turns.writing import TurnWriter
@@ -302,7 +302,7 @@ class TurnKeeper:
     ) -> HeldTurn:
         """Begin a variant, or continue it; its question is appended like the rest of it."""
         scope, *_ = made.args
-        found = await until_written(lambda: self.variants.enter(scope, turn_id, asked))
+        found = await until_written(lambda: self.variants.enter(scope, turn_id, asked), TailMoved)
         if question and found.record.messages:  # another one with the id is a conflict
             await self._writer.append(scope, question, condition=Condition(branch=found.branch))
         held = made(found.record, found.tail)

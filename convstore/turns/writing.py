@@ -29,10 +29,10 @@ from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
+from convstore.runtime.retrying import until_written
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.naming import under_own_ids
 from convstore.turns.record_reader import TurnRecordReader
-from convstore.turns.retrying import until_written
 from convstore.turns.variants import Variants
 from convstore.values.models import Receipt
 from convstore.values.turns import Pause
@@ -188,7 +188,7 @@ class TurnWriter:
                 raise
 
         async with held.lock:
-            return await until_written(write_once)
+            return await until_written(write_once, TailMoved)
 
     async def _catch_up(self, held: HeldTurn) -> None:
         """Read what others appended, unless they took the turn over."""

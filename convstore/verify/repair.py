@@ -35,7 +35,7 @@ from convstore.mongo.versions import is_newer
 from convstore.runtime.background import SETTLE_SECONDS
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.retrying import Attempts
+from convstore.runtime.retrying import until_written
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.ranges import joined
 from convstore.verify.copied import LogCopy
@@ -210,28 +210,28 @@ class Repairer:
     async def _append(self, source: str, target: str, copy: LogCopy, entry: Entry) -> None:
         """Append to the copy what it lacks of an entry of the log."""
         payloads = await self._payloads(source, entry)
-        attempts = Attempts()
-        while True:
+
+        async def write() -> None:
             work = partial(copy.follow, entry, payloads)
             made = await run_in_thread_if_long(
                 work, characters=characters_of(entry.messages, payloads)
             )
             if made is None:
-                break
+                return
             await self.copies.chunks(source, target, made)
             try:
                 await self.ends.reader.log.insert(target, made, (), token="")
-                copy.add(made)
-                break
             except SlotTaken:
-                if not await self._catch_up(target, copy):
-                    line = (
-                        "entry %s of %s came late, and its source ids are taken in %s: "
-                        "it was not moved"
-                    )
-                    _LOGGER.warning(line, entry.number, source, target)
-                    break
-                await attempts.back_off()
+                if await self._catch_up(target, copy):
+                    raise
+                line = (
+                    "entry %s of %s came late, and its source ids are taken in %s: it was not moved"
+                )
+                _LOGGER.warning(line, entry.number, source, target)
+            else:
+                copy.add(made)
+
+        await until_written(write, SlotTaken)
         copy.match(entry)
 
     async def _payloads(self, source: str, entry: Entry) -> dict[str, str]:
