@@ -20,7 +20,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.append.formats import from_langchain, is_langchain
 from convstore.append.inputs import normalize_messages
@@ -167,7 +167,7 @@ async def append_in_turn(
 
     Those that a tool added to its result are marked in the state of the agent, and have a column for it in the log.
     The messages go to the log alone if it does not have the question, or that was rewound: its end then says which
-    turn they belong to.
+    turn they belong to. The draft of a reply among them is deleted.
     """
     columns = dict[str, Columns]()
     for message in messages:
@@ -178,12 +178,16 @@ async def append_in_turn(
     services = await host_of(chat).services()
     addition = Addition(whole, of_state=True, options=options)
     try:
-        return await services.turn_keeper.writes.append(held, addition)
+        receipt = await services.turn_keeper.writes.append(held, addition)
     except UnknownMessageError:
         if held.branch:
             raise
         scope = tuple(chat.scope.items())
-        return (await services.writer.append(scope, whole, options=options)).receipt
+        receipt = (await services.writer.append(scope, whole, options=options)).receipt
+    if held.drop_draft and any(isinstance(message, AIMessage) for message in whole):
+        await held.drop_draft()
+        held.drop_draft = None
+    return receipt
 
 
 async def read_again(chat: Conversation, held: HeldTurn) -> None:

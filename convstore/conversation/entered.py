@@ -72,27 +72,24 @@ def _sessions(store: Any, scope: Scope, *, of_run: bool = True) -> list[_Session
     return [session for session in own if tuple(session._chat.scope.items()) == scope]
 
 
-def entered_turn(store: Any, scope: Scope) -> _Session | None:
-    """Return the session that this context has entered for a conversation; None if there is none, or it was left."""
-    return _newest(_sessions(store, scope))
+def entered_turn(
+    store: Any, scope: Scope, *turn_ids: str | None, of_run: bool = True
+) -> _Session | None:
+    """Return the newest session that was entered and not left, of these turns if any are given; None without one.
 
-
-def _newest(sessions: Sequence[_Session]) -> _Session | None:
-    entered = [session for session in sessions if session._is_entered]
-    return entered[-1] if entered else None
+    Without `of_run` turns that a run has taken are left out.
+    """
+    sessions = [each for each in _sessions(store, scope, of_run=of_run) if each._is_entered]
+    if turn_ids:
+        sessions = [session for session in sessions if session.turn_id in turn_ids]
+    return sessions[-1] if sessions else None
 
 
 def held_turn(
     store: Any, scope: Scope, *turn_ids: str | None, of_run: bool = True
 ) -> HeldTurn | None:
-    """Return the newest turn that was entered and not left, of these turns if any are given; None without one.
-
-    Without `of_run` turns that a run has taken are left out.
-    """
-    sessions = _sessions(store, scope, of_run=of_run)
-    if turn_ids:
-        sessions = [session for session in sessions if session.turn_id in turn_ids]
-    session = _newest(sessions)
+    """Return the turn of `entered_turn`."""
+    session = entered_turn(store, scope, *turn_ids, of_run=of_run)
     return session._held if session else None
 
 
@@ -108,9 +105,9 @@ class EnteredTurn(NamedTuple):
     held: HeldTurn
 
     @classmethod
-    def of(cls, store: Any, scope: Scope) -> EnteredTurn | None:
-        """Return the turn that was entered for a conversation; None if there is none, or it was left."""
-        session = entered_turn(store, scope)
+    def of(cls, store: Any, scope: Scope, *turn_ids: str | None) -> EnteredTurn | None:
+        """Return the turn of `entered_turn`."""
+        session = entered_turn(store, scope, *turn_ids)
         return cls(session, session._held) if session else None
 
     @classmethod

@@ -6,17 +6,23 @@ conversation, each would be shown the other's unfinished turn. So the inner one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 
-from convstore import Conversation
+from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError
+from convstore.ext.older_checkpoint import run_config
+from convstore.ext.run_scope import ScopeChoice, scope_of
 from convstore.integration import HeldTurn, begun_by_caller, entered_by_caller, log_of
 from convstore.messages.filing import ids_of, last_question
 from convstore.values.scope import root_scope
+
+NO_STREAM = "nostream"
+"""Tag of model calls that LangGraph does not stream as the run's; they are not heard either."""
 
 _Running = tuple[Conversation, tuple[str, ...] | None, str | None]
 _OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
@@ -43,13 +49,28 @@ def is_asking() -> bool:
     return bool(running) and running[-1][1] is None
 
 
-def own_conversation(chat: Conversation) -> Conversation:
-    """Return the conversation of an agent: below the call that it answers if the agent around it works on this one.
+def conversation_of_run(
+    store: ConversationStore,
+    chosen: ScopeChoice | None,
+    *,
+    context: Any,
+    config: Mapping[str, Any] | None = None,
+) -> Conversation:
+    """Return the conversation on which a run works; below the call that it answers if an agent around it works on it.
+
+    No I/O. `scope_of` finds its scope, in the configuration of the current run if `config` is None.
 
     Raises:
-        InvalidScopeError: Both would work on the same conversation.
+        InvalidScopeError: An agent around this one works on the same conversation, outside a tool call.
         TurnLostError: The turn within which the tool was called is over for this worker.
     """
+    config = config or {"configurable": dict(run_config()[0])}
+    scope = scope_of(store, context=context, config=config, chosen=chosen)
+    return _own_conversation(store.conversation(**scope))
+
+
+def _own_conversation(chat: Conversation) -> Conversation:
+    """Return the conversation of an agent: below the call that it answers if the agent around it works on this one."""
     scope = tuple(chat.scope.items())
     for outer, call, _ in reversed(_OUTER.get()):
         around = tuple(outer.scope.items())
@@ -94,3 +115,10 @@ async def with_turn_id(
         *(RemoveMessage(str(message.id)) for message in messages[at:]),
         *named,
     ]
+
+
+def redactor_of(drafts: bool | Callable[[str], str]) -> Callable[[str], str] | None:
+    """Return what redacts the drafts of an agent or a graph; None for no drafts."""
+    if callable(drafts):
+        return drafts
+    return str if drafts else None

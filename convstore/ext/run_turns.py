@@ -11,8 +11,6 @@ its conversation is that of the call, and its turn is given back as the tool end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
@@ -23,6 +21,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import GraphBubbleUp
 
 from convstore import Conversation
+from convstore.exceptions import InvalidInputError
 from convstore.integration import (
     Busy,
     HeldTurn,
@@ -30,7 +29,9 @@ from convstore.integration import (
     check_session,
     find_sessions_by,
     held_by_caller,
+    last_seen,
 )
+from convstore.types import History
 from convstore.values.scope import PATH
 
 _MOST_RUNS = 100_000
@@ -236,14 +237,20 @@ _RUNS = _Runs()
 _ENDS = _Ends()
 
 
+def is_in_run() -> bool:
+    """Return True if the current code is a part of a run."""
+    return bool(_RUNS.around())
+
+
 async def hold_turn(
     chat: Conversation, turn_id: str, *, busy: Busy, is_new: bool = False
-) -> HeldTurn | None:
+) -> HeldTurn:
     """Return a turn as the caller or the current run holds it; else the run takes it, and keeps it until it ends.
 
-    None outside of a run. With `is_new` the log does not seem to have the question.
+    With `is_new` the log does not seem to have the question.
 
     Raises:
+        InvalidInputError: The current code is not a part of a run.
         TurnBusyError: Another run works on the conversation, and did not end in time.
         TurnLostError: The caller's task began within a session of the turn, which was left meanwhile.
     """
@@ -254,25 +261,19 @@ async def hold_turn(
     check_session(chat, turn_id)
     holder = _RUNS.holder(chat)
     if holder is None:
-        return None
+        raise InvalidInputError(
+            "the turn is held by a run of LangChain, and there is none; call the agent or graph by "
+            "`invoke` or `ainvoke`, or enter `chat.turn` before"
+        )
     return await _take(holder, chat, turn_id, busy=busy, is_new=is_new)
 
 
-@asynccontextmanager
-async def turn_of_run(
-    chat: Conversation, turn_id: str, *, busy: Busy, is_new: bool = False
-) -> AsyncIterator[HeldTurn]:
-    """Hold a turn as `hold_turn` does; outside of a run it is left with the context."""
-    held = await hold_turn(chat, turn_id, busy=busy, is_new=is_new)
-    if held is not None:
-        yield held
-        return
-    around = held_by_caller(chat)
-    turn = await RunTurn.enter(chat, turn_id, busy=busy, is_new=is_new, around=around)
-    try:
-        yield turn.held
-    finally:
-        await turn.leave()
+def has_moved(held: HeldTurn, history: History | None, *, end: int) -> bool:
+    """Return True if others appended after a view was loaded, up to the ordinal `end`.
+
+    A turn that shares its lease with another one of the same run keeps its view.
+    """
+    return history is not None and not held.sharing and end > last_seen(history)
 
 
 async def _take(

@@ -31,17 +31,27 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     >>> [message.id for message in with_unread([question, call, result], [result])]
     ['q', 'a', 'r']
     """
-    if ids_of(turn) <= ids_of(messages):
+    here = ids_of(messages)
+    if ids_of(turn) <= here:
         return list(messages)
-    steps = steps_of(turn)
-    last_reply = next(
-        (at for at, message in enumerate(turn) if steps and message.id == steps[-1][0]), 0
-    )
-    needed = ids_of(messages) | ids_of(turn[:1]) | ids_of(turn[last_reply:])
-    for step in steps:
+    unread = ids_of(turn[:1]) | ids_of(turn[_last_reply(turn) :])
+    if unread <= here and has_all_results(messages):
+        return list(messages)
+    needed = here | unread
+    for step in steps_of(turn):
         if not needed.isdisjoint(step):
             needed.update(step)
     return _merged(messages, [message for message in turn if message.id in needed])
+
+
+def _last_reply(turn: Sequence[BaseMessage]) -> int:
+    """Return the index of the last reply of the model; 0 without one."""
+    indexes = range(len(turn) - 1, 0, -1)
+    return next((at for at in indexes if _is_reply(turn[at])), 0)
+
+
+def _is_reply(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and not came_with(message)
 
 
 def steps_of(turn: Sequence[BaseMessage]) -> list[list[str]]:
@@ -49,7 +59,7 @@ def steps_of(turn: Sequence[BaseMessage]) -> list[list[str]]:
     steps = list[list[str]]()
     by_call = dict[str, list[str]]()
     for message in turn:
-        if isinstance(message, AIMessage) and not came_with(message):
+        if _is_reply(message):
             step = [str(message.id)]
             steps.append(step)
             by_call.update((call.id, step) for call in calls_of(message))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -68,6 +68,7 @@ class HeldTurn:
         own_key: The key from which ids of its messages derive, if it is a variant; "" for the id of the turn.
         draft: The beginning of a reply that an interrupted worker left.
         error: Class and first line of the error by which its run broke off.
+        drop_draft: Deletes the draft of a reply that a framework's run has streamed and appends next; None without one.
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease, or this one gave it back, or must not write any more.
         exclusion: Why it must not: a migration excludes this process.
@@ -90,6 +91,7 @@ class HeldTurn:
     own_key: str = ""
     draft: str = ""
     error: str = ""
+    drop_draft: Callable[[], Awaitable[None]] | None = None
     record_of_view: ViewRecord = NO_RECORD
     is_stopping: bool = False
     is_lost: bool = False

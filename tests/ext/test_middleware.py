@@ -29,6 +29,7 @@ from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsupportedError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, RunReference, run_in
+from convstore.ext.langchain.shown import ShownView
 from convstore.messages.filing import without_marks
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import calls_of, result_id
@@ -659,7 +660,8 @@ async def test_an_agent_hands_over_to_another_in_a_graph(
 
 def test_a_run_is_taken_for_that_of_its_conversation_only() -> None:
     """A state that came to another conversation reveals nothing of the first one."""
-    state = {CHANNEL: RunReference.to(AgentRun({"user_id": "ada"}))}
+    view = ShownView(HistoryPolicy(), len)
+    state = {CHANNEL: RunReference.to(AgentRun({"user_id": "ada"}, view))}
     assert run_in(state, {"user_id": "ada"}) is not None
     assert run_in(state, {"user_id": "eve"}) is None
     assert run_in({CHANNEL: "plain text"}, {"user_id": "ada"}) is None

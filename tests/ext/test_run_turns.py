@@ -110,6 +110,14 @@ async def _inside_another_run(agent: Any, chat: Conversation) -> None:
     await RunnableLambda(work).ainvoke("")
 
 
+async def _node_alone(node: Any, chat: Conversation) -> None:
+    await node.ainvoke(ASKED, {"configurable": chat.scope})
+
+
+async def _sync_node_alone(node: Any, chat: Conversation) -> None:
+    node.invoke(ASKED, {"configurable": chat.scope})
+
+
 Way = Callable[[Any, Conversation], Coroutine[Any, Any, None]]
 
 
@@ -131,6 +139,9 @@ async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conver
         (_sync, _agent(chat, RuntimeError("model"))),
         (_sync_in_loop, _agent(chat, done)),
         (_inside_another_run, _agent(chat, done)),
+        (_node_alone, load_node(chat.store)),
+        (_node_alone, append_node(chat.store)),
+        (_sync_node_alone, append_node(chat.store)),
     ]
     for way, agent in ways:
         with suppress(Exception, asyncio.CancelledError):

@@ -18,8 +18,7 @@ from langchain_core.runnables.config import (
 )
 
 from convstore import Conversation
-from convstore.ext.around import turn_around
-from convstore.ext.langchain.run import NO_STREAM, AgentRun
+from convstore.ext.around import NO_STREAM, turn_around
 from convstore.integration import HeldTurn, drafting_in_turn, held_by_caller
 from convstore.wire.streams import StreamedReply
 
@@ -59,7 +58,7 @@ class _Heard(BaseCallbackHandler):
 
 async def ask(
     chat: Conversation,
-    run: AgentRun,
+    turn_id: str | None,
     work: Callable[[], Coroutine[Any, Any, _Response]],
     redact: Callable[[str], str] | None,
 ) -> _Response:
@@ -72,7 +71,7 @@ async def ask(
         TurnClosedError: The turn was stopped before anything was said.
         TurnLostError: Another worker took the turn over.
     """
-    own = held_by_caller(chat, run.turn_id)
+    own = held_by_caller(chat, turn_id)
     held = [turn for turn in (own, turn_around()) if turn]
     _check(held)
     heard = _Heard()
@@ -80,7 +79,7 @@ async def ask(
     async with AsyncExitStack() as stack:
         if redact and own:
             drafting = await drafting_in_turn(chat, own, lambda: redact(heard.reply.text))
-            run.drop_draft = await stack.enter_async_context(drafting)
+            own.drop_draft = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)
             response = await _until(asking, [turn.ended for turn in held])

@@ -12,8 +12,8 @@ from convstore.exceptions import HistoryDivergedError, InvalidInputError, Untrus
 from convstore.ext.around import with_turn_id
 from convstore.ext.langchain.resent import ResentInput, find_resent, removal
 from convstore.ext.langchain.results import OWN, is_of_no_call, may_be_structured
-from convstore.ext.langchain.run import AgentRun, ConversationAgentState
-from convstore.ext.langchain.steps import Rules, load, take_note
+from convstore.ext.langchain.run import AgentRun, ConversationAgentState, RefusedRun
+from convstore.ext.langchain.steps import Rules, load, new_view
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
 from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import go_back, is_nested, may_be_behind, run_config
@@ -23,7 +23,7 @@ from convstore.messages.filing import ids_of, last_question, last_turn_of
 from convstore.messages.provenance import is_made_up
 from convstore.types import History
 
-Begun = tuple[AgentRun, list[BaseMessage]]
+Begun = tuple[AgentRun | RefusedRun, list[BaseMessage]]
 """A run, and the changes to the state's messages."""
 
 
@@ -139,7 +139,7 @@ class _Joining:
         """Return the run of an input that is refused, and the changes that remove it from the state."""
         taken = self.logged | self.trust.own
         removed = [removal(message) for message in self.messages if message.id not in taken]
-        return AgentRun(self._chat.scope, refusal=refusal), [*self.changes, *removed]
+        return RefusedRun(self._chat.scope, refusal), [*self.changes, *removed]
 
     async def name_question(self) -> None:
         """Give the question the id of the turn that the caller has entered."""
@@ -153,7 +153,9 @@ class _Joining:
         if turn_id is None:
             turn_id = await _lost_question(self._chat, self.history, self.logged)
         self.logged |= self._shown & {str(turn_id)}
-        run = AgentRun(self._chat.scope, turn_id, dict.fromkeys(self.logged), history=self.history)
+        view = new_view(self._chat, self._rules)
+        view.history = self.history
+        run = AgentRun(self._chat.scope, view, turn_id, dict.fromkeys(self.logged))
         run.resent = self.resent.known if self.resent else None
         run.abandoned = self.abandoned
         turn = self._without_earlier(run)
@@ -169,7 +171,7 @@ class _Joining:
         if run.turn_id in self.logged or len(turn) > 1:
             self.changes += await self._found_again(run, turn)
         elif is_over:
-            run.view = self.history.messages  # else it has all of an unfinished turn
+            view.before = self.history.messages  # else it has all of an unfinished turn
         return run, self.changes
 
     def _without_earlier(self, run: AgentRun) -> list[BaseMessage]:
@@ -193,9 +195,9 @@ class _Joining:
     ) -> Iterable[BaseMessage]:
         """Look up a turn that may have begun before; return the changes to the state's messages."""
         found = await read_turn(self._chat, run.turn_id)
-        take_note(run, found)
         if found is None:
             return []
+        run.take_over(found)
         if turn[0].id != run.turn_id or (self._is_inner and len(turn) > 1):
             self._go_on(run, turn, found)
             return []

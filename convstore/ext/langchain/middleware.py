@@ -10,7 +10,7 @@ The module is long because each hook exists twice, sync and async, and the const
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, get_args
 from uuid import uuid4
 
 from langchain.agents.middleware import AgentMiddleware, hook_config
@@ -34,7 +34,7 @@ from langgraph.types import Command
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.around import own_conversation, working_on
+from convstore.ext.around import conversation_of_run, redactor_of, working_on
 from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langchain.asking import ask
 from convstore.ext.langchain.beginning import begin
@@ -66,13 +66,13 @@ from convstore.ext.langchain.run import (
     TURN,
     AgentRun,
     ConversationAgentState,
+    RefusedRun,
     RunReference,
     run_in,
 )
 from convstore.ext.langchain.steps import Rules, catch_up, end, hold, prepare, take_up
-from convstore.ext.older_checkpoint import OnFork, run_config
-from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.ext.run_turns import turn_of_run
+from convstore.ext.older_checkpoint import OnFork
+from convstore.ext.run_scope import ScopeChoice, check_choice
 from convstore.integration import (
     PAGE_TOKENS,
     Busy,
@@ -192,7 +192,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             store, search_other_conversations, page_tokens=page_tokens, artifact=artifact
         )
         self.tools = [tool for tool, _ in self._own_tools]
-        self._redact = drafts if callable(drafts) else str if drafts else None
+        self._redact = redactor_of(drafts)
         self._review = review
         if review is not None:
             self.state_schema = state_with(review, ConversationAgentState)
@@ -228,16 +228,17 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Append the messages of earlier hooks, and show the model the view and this turn."""
         self._numbers.check(request.tools)
         chat = self._chat(request.runtime)
-        run, shown = await self._prepare(chat, request)
-        if isinstance(shown, AIMessage):
-            return _replayed(run, shown, request)
+        step = await self._prepare(chat, request)
+        if isinstance(step.shown, AIMessage):
+            return _replayed(step, step.shown, request)
+        shown = self._shown(request, step.shown)
 
         async def work() -> ModelResponse[Any]:
-            return await handler(self._shown(request, shown))
+            return await handler(shown)
 
         with working_on(chat):
-            response = await ask(chat, run, work, self._redact)
-        return _said(run, response, request)
+            response = await ask(chat, step.run.turn_id, work, self._redact)
+        return _said(step, response, request)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -245,12 +246,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """`awrap_model_call` for sync agents."""
         self._numbers.check(request.tools)
         chat = self._chat(request.runtime)
-        run, shown = self._wait(chat, lambda conversation: self._prepare(conversation, request))
-        if isinstance(shown, AIMessage):
-            return _replayed(run, shown, request)
+        step = self._wait(chat, lambda conversation: self._prepare(conversation, request))
+        if isinstance(step.shown, AIMessage):
+            return _replayed(step, step.shown, request)
         with working_on(chat):
-            response = handler(self._shown(request, shown))
-        return _said(run, response, request)
+            response = handler(self._shown(request, step.shown))
+        return _said(step, response, request)
 
     async def aafter_model(
         self, state: ConversationAgentState, runtime: Runtime[Any]
@@ -259,7 +260,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         chat = self._chat(runtime)
         run = await self._catch_up(chat, state)
         if self._review is None:
-            return _run_reference(run, state)
+            return _run_reference(run, state) or None
         try:
             update: Any = await self._review.aafter_model(state, runtime)
         except GraphInterrupt as interrupt:
@@ -273,7 +274,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         chat = self._chat(runtime)
         run = self._wait(chat, lambda conversation: self._catch_up(conversation, state))
         if self._review is None:
-            return _run_reference(run, state)
+            return _run_reference(run, state) or None
         try:
             update: Any = self._review.after_model(state, runtime)
         except GraphInterrupt as interrupt:
@@ -336,9 +337,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
     def _chat(self, runtime: Any) -> Conversation:
         """Return the conversation of the run; no I/O."""
-        config = {"configurable": run_config()[0]}
-        scope = scope_of(self.store, context=runtime.context, config=config, chosen=self._scope)
-        return own_conversation(self.store.conversation(**scope))
+        return conversation_of_run(self.store, self._scope, context=runtime.context)
 
     def _wait(
         self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]
@@ -354,11 +353,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         except (
             InvalidScopeError
         ) as refusal:  # the state is emptied: the other run must not be shown this input
-            return _begun(
-                AgentRun(chat.scope, refusal=refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)]
-            )
+            return _begun(RefusedRun(chat.scope, refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
         run, changes = await begin(chat, self._rules, state)
-        if run.is_unimported:
+        if isinstance(run, RefusedRun) and run.is_unimported:
             return _begun(run, changes)
         return _begun(run, changes) | {OWNER: state.get(OWNER) or owner_of(chat.scope)}
 
@@ -370,13 +367,11 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             chat, self._rules, messages, state.get(TURN) or None
         )
 
-    async def _prepare(
-        self, chat: Conversation, request: ModelRequest[Any]
-    ) -> tuple[AgentRun, AIMessage | list[BaseMessage]]:
+    async def _prepare(self, chat: Conversation, request: ModelRequest[Any]) -> _Step:
         run = await self._run(chat, request.state, request.messages)
         shown = await prepare(chat, self._rules, run, request.messages, request.state["messages"])
-        run.conversation_id = await conversation_id_of(chat)
-        return run, shown
+        update = _run_reference(run, request.state) | await _owner(chat, request.state)
+        return _Step(run, shown, update)
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
         run = await self._run(chat, state, state["messages"])
@@ -394,8 +389,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> dict[str, Any] | None:
         """Return the update of a review; results that it makes are appended, or are those that `decide` appended."""
         if isinstance(update, GraphInterrupt):
-            await _pause(chat, run, update, state["messages"], busy=self._rules.busy)
-        update = {**(update or {}), **(_run_reference(run, state) or {})}
+            await self._pause(chat, run, update, state["messages"])
+        update = (update or {}) | _run_reference(run, state)
         if said := update.get("messages"):
             give_result_ids(said)
             stored = {
@@ -416,7 +411,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> ToolOutput:
         """Return the output of a tool with ids and numbers of sources, and append its messages."""
         if isinstance(output, GraphInterrupt):
-            await _pause(chat, run, output, request.state["messages"], busy=self._rules.busy)
+            await self._pause(chat, run, output, request.state["messages"])
         call = request.tool_call
         place = call_position(request.state["messages"], request.tool_call)
         named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
@@ -426,6 +421,19 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return noted(named, messages)
         await catch_up(chat, self._rules, run, messages)
         return named
+
+    async def _pause(
+        self,
+        chat: Conversation,
+        run: AgentRun,
+        interrupt: GraphInterrupt,
+        messages: Sequence[BaseMessage],
+    ) -> NoReturn:
+        """Record in the log which calls wait for a person, and raise the interrupt that asks."""
+        pauses = pauses_in(interrupt, messages)
+        if pauses and (held := await hold(chat, self._rules, run)):
+            await pause_in_turn(chat, held, pauses)
+        raise interrupt
 
     async def _stored(
         self, chat: Conversation, request: ToolCallRequest
@@ -442,8 +450,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> dict[str, Any] | None:
         run = await self._run(chat, state, state["messages"])
         changes = await end(chat, self._rules, run, state["messages"])
-        run.conversation_id = await conversation_id_of(chat)
-        return ({"messages": changes} if changes else {}) | _owner(run, state) or None
+        update = {"messages": changes} if changes else {}
+        return update | await _owner(chat, state) or None
 
     def _shown(self, request: ModelRequest[Any], messages: list[Any]) -> ModelRequest[Any]:
         return request.override(
@@ -459,68 +467,61 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return request.override(tool=bound) if bound else request
 
 
-async def _pause(
-    chat: Conversation,
-    run: AgentRun,
-    interrupt: GraphInterrupt,
-    messages: Sequence[BaseMessage],
-    *,
-    busy: Busy,
-) -> NoReturn:
-    """Record in the log which calls wait for a person, and raise the interrupt that asks."""
-    if run.turn_id and (pauses := pauses_in(interrupt, messages)):
-        async with turn_of_run(chat, run.turn_id, busy=busy) as held:
-            await pause_in_turn(chat, held, pauses)
-    raise interrupt
+class _Step(NamedTuple):
+    """A step of the model.
+
+    Attributes:
+        run: The run.
+        shown: The messages for the model, or its earlier answer to this step.
+        update: What the state lacks of the run.
+    """
+
+    run: AgentRun
+    shown: AIMessage | list[BaseMessage]
+    update: dict[str, Any]
 
 
-def _begun(run: AgentRun, changes: list[BaseMessage]) -> dict[str, Any]:
+def _begun(run: AgentRun | RefusedRun, changes: list[BaseMessage]) -> dict[str, Any]:
     update: dict[str, Any] = {CHANNEL: RunReference.to(run), TURN: run.turn_id or "", OWN: [""]}
     if changes:
         update["messages"] = changes
-    if run.is_answered or run.refusal:
+    if isinstance(run, RefusedRun) or run.is_answered:
         update["jump_to"] = "end"
     return update
 
 
-def _run_reference(run: AgentRun, state: Any) -> dict[str, Any] | None:
-    """Return the update that puts a run into a state that has lost it."""
-    return None if run_in(state, run.scope) is run else {CHANNEL: RunReference.to(run)}
+def _run_reference(run: AgentRun, state: Any) -> dict[str, Any]:
+    """Return the update that puts a run into a state that has lost it; else {}."""
+    return {} if run_in(state, run.scope) is run else {CHANNEL: RunReference.to(run)}
 
 
-def _owner(run: AgentRun, state: Any) -> dict[str, str]:
+async def _owner(chat: Conversation, state: Any) -> dict[str, Any]:
     """Return the update that names the conversation of a state; {} if it is named, or not known yet."""
     is_named = not str(state.get(OWNER) or " ").endswith(" ")
-    return (
-        {}
-        if is_named or not run.conversation_id
-        else {OWNER: owner_of(run.scope, run.conversation_id)}
-    )
+    if is_named:
+        return {}
+    conversation = await conversation_id_of(chat)
+    return {OWNER: owner_of(chat.scope, conversation)} if conversation else {}
 
 
-def _response(
-    run: AgentRun, result: list[Any], structured: Any, request: ModelRequest[Any]
-) -> _ModelOutput:
-    update = (
-        {OWN: ["", *digests(result)]}
-        | (_run_reference(run, request.state) or {})
-        | _owner(run, request.state)
-    )
+def _response(step: _Step, result: list[Any], structured: Any) -> _ModelOutput:
+    update = {OWN: ["", *digests(result)]} | step.update
     return ExtendedModelResponse(
         ModelResponse(result=result, structured_response=structured), Command(update=update)
     )
 
 
-def _replayed(run: AgentRun, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
+def _replayed(step: _Step, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
     """Return a step that the log answers, with the results that LangChain adds to a step of the model."""
-    results = run.results_of(answer, schema_names(request.response_format))
+    results = step.run.results_of(answer, schema_names(request.response_format))
     structured = structured_response(request.response_format, answer)
-    return _response(run, [answer, *results], structured, request)
+    return _response(step, [answer, *results], structured)
 
 
-def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any]) -> _ModelOutput:
+def _said(step: _Step, response: ModelResponse[Any], request: ModelRequest[Any]) -> _ModelOutput:
     """Return the model's messages; each message and call gets a unique id before the state holds it."""
-    taken = ids_of(request.messages) | set(run.logged) | run.abandoned | ids_of(run.view or ())
+    run = step.run
+    taken = ids_of(request.messages) | set(run.logged) | run.abandoned | run.view.ids
     result: list[BaseMessage] = []
     for message in response.result:
         named = message.model_copy()
@@ -532,7 +533,7 @@ def _said(run: AgentRun, response: ModelResponse[Any], request: ModelRequest[Any
         result.append(named)
     result = with_own_call_ids(result)
     give_result_ids(result)
-    return _response(run, result, response.structured_response, request)
+    return _response(step, result, response.structured_response)
 
 
 def _with_prompt(system: SystemMessage | None, prompt: str) -> SystemMessage | None:

@@ -6,9 +6,9 @@ another worker, it is rebuilt from the log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, ClassVar, NotRequired
 
 from langchain.agents import AgentState
 from langchain.agents.middleware.types import PrivateStateAttr
@@ -17,94 +17,70 @@ from langgraph.channels import UntrackedValue
 
 from convstore.exceptions import ConvstoreError
 from convstore.ext.langchain.results import is_evicted
+from convstore.ext.langchain.shown import ShownView
+from convstore.ext.langchain.turn import TurnMessages
 from convstore.messages.filing import came_with, ids_of, results_after
 from convstore.messages.provenance import is_made_up
-from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import result_id
-from convstore.messages.unread import has_all_results, steps_of
-from convstore.types import History
+from convstore.messages.unread import steps_of
 
 CHANNEL = "convstore_run"
 TURN = "convstore_turn"
 """Channel for the id of the question, which checkpoints keep though the state may lose the question."""
 
-NO_STREAM = "nostream"
-"""Tag of model calls that LangGraph does not stream as the agent's."""
-
 
 @dataclass(slots=True, eq=False)
 class AgentRun:
-    """A run, or the rest of one.
+    """A run of an agent, or the rest of one: how the agent's state and the log go together.
 
     Attributes:
         scope: Scope of its conversation.
+        view: What its model is shown.
         turn_id: Id of the human message that it answers; None without one.
-        logged: Messages that are in the log, by id; None if only their id is known.
+        logged: Messages of the state that are in the log, by id; None if only their id is known.
+        turn: The messages of the turn that this run found in the log or appended, the question first.
         ahead: The turn's messages from an earlier run, if there was one; the state gets them step by step.
-        is_known: True once the log was asked for the turn.
-        history: The view as it was loaded.
-        view: Its part before the turn, above the budget with the turn so far; None if it has to be loaded.
-        folded: Ids of messages of the turn that `view` shows, leaves out or summarises.
         is_answered: True if the log has the answer, so the run only repeats it.
         resent: For the next append, the messages of the client's history before the new ones; None if the client sent
             no history.
-        paired: The messages last shown to the model, if each result was at its call.
-        shown: The messages last shown to the model, until its answer is in the log.
-        entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
-        is_adapted: True if the model was shown the turn in another form than the log's.
         abandoned: Ids of messages that were rewound, which messages of this run cannot have.
-        drop_draft: Deletes the draft of the model's last reply, which is not in the log yet; None if there is none.
-        conversation_id: Id of its conversation; "" until that is known.
-        refusal: The error of an input that is refused, raised once the state is without it; None for a valid input.
-        is_unimported: True for a refused input of a thread that has to be imported; it has no owner until then.
-        whole: The messages of the turn at the last step, if they lacked nothing.
-        unread: Ids of the model's last reply, as far as this run has appended it, and of what was appended since.
     """
 
     scope: dict[str, str]
+    view: ShownView
     turn_id: str | None = None
     logged: dict[str, BaseMessage | None] = field(default_factory=dict)
+    turn: list[BaseMessage] = field(default_factory=list)
     ahead: list[BaseMessage] = field(default_factory=list)
-    is_known: bool = False
-    history: History | None = None
-    view: list[BaseMessage] | None = None
-    folded: frozenset[str] = frozenset()
     is_answered: bool = False
     resent: list[BaseMessage] | None = None
-    paired: list[BaseMessage] = field(default_factory=list)
-    shown: list[BaseMessage] | None = None
-    entry: int = 0
-    is_adapted: bool = False
     abandoned: frozenset[str] = frozenset()
-    drop_draft: Callable[[], Awaitable[None]] | None = None
-    conversation_id: str = ""
-    refusal: ConvstoreError | None = None
-    is_unimported: bool = False
-    whole: list[BaseMessage] = field(default_factory=list)
-    unread: set[str] = field(default_factory=set)
-    _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
         """Record that the log has these messages as they are."""
         self.logged |= {str(message.id): message for message in messages}
 
-    def note_appended(self, messages: Iterable[BaseMessage]) -> None:
-        """Record that the log has these messages as they are, and that the model is to read those after its reply."""
-        for message in messages:
-            if isinstance(message, AIMessage) and not came_with(message):
-                self.unread.clear()
-            self.unread.add(str(message.id))
-            self.logged[str(message.id)] = message
+    def take_over(self, found: TurnMessages) -> None:
+        """Record what the log has of the turn: the question with its content, the rest by id."""
+        self.turn = [found.question, *found.later]
+        self.logged |= dict.fromkeys(ids_of(found.later))
+        self.note([found.question])  # as logged, so that a question in other words is a conflict
 
-    def is_whole(self, messages: Sequence[BaseMessage]) -> bool:
-        """Return True if messages have the question, all that is unread, and each call and result with the other."""
-        here = ids_of(messages)
-        if self.turn_id in self.logged and self.turn_id not in here:
-            return False
-        is_longer = messages[: len(self.whole)] == self.whole
-        return self.unread <= here and has_all_results(
-            messages[len(self.whole) :] if is_longer else messages
-        )
+    def resume(self, found: TurnMessages | None) -> None:
+        """Go on with the turn from what the log has of it, which may be nothing."""
+        self.turn = []
+        self.ahead = []
+        if found:
+            self.take_over(found)
+            self.ahead = found.later
+
+    def note_appended(self, messages: Sequence[BaseMessage]) -> None:
+        """Record that this run has appended messages, as they are."""
+        new = [message for message in messages if message.id not in self.logged]
+        self.note(messages)
+        begins = (at for at, message in enumerate(new) if message.id == self.turn_id)
+        start = 0 if self.turn else next(begins, len(new))
+        self.turn += new[start:]
 
     def missing(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
         """Return the messages that the log does not have, or not as they are now."""
@@ -120,20 +96,6 @@ class AgentRun:
             return False
         known = self.logged[message.id]
         return known is None or known == message or is_evicted(message, known)
-
-    def with_turn(self, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return the view followed by those messages of the turn that it does not stand for."""
-        return [
-            *(self.view or ()),
-            *(message for message in messages if message.id not in self.folded),
-        ]
-
-    def size_of(self, message: BaseMessage, counter: TokenCounter) -> int:
-        """Return the tokens of a message, counted once."""
-        # The reference prevents Python from reusing the message's `id()`.
-        if id(message) not in self._sizes:
-            self._sizes[id(message)] = message, count(counter, message)
-        return self._sizes[id(message)][1]
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
         """Return the model's answer at this step from an earlier run; None if the model has to be called."""
@@ -174,13 +136,29 @@ class AgentRun:
         return next(iter(named or found[position:]), None)
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRun:
+    """A run whose input is refused.
+
+    Attributes:
+        scope: Scope of its conversation.
+        error: The error, raised once the state is without the input.
+        is_unimported: True if the thread has to be imported; it has no owner until then.
+    """
+
+    scope: dict[str, str]
+    error: ConvstoreError
+    is_unimported: bool = False
+    turn_id: ClassVar[None] = None
+
+
 class RunReference(str):
     """The entry of a run in the agent's state: a text that holds the run, so that no stream takes its view for new."""
 
-    run: AgentRun
+    run: AgentRun | RefusedRun
 
     @classmethod
-    def to(cls, run: AgentRun) -> RunReference:
+    def to(cls, run: AgentRun | RefusedRun) -> RunReference:
         """Return a reference to a run."""
         reference = cls(run.turn_id or "")
         reference.run = run
@@ -211,8 +189,8 @@ class ConversationAgentState(AgentState[Any]):
 def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:
     """Return the run in a state, None after a resume; raise the error of a run whose input is refused."""
     run = getattr(state.get(CHANNEL), "run", None)
-    if not isinstance(run, AgentRun) or run.scope != scope:
+    if not isinstance(run, AgentRun | RefusedRun) or run.scope != scope:
         return None
-    if run.refusal:
-        raise run.refusal
+    if isinstance(run, RefusedRun):
+        raise run.error
     return run

@@ -1,14 +1,12 @@
 """The work of the middleware at each hook, as functions of a conversation and a run.
 
 All of them may run again: appending messages that the log has writes nothing.
-
-The module is long because the hooks of one run share the rules by which its state and the log are joined.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -17,34 +15,23 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context, var_child_runnable_config
 
 from convstore import Conversation
-from convstore.exceptions import (
-    ContentConflictError,
-    InvalidInputError,
-)
+from convstore.exceptions import ContentConflictError, InvalidInputError
+from convstore.ext.around import NO_STREAM
 from convstore.ext.langchain.resent import removal
-from convstore.ext.langchain.results import (
-    SETTING,
-    as_in_state,
-    give_result_ids,
-)
-from convstore.ext.langchain.run import NO_STREAM, AgentRun
+from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids
+from convstore.ext.langchain.run import AgentRun
+from convstore.ext.langchain.shown import ShownView
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
-from convstore.ext.older_checkpoint import (
-    OnFork,
-    go_back,
-    is_addressed,
-)
-from convstore.ext.run_turns import hold_turn, turn_of_run
+from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed
+from convstore.ext.run_turns import has_moved, hold_turn
 from convstore.integration import (
     Busy,
+    HeldTurn,
     Trust,
     append_in_turn,
     finish_in_turn,
-    fit_for,
     held_by_caller,
     host_of,
-    last_seen,
-    made_for,
     read_again,
 )
 from convstore.messages.filing import (
@@ -54,15 +41,11 @@ from convstore.messages.filing import (
     pending_results,
     without_marks,
 )
-from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import is_paired
-from convstore.messages.unread import steps_of, with_unread
+from convstore.messages.unread import with_unread
 from convstore.types import History, Receipt
 from convstore.values.append_options import AppendOptions
-from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import ViewStamp
 
 _Result = TypeVar("_Result")
 
@@ -87,19 +70,23 @@ async def take_up(
 
     `turn_id` is the turn of a state without its question.
     """
-    run = AgentRun(chat.scope, last_turn_of(messages) or turn_id)
-    await hold(chat, rules, run, is_new=False)
+    run = AgentRun(chat.scope, new_view(chat, rules), last_turn_of(messages) or turn_id)
+    held = await hold(chat, rules, run, is_new=False)
     found = await read_turn(chat, run.turn_id)
     if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
-        if held := held_by_caller(chat, run.turn_id):
+        if held:
             await read_again(chat, held)  # the task of a parallel call may have gone back
         found = await read_turn(chat, run.turn_id)
-    take_note(run, found)
-    run.ahead = found.later if found else []
+    run.resume(found)
     run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
     return run
+
+
+def new_view(chat: Conversation, rules: Rules) -> ShownView:
+    """Return what the model of a run is shown, before anything is loaded."""
+    return ShownView(rules.policy, chat.store.token_counter)
 
 
 async def catch_up(
@@ -121,36 +108,32 @@ async def catch_up(
         )
         raise
     run.resent = None
-    run.entry = receipt.entry or run.entry
-    if run.drop_draft and any(isinstance(message, AIMessage) for message in missing):
-        await run.drop_draft()
-        run.drop_draft = None
+    run.view.entry = receipt.entry or run.view.entry
     run.note_appended(missing)
-    if receipt.written < len(missing) and not run.is_known:
-        found = await read_turn(chat, run.turn_id)
-        take_note(run, found)
-        run.ahead = found.later if found else []
-        run.view = None
-    run.is_known = True
+    is_begun = run.turn_id in ids_of(missing)
+    if is_begun and receipt.written < len(missing):  # another worker was faster
+        run.resume(await read_turn(chat, run.turn_id))
+        run.view.before = None
 
 
 async def hold(
     chat: Conversation, rules: Rules, run: AgentRun, *, is_new: bool | None = None
-) -> None:
-    """Make sure that this run holds its turn, so that no other one asks its model or runs its tools.
+) -> HeldTurn | None:
+    """Hold the turn of the run, so that no other one asks its model or runs its tools; None without a question.
 
     What another run has done meanwhile is taken over.
     """
-    if run.turn_id is None or held_by_caller(chat, run.turn_id):
-        return
+    if run.turn_id is None:
+        return None
+    if held := held_by_caller(chat, run.turn_id):
+        return held
     is_new = run.turn_id not in run.logged if is_new is None else is_new
     held = await hold_turn(chat, run.turn_id, busy=rules.busy, is_new=is_new)
-    if held is None:
-        return
-    if not held.sharing and run.history and held.tail.messages > last_seen(run.history):
-        run.view = None
+    if has_moved(held, run.view.history, end=held.tail.messages):
+        run.view.before = None
     if held.record.is_asked:
         _follow(run, TurnMessages.of(held.record))
+    return held
 
 
 def _follow(run: AgentRun, found: TurnMessages) -> None:
@@ -158,51 +141,49 @@ def _follow(run: AgentRun, found: TurnMessages) -> None:
     known = ids_of(found.later)
     if known - run.logged.keys():
         only_here = [each for each in run.ahead if each.id not in known]
-        take_note(run, found)
+        run.take_over(found)
         run.ahead = [*found.later, *only_here]
-
-
-def _has_moved(run: AgentRun, receipt: Receipt, appended: Sequence[BaseMessage]) -> bool:
-    """Return True if others appended something between the load of the view and the question."""
-    is_begun = run.turn_id in ids_of(appended)
-    return is_begun and run.history is not None and receipt.first > last_seen(run.history) + 1
 
 
 async def _append(
     chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]
 ) -> Receipt:
-    """Append messages of the state. A client's history is compared with the log once more."""
+    """Append messages of the state to the turn that the run holds; without a question, to the log.
+
+    A client's history is compared with the log once more.
+    """
     how: dict[str, Any] = {
         "on_unencodable": rules.on_unencodable,
         "on_source_clash": rules.on_source_clash,
     }
     if any(isinstance(message, AIMessage) for message in missing):
-        how["stamp"] = _stamp(run)
-        run.shown = None
-    turn_id = _turn_of(run, missing)
-    if turn_id is None and run.resent is None:
-        return await chat.append(without_marks(missing), **how)
-    if turn_id is None:
-        return await _append_resent(chat, rules, run, missing, **how)
-    is_new = turn_id not in run.logged
-    async with turn_of_run(chat, turn_id, busy=rules.busy, is_new=is_new) as held:
-        if run.resent is None:
-            receipt = await append_in_turn(chat, held, missing, **how)
-        else:
-            receipt = await _append_resent(chat, rules, run, missing, **how)
+        how["stamp"] = run.view.take_stamp()
+    held = await hold(chat, rules, run) if _has_question(run, missing) else None
+    if run.resent is not None:
+        receipt = await _append_resent(chat, rules, run.resent, missing, **how)
+    elif held is not None:
+        receipt = await append_in_turn(chat, held, missing, **how)
+    else:
+        receipt = await chat.append(without_marks(missing), **how)
+    if held is not None:
+        if run.resent is not None:
             await read_again(chat, held)
-        if not held.sharing and _has_moved(run, receipt, missing):
-            run.view = None
-        return receipt
+        is_begun = run.turn_id in ids_of(missing)
+        if is_begun and has_moved(held, run.view.history, end=receipt.first - 1):
+            run.view.before = None
+    return receipt
 
 
 async def _append_resent(
-    chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage], **how: Any
+    chat: Conversation,
+    rules: Rules,
+    resent: Sequence[BaseMessage],
+    missing: Sequence[BaseMessage],
+    **how: Any,
 ) -> Receipt:
     """Append messages of a client's history, which is compared with the log once more."""
     # Copies, because known messages get the ids of the log, and the state keeps its own.
-    known = run.resent or ()
-    history = [message.model_copy() for message in without_marks([*known, *missing])]
+    history = [message.model_copy() for message in without_marks([*resent, *missing])]
     trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = AppendOptions(**how)
     resender = (await host_of(chat).services()).resender
@@ -211,25 +192,18 @@ async def _append_resent(
     return found
 
 
-def _turn_of(run: AgentRun, missing: Sequence[BaseMessage]) -> str | None:
-    """Return the turn of messages to append.
+def _has_question(run: AgentRun, missing: Sequence[BaseMessage]) -> bool:
+    """Return True if the log or the messages to append have the question of a run.
 
-    If the question was removed from the state before it was appended, it is that of the question in its place, if any.
+    If it was removed from the state before it was appended, the run answers the one in its place, if any.
     """
     if run.turn_id in run.logged or run.turn_id in ids_of(missing):
-        return run.turn_id
+        return True
     at = last_question(missing)
     if at is None:
-        return None
+        return False
     run.turn_id = missing[at].id
-    return run.turn_id
-
-
-def _stamp(run: AgentRun) -> ViewStamp | None:
-    """Return the stamp of the view that the model was shown last; None if no answer to it is expected."""
-    if run.shown is None or run.history is None:
-        return None
-    return run.history.stamp_for(run.shown, entry=run.entry, adapted=run.is_adapted)
+    return True
 
 
 async def prepare(
@@ -245,61 +219,28 @@ async def prepare(
     """
     give_result_ids(messages)
     await catch_up(chat, rules, run, as_in_state(messages, state))
+    _check_question(run)
     await hold(chat, rules, run)
     if answer := run.next_answer(messages):
         return answer
-    messages = await _with_unread(chat, run, messages)
-    if run.view is None or _exceeds(chat, rules, run, messages):
-        await _load_view(chat, rules, run, messages)
-    shown = without_marks(run.with_turn(messages))
-    run.shown = _fitted(shown, run, rules.policy.provider)
-    run.is_adapted = bool(run.missing(messages))
-    return run.shown
+    messages = with_unread(run.turn, messages)
+    if run.view.needs_load(messages):
+        history = await load(chat, rules)
+        own = ids_of([*messages, *run.ahead])
+        run.view.take(history, messages, own=own, logged=run.logged)
+    run.view.is_adapted = bool(run.missing(messages))
+    return run.view.show(messages)
 
 
-async def _with_unread(
-    chat: Conversation, run: AgentRun, messages: Sequence[BaseMessage]
-) -> list[BaseMessage]:
-    """Return the turn's messages with those that the model has to read and that the state lacks, from the log."""
-    whole = list(messages)
-    if run.turn_id is None:
-        return whole
-    if run.turn_id not in run.logged:
+def _check_question(run: AgentRun) -> None:
+    """Raise an InvalidInputError if the state has lost the question of a run that is not in the log."""
+    if run.turn_id is not None and run.turn_id not in run.logged:
         raise InvalidInputError(
             "the question of this run was removed from the state before it was appended, so the "
             "model would be asked "
             'nothing; end the run instead (`jump_to="end"`), or put another human message in its '
             "place"
         )
-    question = run.logged[run.turn_id]
-    if question is not None and run.turn_id not in ids_of(whole):
-        whole.insert(0, question)
-    if run.is_whole(whole):
-        run.whole = whole
-    elif found := await read_turn(chat, run.turn_id):
-        whole = with_unread([found.question, *found.later], whole)
-    return whole
-
-
-def _exceeds(
-    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
-) -> bool:
-    """Return True if the view with the turn is above the budget, so that the store has to decide what leaves."""
-    budget = rules.policy.max_tokens
-    counter = chat.store.token_counter
-    # that view has no results of this turn
-    if budget is None or rules.policy.view == "conversation":
-        return False
-    return sum(run.size_of(message, counter) for message in run.with_turn(messages)) > budget
-
-
-def _fitted(messages: list[BaseMessage], run: AgentRun, provider: str | None) -> list[BaseMessage]:
-    """`fit_for`, which reads only the messages added since the last step if those before were paired."""
-    known = len(run.paired) if messages[: len(run.paired)] == run.paired else 0
-    if provider is None and is_paired(messages[known:]):
-        run.paired = messages
-        return [sendable_message(message) for message in made_for(messages, provider)]
-    return fit_for(messages, provider)
 
 
 async def end(
@@ -316,9 +257,9 @@ async def end(
         ]
     await catch_up(chat, rules, run, messages)
     # of a tool with `return_direct`
-    if run.turn_id and messages and isinstance(messages[-1], ToolMessage):
-        async with turn_of_run(chat, run.turn_id, busy=rules.busy) as held:
-            await finish_in_turn(chat, held)
+    is_result_last = bool(messages) and isinstance(messages[-1], ToolMessage)
+    if is_result_last and (held := await hold(chat, rules, run)):
+        await finish_in_turn(chat, held)
     await _summarise(chat, rules, run, messages)
     return []
 
@@ -326,69 +267,18 @@ async def end(
 async def _summarise(
     chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
 ) -> None:
-    if not rules.compact or run.history is None:
+    history = run.view.history
+    if not rules.compact or history is None:
         return
     compactor = (await host_of(chat).services()).compactor
     later = approximate_tokens(messages)
-    if compactor.has_summarizer and compactor.may_be_due(
-        run.history, rules.policy, later_tokens=later
-    ):
+    if compactor.has_summarizer and compactor.may_be_due(history, rules.policy, later_tokens=later):
         await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
-
-
-def take_note(run: AgentRun, found: TurnMessages | None) -> None:
-    """Record in a run what the log has of its turn."""
-    run.is_known = True
-    if found:
-        run.logged |= dict.fromkeys(ids_of(found.later))
-        run.note([found.question])  # as logged, so that a question in other words is a conflict
-        if steps := steps_of(found.later):
-            run.unread = set(steps[-1])
 
 
 async def load(chat: Conversation, rules: Rules) -> History:
     """Load the view."""
     return await _unstreamed(chat.load_history(rules.policy))
-
-
-async def _load_view(
-    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
-) -> None:
-    """Load the view before the turn; above the budget, that of the turn as far as the log has it, too."""
-    run.history = history = await load(chat, rules)
-    run.entry = 0
-    run.folded = frozenset()
-    given = {str(message.id): message for message in messages}
-    start = _turn_begins(history.messages, {*given, *ids_of(run.ahead)})
-    run.view = history.messages[:start]
-    turn = history.messages[start:]
-    if _exceeds(chat, rules, run, messages):
-        run.view += _shortened(history, turn, given)
-        run.folded = frozenset(id_ for id_ in given if id_ in run.logged)
-    elif history.summary is not None and turn:
-        # A compaction during a long turn: the summary covers its beginning.
-        ids = list(given)
-        end = ids.index(str(turn[0].id)) if turn[0].id in given else 0
-        run.folded = frozenset(id_ for id_ in ids[:end] if id_ in run.logged)
-
-
-def _turn_begins(view: Sequence[BaseMessage], own: Collection[str]) -> int:
-    """Return the index of a view's first message of a turn with these ids."""
-    indexes = (at for at, message in enumerate(view) if message.id in own)
-    return next(indexes, len(view))
-
-
-def _shortened(
-    history: History, turn: Sequence[BaseMessage], given: Mapping[str, BaseMessage]
-) -> list[BaseMessage]:
-    """Return the messages of a turn as the view shows them above the budget; unchanged ones are those of the state."""
-    report = history.report
-    changed = {*report.stubbed, *report.shortened, *report.placeholders}
-    shown = [message for message in turn if message.id in given or is_made_up(message)]
-    return [
-        message if message.id in changed else given.get(str(message.id), message)
-        for message in shown
-    ]
 
 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain.resent import removal
-from convstore.ext.langchain.run import AgentRun, ConversationAgentState
+from convstore.ext.langchain.run import ConversationAgentState, RefusedRun
 from convstore.ext.older_checkpoint import made_before
 from convstore.messages.filing import ids_of
 from convstore.messages.provenance import is_made_up
@@ -21,7 +21,7 @@ async def find_unimported(
     state: ConversationAgentState,
     messages: Sequence[BaseMessage],
     logged: set[str],
-) -> tuple[AgentRun, list[BaseMessage]] | None:
+) -> tuple[RefusedRun, list[BaseMessage]] | None:
     """Return a refused run of a thread that has to be imported, and the changes that remove its input; else None.
 
     A thread that a run with convstore began has an owner in its state.
@@ -42,7 +42,7 @@ async def find_unimported(
         "read_checkpoints(checkpointer, "
         "[thread_id]) of convstore.transfer"
     )
-    run = AgentRun(chat.scope, refusal=refusal, is_unimported=True)
+    run = RefusedRun(chat.scope, refusal, is_unimported=True)
     return run, [removal(message) for message in messages if message.id in given]
 
 

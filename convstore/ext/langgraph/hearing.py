@@ -22,13 +22,10 @@ from langchain_core.tracers.context import register_configure_hook
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.ext.around import is_asking
+from convstore.ext.around import NO_STREAM, is_asking
 from convstore.ext.run_turns import has_loop
 from convstore.integration import EnteredTurn, HeldTurn, drafting_in_turn
 from convstore.wire.streams import StreamedReply
-
-_NO_STREAM = "nostream"
-"""Tag of model calls that LangGraph does not stream; they are not heard either."""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +45,6 @@ class Joined:
     redact: Callable[[str], str] | None
     said: set[str] = field(default_factory=set)
     calls: dict[UUID, object] = field(default_factory=dict)
-    _drafting: asyncio.Task[Callable[[], Awaitable[None]]] | None = None
 
     def check(self) -> None:
         """Raise an error if the turn was taken over, or is to be stopped and is not over."""
@@ -59,7 +55,12 @@ class Joined:
         redact = self.redact
         if redact is not None:
             work = self._draft(lambda: redact(reply.text), done)
-            self._drafting = asyncio.get_running_loop().create_task(work)
+            drafting = asyncio.get_running_loop().create_task(work)
+
+            async def drop() -> None:
+                await (await drafting)()
+
+            self.held.drop_draft = drop
 
     async def _draft(
         self, text: Callable[[], str], done: asyncio.Event
@@ -74,13 +75,6 @@ class Joined:
         if self.held.must_stop:  # what was said becomes the answer
             await drop()
         return drop
-
-    async def drop_draft(self) -> None:
-        """Delete the draft of a reply that was appended."""
-        if self._drafting is not None:
-            drop = await self._drafting
-            self._drafting = None
-            await drop()
 
     def taken(self, messages: Sequence[BaseMessage]) -> Sequence[BaseMessage]:
         """Return the messages that are still taken: those before a reply that came after somebody asked to stop."""
@@ -105,18 +99,10 @@ def check_entered(chat: Conversation) -> None:
         Joined(chat, entered.held, None).check()
 
 
-def join_turn(chat: Conversation, redact: Callable[[str], str] | None) -> None:
-    """Let a graph work in the turn that its caller entered, or its run holds; nothing without one."""
-    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
-    if entered is not None:
-        joined = entered.notes.setdefault(Joined, Joined(chat, entered.held, redact))
-        joined.redact = redact
-
-
-def joined_turn(chat: Conversation, turn_id: str | None) -> Joined | None:
-    """Return the turn that the caller of a graph entered, for a node that appends to it; None for another one."""
-    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
-    if entered is None or entered.held.record.turn_id != turn_id:
+def join_turn(chat: Conversation, *turn_ids: str | None) -> Joined | None:
+    """Let a graph work in the turn that its caller entered, or its run holds, one of these if any are given."""
+    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()), *turn_ids)
+    if entered is None:
         return None
     joined: Joined = entered.notes.setdefault(Joined, Joined(chat, entered.held, None))
     return joined
@@ -170,7 +156,7 @@ class Hearing(BaseCallbackHandler):
         if entered is None or entered.held.record.is_finished or is_asking():
             return
         joined: Joined | None = entered.notes.get(Joined)
-        if joined is None or "langgraph_node" not in (metadata or {}) or _NO_STREAM in (tags or ()):
+        if joined is None or "langgraph_node" not in (metadata or {}) or NO_STREAM in (tags or ()):
             return
         joined.check()
         call = self._calls[run_id] = joined.calls[run_id] = _Call(entered, joined)

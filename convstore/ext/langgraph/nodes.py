@@ -15,9 +15,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
-from convstore.ext.around import own_conversation, with_turn_id
+from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
-from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn, joined_turn
+from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
 from convstore.ext.langgraph.numbers import with_numbers
 from convstore.ext.langgraph.state import (
     ConversationState,
@@ -27,18 +27,18 @@ from convstore.ext.langgraph.state import (
     logged_of,
     messages_of,
     owner_in,
+    stamp_of,
     turn_in,
     view_of,
 )
-from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind, run_config
-from convstore.ext.run_scope import ScopeChoice, check_choice, scope_of
-from convstore.ext.run_turns import hold_turn, turn_of_run
+from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind
+from convstore.ext.run_scope import ScopeChoice, check_choice
+from convstore.ext.run_turns import has_moved, hold_turn, is_in_run
 from convstore.integration import (
     Busy,
     ResultNumbering,
     append_in_halves,
     append_in_turn,
-    last_seen,
     record_of_turn,
     run_sync,
 )
@@ -91,7 +91,6 @@ def load_node(
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     policy = check_policy(policy)
-    redact = drafts if callable(drafts) else str if drafts else None
     return LoadNode(
         store=store,
         scope=scope,
@@ -99,7 +98,7 @@ def load_node(
         append_first=append_first,
         numbering=ResultNumbering(number_sources),
         on_fork=on_fork,
-        redact=redact,
+        redact=redactor_of(drafts),
         busy=busy,
     )
 
@@ -177,11 +176,9 @@ class _Node(Runnable[Any, dict[str, Any]]):
         **kwargs: Any,  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
         """Return the update of a state, for a graph that is called sync; needs a store made by `connect`."""
-        return run_sync(
-            self._chat(config),
-            lambda chat: self._update(chat, input),
-            instead="`await graph.ainvoke(...)`",
-        )
+        if is_in_run():
+            return self._updated(input, config)
+        return self._call_with_config(lambda state: self._updated(state, config), input, config)
 
     async def ainvoke(
         self,
@@ -189,8 +186,21 @@ class _Node(Runnable[Any, dict[str, Any]]):
         config: RunnableConfig | None = None,
         **kwargs: Any,  # noqa: ARG002 - as above
     ) -> dict[str, Any]:
-        """Return the update of a state."""
-        return await self._update(self._chat(config), input)
+        """Return the update of a state. Outside of a graph the call is a run of its own, which holds the turn."""
+        if is_in_run():
+            return await self._update(self._chat(config), input)
+
+        async def update(state: Any) -> dict[str, Any]:
+            return await self._update(self._chat(config), state)
+
+        return await self._acall_with_config(update, input, config)
+
+    def _updated(self, state: Any, config: RunnableConfig | None) -> dict[str, Any]:
+        return run_sync(
+            self._chat(config),
+            lambda chat: self._update(chat, state),
+            instead="`await graph.ainvoke(...)`",
+        )
 
     @abstractmethod
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
@@ -198,9 +208,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
 
     def _chat(self, config: RunnableConfig | None) -> Conversation:
         """Return the conversation of the run, that of the call which it answers in an agent's tool; no I/O."""
-        config = config or {"configurable": dict(run_config()[0])}
-        scope = scope_of(self.store, context=_context(), config=config, chosen=self.scope)
-        return own_conversation(self.store.conversation(**scope))
+        return conversation_of_run(self.store, self.scope, context=_context(), config=config)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -261,7 +269,8 @@ class LoadNode(_Node):
             history = await self._held(chat, turn_id, history)
         if again := _asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
-        join_turn(chat, self.redact)
+        if joined := join_turn(chat):
+            joined.redact = self.redact
         logged |= ids_of(messages) & ids_of(history.messages)
         removed = _removed(messages, logged)
         answers = [answer] if answer and answer.id not in ids_of(messages) else []
@@ -310,9 +319,9 @@ class LoadNode(_Node):
         """Hold the turn of the run until that ends; return the view, loaded again if others appended meanwhile."""
         is_new = turn_id not in ids_of(history.messages)
         held = await hold_turn(chat, turn_id, busy=self.busy, is_new=is_new)
-        if held is None or held.sharing or held.tail.messages <= last_seen(history):
-            return history
-        return await chat.load_history(self.policy)
+        if has_moved(held, history, end=held.tail.messages):
+            return await chat.load_history(self.policy)
+        return history
 
 
 def _removed(messages: Sequence[BaseMessage], logged: Collection[str]) -> list[BaseMessage]:
@@ -340,10 +349,11 @@ class AppendNode(_Node):
         if not new:
             return {}
         turn_id = turn_in(state, messages)
-        if joined := joined_turn(chat, turn_id):
+        joined = await self._joined(chat, turn_id)
+        if joined:
             new = list(joined.taken(new))
         loaded = loaded_of(state)
-        stamp = _stamp(loaded, messages, new)
+        stamp = stamp_of(loaded, messages, new)
         numbered = await with_numbers(chat, self.numbering, messages, new)
         appended = await _append_named(
             chat, numbered, turn_id, stamp=stamp, busy=self.busy, **self.options
@@ -352,21 +362,21 @@ class AppendNode(_Node):
         if loaded is not None:
             loaded.note(appended)
         if joined:
-            await _settled(joined, appended)
+            joined.check()
         update = {"convstore_logged": [str(message.id) for message in new]}
         return {**update, "messages": changed} if changed else update
+
+    async def _joined(self, chat: Conversation, turn_id: str | None) -> Joined | None:
+        """Hold the turn of the run until that ends, and return it; None without a question."""
+        if turn_id is None:
+            return None
+        await hold_turn(chat, turn_id, busy=self.busy)
+        return join_turn(chat, turn_id)
 
 
 def _changed(appended: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages that the state has in another form."""
     return [new for new, old in zip(appended, before, strict=True) if new is not old]
-
-
-async def _settled(joined: Joined, appended: Sequence[BaseMessage]) -> None:
-    """Delete the draft of a reply that was appended; an error if the turn is to be stopped."""
-    if any(isinstance(message, AIMessage) for message in appended):
-        await joined.drop_draft()
-    joined.check()
 
 
 async def _append_named(
@@ -394,25 +404,13 @@ async def _append_named(
         if is_earlier or turn_id is None:
             await chat.append(without_marks(batch), stamp=left, **options)
         else:
-            async with turn_of_run(chat, turn_id, busy=busy) as held:
-                await append_in_turn(chat, held, batch, stamp=left, **options)
+            held = await hold_turn(chat, turn_id, busy=busy)
+            await append_in_turn(chat, held, batch, stamp=left, **options)
         is_begun = not is_earlier
         left = None if any(isinstance(message, AIMessage) for message in batch) else left
 
     await append_in_halves(append, named)
     return list(named)
-
-
-def _stamp(
-    loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]
-) -> ViewStamp | None:
-    """Return the stamp of what `view_of` gave for the first new AI message; None without a view or such a message."""
-    wanted = ids_of(message for message in new if isinstance(message, AIMessage))
-    answer = next((index for index, message in enumerate(messages) if message.id in wanted), None)
-    if loaded is None or answer is None:
-        return None
-    given = compose(loaded, messages[:answer])
-    return loaded.history.stamp_for(given, adapted=given != loaded.history.messages)
 
 
 def _context() -> Any:

@@ -19,6 +19,7 @@ from convstore.messages.unread import with_unread
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewStamp
 
 
 class LoadedView(dict[str, Any]):
@@ -234,6 +235,18 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
     if loaded.policy.view == "conversation":
         whole = [*head, *get_conversational_history(without_marks([*here, *fresh]))]
     return fit_for(whole, loaded.policy.provider)
+
+
+def stamp_of(
+    loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]
+) -> ViewStamp | None:
+    """Return the stamp of what `view_of` gave for the first new AI message; None without a view or such a message."""
+    wanted = ids_of(message for message in new if isinstance(message, AIMessage))
+    answer = next((at for at, message in enumerate(messages) if message.id in wanted), None)
+    if loaded is None or answer is None:
+        return None
+    given = compose(loaded, messages[:answer])
+    return loaded.history.stamp_for(given, adapted=given != loaded.history.messages)
 
 
 def _own(message: BaseMessage, own: Mapping[str | None, BaseMessage], *, keep: bool) -> BaseMessage:

@@ -1,0 +1,141 @@
+"""The messages that an agent's model is shown: the view before the turn, and the turn as the agent's state has it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from langchain_core.messages import BaseMessage
+
+from convstore.integration import fit_for, made_for
+from convstore.messages.filing import ids_of, without_marks
+from convstore.messages.provenance import is_made_up
+from convstore.messages.tokens import TokenCounter, count
+from convstore.messages.tool_calls import is_paired
+from convstore.types import History
+from convstore.values.json_form import sendable_message
+from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import ViewStamp
+
+
+@dataclass(slots=True, eq=False)
+class ShownView:
+    """What the model of one run is shown.
+
+    Attributes:
+        policy: The policy of the view.
+        counter: Counts tokens.
+        history: The view as it was loaded last; None before that.
+        before: Its part before the turn, above the budget with the turn so far; None if it has to be loaded.
+        folded: Ids of messages of the turn that `before` shows, leaves out or summarises.
+        shown: The messages last shown to the model, until its answer is in the log.
+        entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
+        is_adapted: True if the model was shown the turn in another form than the log's.
+    """
+
+    policy: HistoryPolicy
+    counter: TokenCounter
+    history: History | None = None
+    before: list[BaseMessage] | None = None
+    folded: frozenset[str] = frozenset()
+    shown: list[BaseMessage] | None = None
+    entry: int = 0
+    is_adapted: bool = False
+    _paired: list[BaseMessage] = field(default_factory=list)
+    _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> set[str]:
+        """Ids of the messages before the turn."""
+        return ids_of(self.before or ())
+
+    def needs_load(self, turn: Sequence[BaseMessage]) -> bool:
+        """Return True if no view is loaded, or the store has to decide what leaves it, above the budget."""
+        return self.before is None or self._exceeds(turn)
+
+    def _exceeds(self, turn: Sequence[BaseMessage]) -> bool:
+        budget = self.policy.max_tokens
+        # that view has no results of this turn
+        if budget is None or self.policy.view == "conversation":
+            return False
+        return sum(map(self._size_of, self._with_turn(turn))) > budget
+
+    def _size_of(self, message: BaseMessage) -> int:
+        """Return the tokens of a message, counted once."""
+        # The reference prevents Python from reusing the message's `id()`.
+        if id(message) not in self._sizes:
+            self._sizes[id(message)] = message, count(self.counter, message)
+        return self._sizes[id(message)][1]
+
+    def _with_turn(self, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the view followed by those messages of the turn that it does not stand for."""
+        before = self.before or ()
+        return [*before, *(message for message in turn if message.id not in self.folded)]
+
+    def take(
+        self,
+        history: History,
+        turn: Sequence[BaseMessage],
+        *,
+        own: Collection[str | None],
+        logged: Collection[str],
+    ) -> None:
+        """Take over a view that was loaded: its part before the turn; above the budget, all of it.
+
+        Args:
+            history: The view.
+            turn: The messages of the turn, as the state has them.
+            own: Ids of messages of the turn.
+            logged: Ids of messages that are in the log.
+        """
+        whole = history.messages
+        start = next((at for at, message in enumerate(whole) if message.id in own), len(whole))
+        rest = whole[start:]
+        self.history = history
+        self.before = whole[:start]
+        self.folded = frozenset()
+        self.entry = 0
+        ids = [str(message.id) for message in turn]
+        if self._exceeds(turn):
+            self.before += _shortened(history, rest, turn)
+        elif history.summary is not None and rest:
+            # A compaction during a long turn: the summary covers its beginning.
+            first = str(rest[0].id)
+            ids = ids[: ids.index(first)] if first in ids else []
+        else:
+            return
+        self.folded = frozenset(id_ for id_ in ids if id_ in logged)
+
+    def show(self, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
+        """Return the view and the messages of the turn, as the provider takes them; they are what was shown last."""
+        messages = without_marks(self._with_turn(turn))
+        provider = self.policy.provider
+        known = len(self._paired) if messages[: len(self._paired)] == self._paired else 0
+        if provider is None and is_paired(messages[known:]):  # those before were paired
+            self._paired = messages
+            self.shown = [sendable_message(message) for message in made_for(messages, provider)]
+        else:
+            self.shown = fit_for(messages, provider)
+        return self.shown
+
+    def take_stamp(self) -> ViewStamp | None:
+        """Return the stamp of what was shown last, for the answer to it; None if no answer is expected any more."""
+        shown = self.shown
+        self.shown = None
+        if shown is None or self.history is None:
+            return None
+        return self.history.stamp_for(shown, entry=self.entry, adapted=self.is_adapted)
+
+
+def _shortened(
+    history: History, rest: Sequence[BaseMessage], turn: Sequence[BaseMessage]
+) -> list[BaseMessage]:
+    """Return the messages of a turn as the view shows them above the budget; unchanged ones are those of the state."""
+    given = {str(message.id): message for message in turn}
+    report = history.report
+    changed = {*report.stubbed, *report.shortened, *report.placeholders}
+    shown = [message for message in rest if message.id in given or is_made_up(message)]
+    return [
+        message if message.id in changed else given.get(str(message.id), message)
+        for message in shown
+    ]
