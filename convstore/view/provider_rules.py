@@ -25,6 +25,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.messages.call_ids import rename_calls
 from convstore.messages.media import KINDS, is_media, media_description
+from convstore.messages.media_types import with_true_types
 from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import calls_of, pair
 from convstore.values.json_form import sendable_message
@@ -105,6 +106,7 @@ def made_for(
       begins.)" is inserted before it, marked ``{"convstore": {"kind": "beginning"}}``. If it rejects a human message
       directly after a result, an AI message "(No answer.)" stands between them, marked
       ``{"convstore": {"kind": "no_answer"}}``.
+    - Images and PDFs are labelled as what their bytes are.
     - Images and files in tool results become texts where the provider rejects them. For OpenAI they follow the results
       in a human message, marked ``{"convstore": {"kind": "media"}}``; Mistral accepts none there, Anthropic none in a
       failed result.
@@ -154,7 +156,7 @@ def _said(message: BaseMessage) -> BaseMessage:
     """Return a message that is no answer with a text and a name that the provider accepts."""
     if not isinstance(message, HumanMessage | SystemMessage):
         return message
-    return _with_user_name(_with_text(message))
+    return _with_user_name(_with_text(with_true_types(message)))
 
 
 def _with_user_name(message: BaseMessage) -> BaseMessage:
@@ -174,6 +176,7 @@ def _answer(
     else:
         clean = _with_text(without_foreign_parts(message, partial(edits.drop, message)))
         named = [_with_tool_name(result) for result in results]
+    named = [with_true_types(result) for result in named]
     if rules.name == "openai":
         named = with_custom_outputs(clean, named)
     renamed, answers = rename_calls(clean, named, edits.ids)

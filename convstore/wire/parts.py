@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.messages.call_arguments import parsed_arguments
 from convstore.messages.media import KINDS, block_type, is_media, media_description
+from convstore.messages.media_types import true_kind, true_type
 from convstore.messages.reasoning import is_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS
 from convstore.sources.detection import parse_json
@@ -42,12 +43,6 @@ _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "
 _SETTINGS: Final = frozenset({"annotations", "citations", "context", "detail"})
 _NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _WHOLE_BLOCKS: Final = frozenset({"document", "search_result", "tool_reference"})
-_IMAGE_STARTS: Final = {
-    "/9j/": "image/jpeg",
-    "iVBORw0KGgo": "image/png",
-    "R0lGOD": "image/gif",
-}
-"""The first Base64 characters of images, and their types."""
 
 
 class Text(NamedTuple):
@@ -260,12 +255,13 @@ def _media(block: dict[str, Any]) -> Media:
         for part in (block, *inner)
         for key, value in part.items()
     }
-    data, mime_type, url = _where(fields)
+    data, label, url = _where(fields)
+    mime_type = true_type(data)
     is_id = fields.get("source_type") == "id" or fields.get("type") == "id"
     return Media(
-        KINDS[block["type"]],
+        true_kind(KINDS[block["type"]], mime_type),
         valid_text(f"[{media_description(block)}]"),
-        _type_of(data) or valid_text(mime_type),
+        mime_type or valid_text(label),
         data,
         url,
         valid_text(_text(fields, "file_id", *(["id"] if is_id else []))),
@@ -289,19 +285,6 @@ def _where(fields: Mapping[str, Any]) -> tuple[str, str, str]:
         mime_type = f"audio/{form}"
     is_address = url.startswith(("https://", "http://"))
     return _base64(data), mime_type, valid_text(url) if is_address else ""
-
-
-def _type_of(data: str) -> str:
-    """Return the type of an image or a PDF from the beginning of its Base64, "" for other data.
-
-    >>> _type_of("/9j/4AAQSkZJRg=="), _type_of("JVBERi0xLjQ="), _type_of("QUJD")
-    ('image/jpeg', 'application/pdf', '')
-    """
-    if data.startswith("JVBERi"):
-        return "application/pdf"
-    if data.startswith("UklGR") and data[11:16] == "XRUJQ":
-        return "image/webp"
-    return next((kind for start, kind in _IMAGE_STARTS.items() if data.startswith(start)), "")
 
 
 def _base64(data: str) -> str:

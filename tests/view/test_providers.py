@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -369,6 +370,43 @@ def test_an_unknown_provider_is_refused(provider: Any) -> None:
     """An unknown provider is refused when the policy is made."""
     with pytest.raises(InvalidInputError, match="provider"):
         HistoryPolicy(provider=provider)
+
+
+def test_images_and_files_are_labelled_as_what_they_are() -> None:
+    """In questions and results, in the formats of LangChain, OpenAI and Anthropic; right ones are the same objects."""
+    jpeg = b64encode(b"\xff\xd8\xff\xe0\x00\x10JFIF\x00").decode()
+    pdf = b64encode(b"%PDF-1.4 ...").decode()
+    url = "data:image/jpg;base64," + jpeg
+    source = {"type": "base64", "media_type": "image/png", "data": jpeg}
+    wrong: list[Any] = [
+        {"type": "image", "base64": jpeg, "mime_type": "application/octet-stream"},
+        {"type": "image", "base64": jpeg},
+        {"type": "file", "base64": jpeg, "mime_type": "application/octet-stream"},
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "image", "source": source},
+        {"type": "image", "source": {**source, "data": pdf}},
+        {"type": "file", "base64": pdf, "mime_type": ""},
+    ]
+    image = {"type": "image", "base64": jpeg, "mime_type": "image/jpeg"}
+    right: list[Any] = [
+        *[image] * 3,
+        {"type": "image_url", "image_url": {"url": url.replace("jpg", "jpeg")}},
+        {"type": "image", "source": {**source, "media_type": "image/jpeg"}},
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": pdf},
+        },
+        {"type": "file", "base64": pdf, "mime_type": "application/pdf"},
+    ]
+    call = {"name": "look", "args": {}, "id": "toolu_01"}
+    for provider in ("anthropic", "google_genai"):
+        said = HumanMessage(wrong)
+        asked = AIMessage("", tool_calls=[call])
+        found = ToolMessage(wrong, tool_call_id="toolu_01", name="look")
+        made = made_for([said, asked, found], provider)
+        assert said.content == wrong
+        assert made[0].content == made[2].content == right
+        assert made_for(made, provider)[0] is made[0]
 
 
 def test_every_provider_of_a_policy_is_known() -> None:

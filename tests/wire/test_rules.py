@@ -152,6 +152,28 @@ def test_the_bytes_tell_the_type_of_an_image() -> None:
         )
 
 
+def test_the_bytes_tell_an_image_from_a_file() -> None:
+    """Whatever its block is called."""
+    jpeg = b64encode(b"\xff\xd8\xff\xe0\x00\x10JFIF\x00").decode()
+    pdf = b64encode(b"%PDF-1.4 ...").decode()
+    stream = "application/octet-stream"
+    blocks: list[Any] = [
+        {"type": "file", "base64": jpeg, "mime_type": stream},
+        {"type": "image", "base64": pdf, "mime_type": "image/png"},
+        {"type": "document_url", "document_url": f"data:{stream};base64,{pdf}"},
+    ]
+    history = view(HumanMessage(blocks))
+    kinds = [block["type"] for block in history.to_openai()[0]["content"]]
+    assert kinds == ["image_url", "file", "file"]
+    sent = history.to_anthropic()["messages"][0]["content"]
+    assert [block["type"] for block in sent] == ["image", "document", "document"]
+    assert [block["source"]["media_type"] for block in sent] == [
+        "image/jpeg",
+        "application/pdf",
+        "application/pdf",
+    ]
+
+
 def test_settings_of_parts_are_sent_or_named() -> None:
     """Detail of images, citations of documents and texts, and what a tool refers to."""
     image = {"type": "image_url", "image_url": {"url": "https://a/b.png", "detail": "low"}}

@@ -1,0 +1,119 @@
+"""Judge the type of an image or a PDF by its bytes, whatever its label says.
+
+Providers take registered types only, and refuse a request whose label is another one: "image/jpg",
+"application/octet-stream", or "image/png" on a JPEG. All bytes of a format begin alike, so the first Base64 characters
+tell it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from langchain_core.messages import BaseMessage
+
+from convstore.messages.media import KINDS, is_media, media_data
+
+_Message = TypeVar("_Message", bound=BaseMessage)
+
+_STARTS: Final = {
+    "/9j/": "image/jpeg",
+    "iVBORw0KGgo": "image/png",
+    "R0lGOD": "image/gif",
+    "JVBERi": "application/pdf",
+}
+"""The first Base64 characters of each format, and its type."""
+_LABELS: Final = ("mime_type", "media_type")
+_DATA: Final = ("base64", "data")
+_HOLDERS: Final = ("source", "image_url", "file")
+_URLS: Final = ("url", "image_url", "file_data", "document_url", "data", "base64")
+_OTHER_NAMES: Final = {"document": "image", "file": "image", "image": "file"}
+"""Names of blocks that hold images or files alike, with the other name of each."""
+
+
+def true_type(data: str) -> str:
+    """Return the type of an image or a PDF from the beginning of its Base64, "" for other data.
+
+    >>> true_type("/9j/4AAQSkZJRg=="), true_type("JVBERi0xLjQ="), true_type("QUJD")
+    ('image/jpeg', 'application/pdf', '')
+    """
+    if data.startswith("UklGR") and data[11:16] == "XRUJQ":
+        return "image/webp"
+    return next((kind for start, kind in _STARTS.items() if data.startswith(start)), "")
+
+
+def true_kind(kind: str, mime_type: str) -> str:
+    """Return "image" or "file" for data of a type that its bytes tell, else the kind as it is called.
+
+    >>> true_kind("file", "image/png"), true_kind("image", "application/pdf"), true_kind("audio", "")
+    ('image', 'file', 'audio')
+    """
+    if mime_type.startswith("image/"):
+        return "image"
+    return "file" if mime_type == "application/pdf" else kind
+
+
+def with_true_types(message: _Message) -> _Message:
+    """Return a message whose images and PDFs are labelled as what they are; the same object if they are.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> image = {"type": "image", "base64": "/9j/4AAQ", "mime_type": "image/png"}
+    >>> with_true_types(HumanMessage([image])).content[0]["mime_type"]
+    'image/jpeg'
+    """
+    content: Any = message.content
+    if type(content) is not list or not any(map(is_media, content)):
+        return message
+    blocks = [_labelled(block) if is_media(block) else block for block in content]
+    if all(map(_is_same, blocks, content)):
+        return message
+    return message.model_copy(update={"content": blocks})
+
+
+def _is_same(made: Any, block: Any) -> bool:
+    return made is block
+
+
+def _labelled(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a media block with the type of its bytes on its label; the same object if it has that."""
+    mime_type = _type_in(block)
+    if not mime_type:
+        return block
+    made = _with_label(block, mime_type)
+    for key in _HOLDERS:
+        if isinstance(block.get(key), dict):
+            made[key] = _with_label(block[key], mime_type)
+    kind = KINDS[block["type"]]
+    if true_kind(kind, mime_type) != kind:
+        made["type"] = _other_name(block)
+    return block if made == block else made
+
+
+def _type_in(block: dict[str, Any]) -> str:
+    """Return the type of the data in a media block by its bytes, "" if they do not tell."""
+    data = media_data(block)
+    if not isinstance(data, str):
+        return ""
+    if data.startswith("data:"):
+        return true_type(data[:1_000].partition(";base64,")[2])
+    return true_type(data)
+
+
+def _other_name(block: dict[str, Any]) -> str:
+    """Return the name of a block of the same format for the other kind; its own if the format has none."""
+    if block["type"] == "image" and "source" in block:
+        return "document"
+    return _OTHER_NAMES.get(block["type"], str(block["type"]))
+
+
+def _with_label(holder: dict[str, Any], mime_type: str) -> dict[str, Any]:
+    """Return a block, or a dict in it, with another type on its label, and in the heads of its data URLs."""
+    made = dict(holder)
+    for key in _URLS:
+        value = made.get(key)
+        if isinstance(value, str) and value.startswith("data:"):
+            made[key] = f"data:{mime_type};base64,{value.partition(',')[2]}"
+    label = next((key for key in _LABELS if key in made), "")
+    is_plain = any(isinstance(made.get(key), str) for key in _DATA)
+    if label or is_plain:
+        made[label or "mime_type"] = mime_type
+    return made
