@@ -45,7 +45,9 @@ from convstore.conversation.run_turn import RunTurn
 from convstore.exceptions import (
     BatchTooLargeError,
     ConversationDeletedError,
+    CorruptDocumentError,
     InvalidInputError,
+    SchemaVersionError,
     UnknownMessageError,
 )
 from convstore.index.texts import Snippets
@@ -61,10 +63,11 @@ from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.server_probe import probe_server
 from convstore.readback.request import PAGE_TOKENS
-from convstore.runtime.background import settle
+from convstore.runtime.background import in_parallel, settle
 from convstore.runtime.clock import as_of
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
+from convstore.turns.ends import ConversationEnd
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Busy, Drafting, TurnKeeper
 from convstore.values.append_options import AppendOptions, Columns
@@ -84,6 +87,7 @@ from convstore.wire.history import History
 __all__ = [
     "PAGE_TOKENS",
     "Busy",
+    "ConversationEnd",
     "ConversationLog",
     "Decision",
     "EnteredTurn",
@@ -112,6 +116,7 @@ __all__ = [
     "drafting_in_turn",
     "driver_errors",
     "each_conversation",
+    "ends_of",
     "entered_by_caller",
     "estimated_count",
     "find_sessions_by",
@@ -158,6 +163,7 @@ _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 _Named = TypeVar("_Named", ConversationInfo, ConversationHits)
 _PAGE = 200
+_ENDS_AT_ONCE = 16
 
 
 async def append_in_turn(
@@ -203,7 +209,7 @@ def check_session(chat: Conversation, turn_id: str | None) -> None:
 def last_seen(history: History) -> int:
     """Return the last ordinal that a view saw; 0 for an empty log."""
     stamp = history._stamp  # noqa: SLF001 - without the digest of its messages, which takes long
-    return stamp([]).ordinal if stamp else 0
+    return stamp([], None).ordinal if stamp else 0
 
 
 def open_turn_of(history: History) -> str:
@@ -387,6 +393,27 @@ def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:
     """Return a function that finds the words of a query in a snippet, in any form: start and end of each."""
     groups = query_groups(query)
     return Snippets([group for group in groups if not is_common(group)] or groups).marks
+
+
+async def ends_of(
+    store: ConversationStore, conversations: Sequence[tuple[Mapping[str, str], str]]
+) -> list[ConversationEnd]:
+    """Return the ends of conversations, which are given by scope and id: the state of the newest turn, and so on.
+
+    One command for each whose turn is over, two or about seven for the others; 16 conversations at a time. The end of
+    one that is damaged, or was written by a newer version, is empty.
+    """
+    ends = (await host_of(store).services()).ends
+
+    async def read(conversation: tuple[Mapping[str, str], str]) -> ConversationEnd:
+        scope, id_ = conversation
+        chat = store.conversation(**scope)
+        try:
+            return await ends.read(tuple(chat.scope.items()), id_)
+        except (CorruptDocumentError, SchemaVersionError):
+            return ConversationEnd()
+
+    return await in_parallel(read, conversations, limit=_ENDS_AT_ONCE)
 
 
 async def shard_key_indexes(store: ConversationStore, *, create: bool) -> list[str]:

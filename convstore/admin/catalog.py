@@ -8,11 +8,18 @@ from types import EllipsisType
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
+from convstore.log.entry import StampedCall
 from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.mongo.heads import ListedHead
 from convstore.runtime.log_reader import LogReader
-from convstore.values.models import ConversationInfo, ConversationPage, ForkOrigin, MessagePreview
+from convstore.values.models import (
+    ConversationInfo,
+    ConversationPage,
+    ForkOrigin,
+    LastCall,
+    MessagePreview,
+)
 from convstore.values.scope import Scope, check_number
 
 _DETAIL_CHARACTERS = 100_000
@@ -153,11 +160,15 @@ class Catalog:
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
             has_children=head.has_children,
             failed=totals.failed,
-            stamp=found.stamp,
+            last_call=totals.call and _last_call(totals.call),
             forked_from=from_
             and ForkOrigin(conversation_id=from_.conversation, ordinal=from_.ordinal),
             problem=problem,
         )
+
+
+def _last_call(call: StampedCall) -> LastCall:
+    return LastCall(ordinal=call.ordinal, tokens=call.tokens, max_tokens=call.budget or None)
 
 
 def _beginning(content: Any) -> str:

@@ -112,7 +112,10 @@ async def _view_answer(
     has_policy = limits or not (moment is None or isinstance(moment, str | int))
     view = await chat.view_at(moment, policy=limits if has_policy else await chat.last_policy())
     is_past = at is not None and limits is None
-    shown = partial(_print_view, info=await chat.info(), view=view, full=full, is_past=is_past)
+    stamp = None if moment is None or isinstance(moment, str | int) else moment
+    shown = partial(
+        _print_view, info=await chat.info(), view=view, full=full, is_past=is_past, stamp=stamp
+    )
     return Answer(view.model_dump, shown, is_long=True)
 
 
@@ -269,7 +272,13 @@ def _print_totals(console: Console, info: ConversationInfo) -> None:
 
 
 def _print_view(
-    console: Console, *, info: ConversationInfo, view: PastView, full: bool, is_past: bool
+    console: Console,
+    *,
+    info: ConversationInfo,
+    view: PastView,
+    full: bool,
+    is_past: bool,
+    stamp: ViewStamp | None = None,
 ) -> None:
     _print_totals(console, info)
     report = view.report
@@ -283,6 +292,11 @@ def _print_view(
         from convstore.values.explanations import MATCHES  # noqa: PLC0415 - loads pydantic
 
         console.print(MATCHES[view.difference or view.match], style="bold", soft_wrap=True)
+    if stamp and stamp.beside.digest:
+        prompt = counted(stamp.beside.prompt, "token")
+        tools = counted(stamp.beside.tools, "token")
+        text = f"a system prompt of {prompt} and tools of {tools}, digest {stamp.beside.digest}"
+        console.print(f"Sent too, not stored: {text}.", soft_wrap=True)
     for reason in report.reasons:
         console.print(_why(reason), style="dim")
     console.print()

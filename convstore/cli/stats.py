@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +14,6 @@ from rich.text import Text
 
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, compact, new_table, percent, table_of
-from convstore.exceptions import InvalidInputError
 from convstore.values.policy import HistoryPolicy
 from convstore.values.words import counted
 
@@ -91,9 +89,9 @@ async def _budget(target: Target) -> tuple[int | None, str]:
         page = await store.list_conversations(
             limit=_LOOKED_AT, everything=not target.chosen, **target.chosen
         )
-    with suppress(InvalidInputError):  # the stamp of a newer version
-        if stamp := next((info.stamp for info in page.conversations if info.stamp), None):
-            return stamp.history_policy.max_tokens, "stamp"
+    calls = (info.last_call for info in page.conversations if info.last_call)
+    if call := next(calls, None):
+        return call.max_tokens, "stamp"
     return HistoryPolicy().max_tokens, "default"
 
 

@@ -59,6 +59,7 @@ from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
 from convstore.turns.activating import Activator
 from convstore.turns.deciding import Decisions
+from convstore.turns.ends import EndReader
 from convstore.turns.keeper import TurnKeeper
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.variants import Variants
@@ -165,6 +166,11 @@ class Services:
         self._clock = clock
         self._compaction = (strategy, policy)
         self._compaction_seconds = compaction_seconds
+
+    @cached_property
+    def ends(self) -> EndReader:
+        """Reads the ends of conversations."""
+        return EndReader(self.reader, States(self.driver), Drafts(self.driver), self.watcher)
 
     @cached_property
     def citations(self) -> CitationReader:

@@ -16,6 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from inspect import Parameter, Signature
 from itertools import takewhile
 from typing import Any, Literal, TypeVar, cast
@@ -30,6 +31,7 @@ from convstore.exceptions import ContentConflictError, InvalidInputError, Invali
 from convstore.integration import log_of, read_current, run_sync
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
+from convstore.messages.tokens import count
 from convstore.types import History
 from convstore.values.explanations import ADDED
 from convstore.values.json_form import sendable_message
@@ -177,7 +179,11 @@ class _RunHistory(ChatMessageHistory):
         new = _without_repeats(messages)
         if self._view is not None:
             asked = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
-            stamp = self._view.stamp_for([*self._view.messages, *asked], adapted=bool(asked))
+            stamp = self._view.stamp_for(
+                [*self._view.messages, *asked],
+                adapted=bool(asked),
+                size_of=partial(count, chat.store.token_counter),
+            )
         self._view = None
         try:
             await super()._add(chat, new, stamp)

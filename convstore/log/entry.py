@@ -255,6 +255,17 @@ class Preview(NamedTuple):
     text: str
 
 
+class StampedCall(NamedTuple):
+    """The last call of a model whose answer has a stamp: the answer's ordinal, the call's tokens and its budget.
+
+    The budget is 0 for no limit.
+    """
+
+    ordinal: int
+    tokens: int
+    budget: int
+
+
 UNREAD = Preview("", "")
 """Placeholder for a preview that was not read."""
 
@@ -274,6 +285,7 @@ class Totals:
         whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 without such an entry.
         over: Why the newest turn is over: "answered", "finished" or "stopped"; "" if it is in progress.
         failed: Active tool results that report a failed call.
+        call: The last call of a model, active or rewound, whose answer has a stamp; None without one.
         turn: Ordinal of the newest question, 0 without one.
         entries: Number of the entry.
         messages: Last ordinal.
@@ -300,6 +312,7 @@ class Totals:
     whole_list: int = 0
     over: Over = ""
     failed: int = 0
+    call: StampedCall | None = None
     turn: int = 0
     entries: int = 0
     messages: int = 0

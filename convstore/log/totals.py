@@ -19,6 +19,7 @@ from convstore.log.entry import (
     Facts,
     OpenCall,
     Preview,
+    StampedCall,
     Totals,
     Usage,
 )
@@ -26,6 +27,7 @@ from convstore.log.facts.table import over_after
 from convstore.messages.provenance import model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, is_paused, result_id
+from convstore.values.stamps import size_in
 
 MAX_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
@@ -161,6 +163,7 @@ class RunningTotals:
     _assignment: Assignment = field(init=False)
     _usage: dict[str, Usage] = field(init=False)
     _preview: Preview | None = field(init=False)
+    _call: StampedCall | None = field(init=False)
     _messages: int = 0
     _turns: int = 0
     _results: int = 0
@@ -176,14 +179,17 @@ class RunningTotals:
         self._assignment = Assignment.after(self.after)
         self._usage = dict(self.after.usage)
         self._preview = self.after.preview
+        self._call = self.after.call
 
     def add_size(self, message: EntryMessage) -> None:
-        """Count a stored message and its tokens."""
+        """Count a stored message and its tokens, and note the call that its stamp describes."""
         self._messages += 1
         self._tokens += message.tokens
         self._view_tokens += message.view_tokens
         self._failed += message.is_failed
         self._stored_bytes += message.stored_bytes
+        if message.stamp:
+            self._call = StampedCall(message.ordinal, *size_in(message.stamp))
 
     def totals(
         self,
@@ -216,6 +222,7 @@ class RunningTotals:
             usage=self._usage,
             calls=self._calls.newest(),
             preview=self._preview,
+            call=self._call,
             shown_at=entries if shown_now else after.shown_at,
             shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,

@@ -156,6 +156,10 @@ def _count(script: re.Pattern[str], text: str) -> int:
     return sum(len(piece) - len(script.sub("", piece)) for piece in pieces)
 
 
+APPROXIMATE = "approximate"
+"""Name of `approximate_tokens`."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedCounter:
     """A token counter with a name from the caller; counters that count alike share a name.
@@ -228,7 +232,7 @@ def counter_name(counter: TokenCounter) -> str:
         InvalidInputError: Another counter may have the same name: a lambda, a closure, an instance without a model.
     """
     if counter is approximate_tokens:
-        return "approximate"
+        return APPROXIMATE
     name = _name_of(counter)
     bound = _bound_by(counter)
     if "<" in name or " at 0x" in bound:

@@ -50,7 +50,7 @@ class Collection:
     async def find(
         self,
         query: Document,
-        fields: Mapping[str, int] | None = None,
+        fields: Mapping[str, Any] | None = None,
         *,
         order: Sequence[tuple[str, int]] = (),
         limit: int = 0,
@@ -108,7 +108,7 @@ class Collection:
                 yield document
 
     async def find_one(
-        self, query: Document, fields: Mapping[str, int] | None = None
+        self, query: Document, fields: Mapping[str, Any] | None = None
     ) -> Document | None:
         """Return a document that a filter matches, or None."""
         async with driver_errors():
@@ -140,7 +140,7 @@ class Collection:
         self,
         query: Document,
         change: Any,
-        fields: Mapping[str, int] | None = None,
+        fields: Mapping[str, Any] | None = None,
         *,
         after: bool = False,
         upsert: bool = False,

@@ -57,14 +57,13 @@ from convstore.mongo.keys import (
 from convstore.mongo.totals_documents import totals_from
 from convstore.mongo.versions import check_version, stamped
 from convstore.values.scope import parent_scope, root_scope
-from convstore.values.stamps import ViewStamp, read_stamp
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _BATCH = 1_000
 _OPENING = 4
 """Last ordinal at which an entry with the first question may begin."""
 _LAST_FIRST = {"first": -1, "_id": -1}
-_TOTALS = {"conversation": 1, "totals": 1, "v": 1, "messages.id": 1, "messages.stamp": 1}
+_TOTALS = {"conversation": 1, "totals": 1, "v": 1}
 
 
 class EntryRef(NamedTuple):
@@ -142,13 +141,11 @@ class ListedHead(NamedTuple):
     Attributes:
         head: The head, or what can be read of a damaged one.
         totals: The totals; zeros if the head or the entry is damaged, or newer than this version.
-        stamp: The stamp of the last message of this entry that has one; None without any.
         damage: Why head or entry cannot be read; None if both can.
     """
 
     head: Head
     totals: Totals
-    stamp: ViewStamp | None = None
     damage: CorruptDocumentError | SchemaVersionError | None = None
 
     @property
@@ -301,7 +298,7 @@ class Heads:
         found = await self._with_last_entry(
             {"_id": await head_key(self._heads, scope)}, order={"_id": 1}, limit=1
         )
-        return ListedHead(head_from(found[0]), *_last_entry(found[0])) if found else None
+        return ListedHead(head_from(found[0]), _last_totals(found[0])) if found else None
 
     async def page(
         self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None = None
@@ -410,15 +407,10 @@ def _query(scope: Mapping[str, str], conversation: str) -> dict[str, Any]:
 def join_of_last_entry(log: str) -> dict[str, Any]:
     """Return the stage that joins the last entry to a head by the index of ordinals.
 
-    A range of ``_id`` that depends on the head would scan a clustered log. Of its messages, only the last one with a
-    stamp is sent.
+    A range of ``_id`` that depends on the head would scan a clustered log.
     """
     same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
-    answers = {
-        "$filter": {"input": "$messages", "cond": {"$ne": [{"$type": "$$this.stamp"}, "missing"]}}
-    }
-    newest = {"$set": {"messages": {"$slice": [answers, -1]}}}
-    last = [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}, newest]
+    last = [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}]
     return {
         "$lookup": {
             "from": log,
@@ -461,20 +453,16 @@ def head_from(document: Document) -> Head:
         )
 
 
-def _last_entry(document: Document) -> tuple[Totals, ViewStamp | None]:
-    """Return the totals of the entry that was joined to a head, and its last stamp."""
+def _last_totals(document: Document) -> Totals:
+    """Return the totals of the entry that was joined to a head; zeros without one."""
     if not document["last"]:
-        return Totals(), None
+        return Totals()
     with reading(entry := document["last"][0]):
         check_version(entry, "entry")
         totals = totals_from(entry["totals"])
         if entry["_id"] != entry_id(entry["conversation"], totals.entries):
             raise ValueError("the key does not match the number of the entry")
-        stamped = [message for message in entry.get("messages") or () if "stamp" in message]
-        if not stamped:
-            return totals, None
-        stamp = unsealed(stamped[-1]["stamp"], stamped[-1]["id"])
-        return totals, read_stamp(stamp, entry["conversation"])
+        return totals
 
 
 def _listed(document: Document) -> ListedHead:
@@ -484,7 +472,7 @@ def _listed(document: Document) -> ListedHead:
     except (CorruptDocumentError, SchemaVersionError) as error:
         return ListedHead(readable_head(document), Totals(), damage=error)
     try:
-        return ListedHead(head, *_last_entry(document))
+        return ListedHead(head, _last_totals(document))
     except (CorruptDocumentError, SchemaVersionError) as error:
         return ListedHead(head, Totals(), damage=error)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, EntryMessage
 from convstore.log.state import LeadingSystem, Move, State, ViewRecord
 from convstore.log.summary import SummaryRecord
+from convstore.mongo.bson_values import reading, stored_list
 from convstore.mongo.collection import NEWEST_FIRST, Collection, Document, within
-from convstore.mongo.documents import entry_from
+from convstore.mongo.documents import LEAN, entry_from, message_from
 from convstore.mongo.driver import Driver, decoded, size_of
 from convstore.mongo.keys import LOG, end_range, entry_bound, entry_id, of_state, state_id
 from convstore.mongo.leases import is_free
@@ -38,6 +39,22 @@ MAXIMUM_RECORDS = 16
 _MAXIMUM_MOVES = 32
 _FIELDS_WITH_SYSTEM = dict.fromkeys((*VIEW_FIELDS, "changes", "moves", "turn", "numbers"), 0)
 _FIELDS = {**_FIELDS_WITH_SYSTEM, "system": 0}
+
+_FIELDS_OF_TIP: dict[str, Any] = {
+    **dict.fromkeys((*LEAN, "system", "views", "summary", "changes", "moves", "numbers"), 0),
+    "messages": {"$slice": -1},
+}
+
+
+class LogTip(NamedTuple):
+    """The tip of a log: the last entry without its messages, its last message, and if a lease on a turn is stored.
+
+    The message is None in an entry without messages. The lease may have lapsed.
+    """
+
+    entry: Entry
+    message: EntryMessage | None
+    has_lease: bool
 
 
 class States:
@@ -110,6 +127,16 @@ class States:
             passed = documents[end:]
             documents = documents[:end]
         return state, await entries_from(documents[::-1], known), list(map(size_of, passed))
+
+    async def tip(self, conversation: str) -> LogTip | None:
+        """Return the tip of a log; None if it has no entry. One command."""
+        query = _query_of_end(conversation, 1, 0)
+        found = await self._log.find(query, _FIELDS_OF_TIP, order=NEWEST_FIRST, limit=2)
+        has_lease = any("turn" in document for document in found)
+        for document in found:
+            if document["_id"] != state_id(conversation):
+                return _tip_from(document, has_lease=has_lease)
+        return None
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and its token. One command."""
@@ -229,6 +256,17 @@ class States:
     async def _change(self, state: State, condition: Mapping[str, Any], update: Any) -> bool:
         query = of_state(state.conversation) | {"revision": state.revision}
         return await self._log.update(query | readable("state") | dict(condition), update)
+
+
+def _tip_from(document: Document, *, has_lease: bool) -> LogTip:
+    """Return the tip of a log by its last entry, which was read with its last message alone."""
+    whole = {name: value for name, value in document.items() if name != "messages"}
+    entry = entry_from(whole, has_messages=False)
+    message = None
+    with reading(document):
+        for last in stored_list(document.get("messages", ())):
+            message = message_from(last, entry.totals.messages, document["_id"], 0)
+    return LogTip(entry, message, has_lease)
 
 
 def _query_of_end(conversation: str, start: int, items_from: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from sys import intern
 from typing import Any, get_args
 
-from convstore.log.entry import NO_USAGE, UNREAD, OpenCall, Over, Preview, Totals
+from convstore.log.entry import NO_USAGE, UNREAD, OpenCall, Over, Preview, StampedCall, Totals
 from convstore.mongo.bson_values import (
     from_stored,
     stored_list,
@@ -29,16 +29,20 @@ _TOTALS_NUMBERS = itemgetter(*_TOTALS)
 
 def totals_document(totals: Totals) -> dict[str, Any]:
     """Return the totals in the form that entries store."""
-    return {name: getattr(totals, name) for name in _TOTALS} | {
+    optional = {
+        "whole_list": totals.whole_list,
+        "over": totals.over,
+        "failed": totals.failed,
+        "call": [*(totals.call or ())],
+    }
+    document = {name: getattr(totals, name) for name in _TOTALS} | {
         "counter": to_stored(totals.counter),
         "usage": [[to_stored(model), *counts] for model, counts in totals.usage.items()],
         "calls": [[*map(to_stored, call[:4]), call.turn] for call in totals.calls],
         "preview": [to_stored(part) for part in totals.preview] if totals.preview else None,
         "updated_at": totals.updated_at,
-        **({"whole_list": totals.whole_list} if totals.whole_list else {}),
-        **({"over": totals.over} if totals.over else {}),
-        **({"failed": totals.failed} if totals.failed else {}),
     }
+    return document | {name: value for name, value in optional.items() if value}
 
 
 def totals_from(document: Mapping[str, Any]) -> Totals:
@@ -59,6 +63,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         stored_number(document.get("whole_list", 0)),
         _over_from(document.get("over", "")),
         stored_number(document.get("failed", 0)),
+        _call_from(document["call"]) if "call" in document else None,
         *stored_numbers(_TOTALS_NUMBERS(document)),
     )
 
@@ -67,6 +72,10 @@ def _open_call_from(value: Any) -> OpenCall:
     *texts, turn = stored_list(value)
     id_, tool, arguments, result = map(from_stored, texts)
     return OpenCall(id_, tool, arguments, result, stored_number(turn))
+
+
+def _call_from(value: Any) -> StampedCall:
+    return StampedCall(*map(stored_number, stored_list(value)))
 
 
 def _over_from(value: Any) -> Over:

@@ -25,8 +25,9 @@ from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock, as_of, backdated
 from convstore.store import ConversationStore
 from convstore.testing.samples import new_id
-from convstore.values.models import ConversationInfo
+from convstore.values.models import ConversationInfo, LastCall
 from convstore.values.reports import ErasureReceipt
+from convstore.values.stamps import ViewStamp
 
 __all__ = ["HandMovedTime", "ListContract"]
 
@@ -58,6 +59,13 @@ class HandMovedTime:
             monotonic=lambda: self.seconds,
             call_later=lambda _seconds, _callback: None,
         )
+
+
+def _call_of(stamp: ViewStamp | None, *, ordinal: int) -> LastCall:
+    """What listings say of the call that a stamp describes."""
+    assert stamp
+    budget = stamp.history_policy.max_tokens
+    return LastCall(ordinal=ordinal, tokens=stamp.tokens, max_tokens=budget)
 
 
 def _shown(info: ConversationInfo) -> tuple[int, str]:
@@ -112,10 +120,14 @@ class ListContract:
                 [listed] = (await store.list_conversations(user_id=user)).conversations
                 assert _shown(listed) == (2 * number, f"a{number}")
                 assert listed.usage["unknown"]["total_tokens"] == 9 * number
-                assert (listed.turns, listed.updated_at, listed.stamp) == (number, time.now, stamp)
+                assert (listed.turns, listed.updated_at) == (number, time.now)
+                assert listed.last_call == _call_of(stamp, ordinal=2 * number)
                 assert listed == await chat.info()
         await chat.rewind(before_id="a3")
         assert await _listed(other, user) == {"t": (5, "q3")}
+        await chat.append(HumanMessage("q4"))
+        [listed] = (await other.list_conversations(user_id=user)).conversations
+        assert listed.last_call == _call_of(stamp, ordinal=6)
 
     async def test_a_reservation_and_a_rewind_are_last_entries_too(
         self, appender: ConversationStore, new_store: _NewStore, user: str

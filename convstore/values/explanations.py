@@ -52,7 +52,7 @@ ADDED: Mapping[str, tuple[str, str]] = {
     "note": ("note", "Says how much is left out, and how the model gets it back."),
     "missing_result": (
         "no result",
-        "The agent stopped before the result was recorded; models reject a call without one.",
+        "The log had no result of this call yet; models reject a call without one.",
     ),
     "late_result": ("as text", "A result whose call is not in the view."),
     "joined": ("joined", "Messages that the provider wants as one."),
@@ -60,6 +60,22 @@ ADDED: Mapping[str, tuple[str, str]] = {
     "beginning": ("added", "The provider wants a human message before the first answer."),
 }
 """Label and explanation of each kind of message that only a view contains."""
+
+MISSING_RESULT: Mapping[str, tuple[str, str]] = {
+    "running": (
+        "no result yet",
+        "A worker runs this turn now; the result stands here as soon as it is recorded.",
+    ),
+    "waiting": (
+        "waits",
+        "The turn waits for a person, so the call has no result yet.",
+    ),
+    "interrupted": (
+        "no result",
+        "The agent stopped before the result was recorded; models reject a call without one.",
+    ),
+}
+"""Label and explanation of a missing result in the newest turn, by the status of this turn."""
 
 _LIMITS = {
     "max_tokens": (

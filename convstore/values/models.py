@@ -296,6 +296,20 @@ class MessagePreview(Value):
     text: str
 
 
+class LastCall(Value):
+    """Size of the last call of a model whose answer was appended with a stamp.
+
+    Attributes:
+        ordinal: Ordinal of the answer, which may have been rewound since.
+        tokens: Size of the messages that the model got, by the store's counter.
+        max_tokens: Budget of the view, None for no limit.
+    """
+
+    ordinal: int
+    tokens: int
+    max_tokens: int | None = None
+
+
 class Turn(Value):
     """A question and the messages that belong to it, wherever they stand in the log.
 
@@ -370,7 +384,7 @@ class ConversationInfo(Value):
             rewound and replaced answers, which were paid for. The model is "unknown" for messages that do not name one.
         last_message: The beginning of the last message with text, None without such a message.
         has_children: Sub-agents have conversations below it; see `Conversation.children`.
-        stamp: Stamp of the view that its last answer was made from; None if its last append had no stamp.
+        last_call: Size of its last call of a model; None if no answer was appended with a stamp.
         forked_from: Of a fork, where it comes from; see `Conversation.fork`.
         problem: In a listing, why title and metadata, the counts, or all but the scope, cannot be shown: they are
             damaged, or have a value of a type that this store has not registered; else "".
@@ -390,7 +404,7 @@ class ConversationInfo(Value):
     usage: dict[str, dict[str, int]] = {}
     last_message: MessagePreview | None = None
     has_children: bool = False
-    stamp: ViewStamp | None = None
+    last_call: LastCall | None = None
     forked_from: ForkOrigin | None = None
     problem: str = ""
 

@@ -7,10 +7,13 @@ views. A stamp names them, so a view need not be stored.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from convstore.exceptions import InvalidInputError
@@ -24,6 +27,9 @@ VIEW_FORMAT = 1
 _DEFAULTS = asdict(HistoryPolicy())
 _NOT_IN_VIEWS = frozenset({"compact"})
 _MAX_CHARACTERS = 4_000
+
+PROMPT_CHANGED = "prompt or tools changed"
+"""Cause of a lost prompt cache that no view shows: the system prompt, or the tools, are others."""
 
 
 class ViewMarks(NamedTuple):
@@ -60,6 +66,23 @@ class ViewParts(NamedTuple):
     now: int = 0
 
 
+class RequestParts(NamedTuple):
+    """What a model got beside the messages of a view. It is not stored; these values tell when it changes.
+
+    Attributes:
+        digest: Digest of the system prompt and the tools; "" if they are not known.
+        prompt: Size of the system prompt, in tokens.
+        tools: Size of the tools' definitions, in tokens.
+    """
+
+    digest: str = ""
+    prompt: int = 0
+    tools: int = 0
+
+
+NOT_MEASURED = RequestParts()
+
+
 class ViewStamp(BaseModel):
     """The identity of a view, in a few hundred bytes; `Conversation.view_at` builds the view again.
 
@@ -72,12 +95,13 @@ class ViewStamp(BaseModel):
         policy: The options of its policy that differ from the defaults.
         counter: Name of the token counter.
         format: Version of the rules by which views are built.
-        tokens: Its size.
-        parts: What fills it; messages that were appended since the load are not counted.
+        tokens: Size of the messages that the model got.
+        parts: What fills it; their sum is `tokens` unless the application changed the messages itself.
         digest: Digest of its messages.
         messages: Number of its messages.
         thinking_through: Claude's thinking up to this ordinal was left out, as messages before it have changed.
         adapted: True if the messages were changed further before the model got them.
+        beside: Digest and sizes of the system prompt and the tools that `ConversationMiddleware` saw in the request.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
@@ -96,6 +120,7 @@ class ViewStamp(BaseModel):
     messages: int = 0
     thinking_through: int = 0
     adapted: bool = False
+    beside: RequestParts = NOT_MEASURED
 
     @property
     def history_policy(self) -> HistoryPolicy:
@@ -112,13 +137,22 @@ class ViewStamp(BaseModel):
             ) from error
 
 
+Stamper = Callable[[Sequence[BaseMessage], Sequence[int] | None], ViewStamp]
+"""Makes the stamp of a view from the messages that a model got.
+
+The sizes are those of its last messages, which the view does not have; None if they were not counted.
+"""
+
+
 def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
     """Return what broke the prompt cache from one view to a later one, in a few words; "" if nothing did."""
     if before is None or after is None:
         return ""
     old = before.marks
     new = after.marks
+    prompts = {before.beside.digest, after.beside.digest}
     causes = {
+        PROMPT_CHANGED: len(prompts) == 2 and "" not in prompts,
         "summary made": before.summary != after.summary != "",
         "summary set aside": before.summary != after.summary,
         "another policy": before.policy != after.policy,
@@ -207,6 +241,19 @@ def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
         name: sorted(value) if isinstance(value, frozenset) else value
         for name, value in changed.items()
     }
+
+
+def size_in(text: str) -> tuple[int, int]:
+    """Return the tokens and the budget that a stored stamp names, 0 for no limit; zeros if it is damaged.
+
+    >>> size_in('{"tokens": 99, "policy": {"max_tokens": 500}}'), size_in('{"tokens": 7}'), size_in("{")
+    ((99, 500), (7, 32000), (0, 0))
+    """
+    with suppress(ValueError, TypeError, AttributeError):
+        stamp = json.loads(text)
+        budget = stamp.get("policy", {}).get("max_tokens", _DEFAULTS["max_tokens"])
+        return int(stamp.get("tokens", 0)), int(budget or 0)
+    return 0, 0
 
 
 def write_stamp(stamp: ViewStamp) -> str:

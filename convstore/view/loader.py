@@ -30,11 +30,12 @@ from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
+from convstore.values.stamps import Stamper
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
 from convstore.view.media import BYTES_PER_TOKEN
 from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
 from convstore.view.rule import Decision
-from convstore.view.view import Stamper, decision_of, has_enough, stamper, view_of
+from convstore.view.view import decision_of, has_enough, stamper, view_of
 from convstore.wire.history import History
 
 _TRIES = 4

@@ -7,7 +7,7 @@ Loads and past views use it. The caller reads rows until `is_enough` says so, de
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -25,14 +25,11 @@ from convstore.messages.provenance import mark
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Call, missing_result
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import ViewMarks, ViewParts, ViewStamp, changed_options
+from convstore.values.stamps import Stamper, ViewMarks, ViewParts, ViewStamp, changed_options
 from convstore.view.render import NOTE_RESULTS, Decoder, View, build_view, make_note
 from convstore.view.rule import Decision, decide, is_enough, render
 from convstore.view.sizes import SizedLog, Sizers
 from convstore.view.thinking import with_bound_thinking
-
-Stamper = Callable[[Sequence[BaseMessage]], ViewStamp]
-"""Makes the stamp of a view from its messages."""
 
 _MISSING = missing_result(
     Call("call_of_twenty_four_char", "a_tool_of_twenty", 0), ai_message_id=None
@@ -207,13 +204,22 @@ def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stampe
 
 def _stamp(
     messages: Sequence[BaseMessage],
+    added: Sequence[int] | None,
+    *,
     policy: HistoryPolicy,
     sizes: Sequence[int] = (),
     smaller: Collection[str] = (),
     open_turn: str = "",
+    tokens: int = 0,
     **identity: Any,
 ) -> ViewStamp:
-    """Return the stamp; its digest and the sizes of its parts are computed only if a stamp is asked for."""
+    """Return the stamp; its digest and the sizes of its parts are computed only if a stamp is asked for.
+
+    `added` are the sizes of the last messages, which the view of `sizes` does not have; None if they are not known.
+    """
+    if added is not None:
+        sizes = [*sizes[: len(messages) - len(added)], *added]
+        tokens = sum(sizes)
     sums = dict.fromkeys(PARTS, 0)
     parts = parts_of(messages[: len(sizes)], smaller, current=open_turn)
     for part, size in zip(parts, sizes, strict=False):
@@ -225,5 +231,6 @@ def _stamp(
         messages=len(messages),
         policy=options,
         parts=ViewParts(**sums),
+        tokens=tokens,
         **identity,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
@@ -11,7 +12,7 @@ from pydantic import Field, PrivateAttr, SerializeAsAny
 from convstore.exceptions import InvalidInputError
 from convstore.values.models import Compaction, HistoryReport
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import ViewStamp
+from convstore.values.stamps import Stamper, ViewStamp
 from convstore.values.value import Value
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
@@ -36,7 +37,7 @@ class History(Value):
     tokens: int = 0
     report: HistoryReport = Field(default_factory=HistoryReport)
     compaction: Compaction | None = None
-    _stamp: Callable[[Sequence[BaseMessage]], ViewStamp] | None = PrivateAttr(None)
+    _stamp: Stamper | None = PrivateAttr(None)
     _dropped: tuple[Dropped, ...] = PrivateAttr(())
     _open_turn: str = PrivateAttr("")
 
@@ -55,7 +56,12 @@ class History(Value):
         return self.stamp_for(self.messages)
 
     def stamp_for(
-        self, messages: Sequence[BaseMessage], *, entry: int = 0, adapted: bool = False
+        self,
+        messages: Sequence[BaseMessage],
+        *,
+        entry: int = 0,
+        adapted: bool = False,
+        size_of: Callable[[BaseMessage], int] | None = None,
     ) -> ViewStamp | None:
         """Return the stamp of this view after it was extended or changed for a model.
 
@@ -63,10 +69,15 @@ class History(Value):
             messages: The messages that the model got.
             entry: Number of the last entry in it (`Receipt.entry`), if messages were appended since the load.
             adapted: True if they differ from the view that a load would give now.
+            size_of: Counts the tokens of a message that this view does not have; None leaves such messages uncounted.
         """
         if self._stamp is None:
             return None
-        stamp = self._stamp(messages)
+        added: list[int] | None = None
+        if size_of:
+            shared = _shared(messages, self.messages)
+            added = [size_of(message) for message in messages[shared:]]
+        stamp = self._stamp(messages, added)
         changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
         if entry or adapted or len(messages) != len(self.messages):
             changes["ordinal"] = (
@@ -132,7 +143,7 @@ class History(Value):
 
     def sealed(
         self,
-        stamp: Callable[[Sequence[BaseMessage]], ViewStamp],
+        stamp: Stamper,
         dropped: Sequence[Dropped] = (),
         open_turn: str = "",
     ) -> Self:
@@ -147,6 +158,12 @@ class History(Value):
         self._dropped = tuple(dropped)
         self._open_turn = open_turn
         return self
+
+
+def _shared(messages: Sequence[BaseMessage], view: Sequence[BaseMessage]) -> int:
+    """Return the number of a view's own messages with which others begin."""
+    pairs = zip(messages, view, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
 
 
 class PastView(History):

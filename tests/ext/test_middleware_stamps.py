@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.tools import tool
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.ext.langchain import ConversationMiddleware
+from convstore.messages.tokens import count
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, same_messages
+from convstore.values.stamps import PROMPT_CHANGED, break_between
 
 RULE = CompactionRule(max_tokens_before_summary=900, max_summary_tokens=200, keep_last_turns=1)
 
@@ -73,6 +76,9 @@ async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: An
         past = await chat.view_at(answer.stamp)
         assert past.match == "exact", past.difference
         assert same_messages(past.messages, seen)
+        sizes = (answer.stamp.tokens, sum(answer.stamp.parts))
+        assert sizes == (past.tokens, past.tokens)
+        assert past.tokens == sum(count(store.token_counter, message) for message in seen)
     await store.close()
 
 
@@ -98,4 +104,28 @@ async def test_every_call_of_a_long_turn_can_be_seen_again(database: Any, max_to
         past = await chat.view_at(stamp)
         assert (past.match, past.difference) == ("exact", "")
         assert same_messages(past.messages, seen)
+        assert stamp
+        assert stamp.tokens == past.tokens
     await store.close()
+
+
+async def test_a_stamp_has_digest_and_sizes_of_prompt_and_tools() -> None:
+    """They are measured, not stored; the digest changes with either of them, and only then."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        for prompt in ("Be brief.", "Be brief.", "Be long."):
+            middleware = [ConversationMiddleware(store, prompt="")]
+            agent = create_agent(Model(), [search], system_prompt=prompt, middleware=middleware)
+            question = {"messages": [("human", "Seals?")]}
+            await agent.ainvoke(question, {"configurable": chat.scope})
+        stamps = [stored.stamp for stored in await chat.list_messages() if stored.stamp]
+    beside = [stamp.beside for stamp in stamps]
+    assert len(beside) == 9
+    assert len({parts.digest for parts in beside[:6]}) == 1
+    assert len({parts.digest for parts in beside}) == 2
+    prompt = count(store.token_counter, SystemMessage("Be brief."))
+    assert {parts.prompt for parts in beside[:6]} == {prompt}
+    assert all(parts.tools > 20 for parts in beside)
+    causes = [break_between(before, after) for before, after in pairwise(stamps)]
+    assert [cause == PROMPT_CHANGED for cause in causes] == [False] * 5 + [True] + [False] * 2

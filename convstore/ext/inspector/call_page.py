@@ -6,11 +6,12 @@ directly after it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import message_to_dict
 from starlette.exceptions import HTTPException
@@ -25,12 +26,18 @@ from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.integration import titled, with_children
+from convstore.integration import (
+    ConversationEnd,
+    conversation_id_of,
+    ends_of,
+    titled,
+    with_children,
+)
 from convstore.transfer.openai_lines import openai_message
-from convstore.types import ConversationInfo, StoredMessage
+from convstore.types import ConversationInfo, PastView, StoredMessage
 from convstore.values.explanations import MATCHES
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import ViewStamp, changed_options
+from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, changed_options
 
 
 async def load_call(
@@ -38,7 +45,16 @@ async def load_call(
 ) -> View:
     """Load the view of the moment that the calls are around; see `load_view`."""
     near = () if calls.moment else calls.near
-    return await load_view(request, chat, calls.moment, before=before, near=near)
+    view = await load_view(request, chat, calls.moment, before=before, near=near)
+    if calls.moment is None:
+        _note_next(request, calls, view)
+    return view
+
+
+def _note_next(request: Request, calls: Calls, upcoming: View) -> None:
+    """Tell the calls what the next one would get, so that they can compare it; not under another policy."""
+    if not what_if_in(request):
+        calls.next_stamp = upcoming.history.stamp
 
 
 async def load_view(
@@ -60,9 +76,30 @@ async def load_view(
         policy = _changed(usual, asked)
         origin = "asked for here"
     at = stamp or (stored.ordinal if stored else None)
-    history = await chat.view_at(at, policy=policy, reasons_before=before)
-    answer = stored.ordinal if stored and stamp else 0
-    return View(history, chat.store.token_counter, origin=origin, answer=answer)
+    counter = chat.store.token_counter
+    reading = _view_at(chat, at, policy, before)
+    if stored is None:
+        history, end = await asyncio.gather(reading, _end_of(chat))
+        return View(history, counter, origin=origin, end=end)
+    answer = stored.ordinal if stamp else 0
+    return View(await reading, counter, origin=origin, answer=answer)
+
+
+async def _view_at(
+    chat: Conversation, at: ViewStamp | int | None, policy: HistoryPolicy | None, before: int | None
+) -> PastView:
+    """Load a view with all its reasons, or if they are many, with those that begin before an ordinal."""
+    first = 1 if before == 1 else None
+    history = await chat.view_at(at, policy=policy, reasons_before=first)
+    earliest = history.report.reasons_before
+    if before is None or before == 1 or earliest is None:
+        return history
+    return await chat.view_at(at, policy=policy, reasons_before=before)
+
+
+async def _end_of(chat: Conversation) -> ConversationEnd:
+    [end] = await ends_of(chat.store, [(chat.scope, await conversation_id_of(chat))])
+    return end
 
 
 async def _policy_for(
@@ -128,9 +165,7 @@ async def render_call(
     policy = None if _has_own_policy(moment, is_what_if=is_what_if) else view.policy
     full = history.report.tokens_before or info.tokens
     upcoming = await _upcoming(request, chat, calls, view)
-    cut = "" if is_what_if else calls.cut_by(moment)
-    if cut and not before:
-        before = await load_view(request, chat, calls.before(moment), before=1)
+    before, cut = await _compared(request, chat, calls, before)
     return render(
         f"{tab}.html",
         request,
@@ -145,6 +180,7 @@ async def render_call(
         calls=calls,
         strip=strip_of(calls, view, upcoming),
         cut=cut,
+        billed=_billed(moment),
         is_expected=cut not in UNEXPECTED,
         held=_held_tokens(before, view, cut),
         before=before,
@@ -157,9 +193,42 @@ async def render_call(
     )
 
 
+class _Billed(NamedTuple):
+    """Tokens as the provider counted them: of the request, of these from its cache, and of the reply."""
+
+    input: int
+    cached: int
+    output: int
+
+
+def _billed(moment: StoredMessage | None) -> _Billed | None:
+    """Return what the provider counted for the call that a message answers; None if it does not say so."""
+    usage = getattr(moment.message, "usage_metadata", None) if moment else None
+    if not usage:
+        return None
+    details = usage.get("input_token_details") or {}
+    cached = details.get("cache_read") or 0
+    return _Billed(usage.get("input_tokens", 0), cached, usage.get("output_tokens", 0))
+
+
 def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:
     """Return True if a view is the one that the model got, so that its stamp names its policy."""
     return moment is not None and moment.stamp is not None and not is_what_if
+
+
+async def _compared(
+    request: Request, chat: Conversation, calls: Calls, before: View | None
+) -> tuple[View | None, str]:
+    """Return the view of the call before, if it is given or something broke the cache since, and what did that.
+
+    Nothing did under another policy, or if this version does not know the policy of the call before.
+    """
+    cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
+    if before or not cut:
+        return before, cut
+    with suppress(InvalidInputError):
+        return await load_view(request, chat, calls.before(calls.moment), before=1), cut
+    return None, ""
 
 
 async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: View) -> View | None:
@@ -168,12 +237,14 @@ async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: Vi
         return view
     if not calls.has_end:
         return None
-    return await load_view(request, chat, before=1, near=calls.near)
+    upcoming = await load_view(request, chat, before=1, near=calls.near)
+    _note_next(request, calls, upcoming)
+    return upcoming
 
 
 def _held_tokens(before: View | None, view: View, cut: str) -> int:
     """Return the tokens with which a view and the one before begin alike; 0 if no prompt cache is cut."""
-    if before is None or not cut:
+    if before is None or cut in ("", PROMPT_CHANGED):
         return 0
     return sum(view.sizes[: same_beginning(before, view)])
 

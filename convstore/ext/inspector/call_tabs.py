@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from langchain_core.messages import AIMessage, ToolMessage
 from markdown_it.common.utils import escapeHtml
@@ -20,11 +20,10 @@ from convstore.ext.inspector.changes import changes_between
 from convstore.ext.inspector.comparison import View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import clip, sent_text
-from convstore.messages.provenance import kind_of
 from convstore.sources.detection import has_failed
 from convstore.sources.stub import RETRIEVAL_TOOL, stub_sources
 from convstore.types import StoredMessage
-from convstore.values.explanations import ADDED
+from convstore.values.stamps import PROMPT_CHANGED, RequestParts
 
 _SENT_BYTES = 50_000
 _MESSAGE_BYTES = 12_000
@@ -65,8 +64,17 @@ async def sent_page(request: Request, chat: Conversation) -> Response:
         sent.append(item)
     end = start + len(sent)
     following = end if end <= len(view.sizes) else None
+    stamp = calls.moment.stamp if calls.moment else None
     return await render_call(
-        request, chat, "sent", calls, view, sent=sent, start=start, following=following
+        request,
+        chat,
+        "sent",
+        calls,
+        view,
+        sent=sent,
+        start=start,
+        following=following,
+        beside=stamp.beside if stamp else RequestParts(),
     )
 
 
@@ -77,11 +85,10 @@ def _sent(view: View, start: int) -> Iterator[_SentRow]:
     ]:
         text = sent_text(message)
         beginning = clip(text, _MESSAGE_BYTES)
-        kind = kind_of(message)
         yield _SentRow(
             _ROLES.get(message.type, message.type),
             getattr(message, "tool_call_id", ""),
-            ADDED[kind][0] if kind in ADDED else "",
+            view.said.get(id(message), ("", ""))[0],
             part,
             ordinals.get(message.id, 0),
             beginning,
@@ -98,6 +105,9 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
     changes = changes_between(before, view, calls.has_question) if before else None
+    if changes and calls.cut_by(calls.moment) == PROMPT_CHANGED:
+        cause = "the system prompt or the tools are others than those of the call before"
+        changes = replace(changes, same_tokens=0, is_kept=False, cause=cause)
     return await render_call(
         request,
         chat,
@@ -108,8 +118,8 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
         before=before,
         changes=changes,
         ordinals=ordinals,
-        kind_of=kind_of,
-        added=ADDED,
+        said=(before.said if before else {}) | view.said,
+        id=id,
     )
 
 

@@ -16,7 +16,7 @@ from convstore import Conversation
 from convstore.ext.inspector.rendering import number_in
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
-from convstore.values.stamps import break_between
+from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, break_between
 
 _AROUND = 120
 """Messages among which calls are looked for, half of them after the moment."""
@@ -31,7 +31,7 @@ class ToolCall:
     has_failed: bool = False
 
 
-UNEXPECTED = frozenset({"another policy", "summary set aside"})
+UNEXPECTED = frozenset({"another policy", "summary set aside", PROMPT_CHANGED})
 """Causes of a lost cache that no rule of views brings about, but the application."""
 
 
@@ -41,12 +41,20 @@ class Calls:
     Args:
         near: The messages around it.
         moment: The message that the page is about, None for now.
+
+    Attributes:
+        next_stamp: Stamp of the view that the next call would get; None if that is not loaded.
     """
 
     def __init__(self, near: Sequence[StoredMessage], moment: StoredMessage | None) -> None:
         self.near = near
         self.moment = moment
         self.all = [call for call in near if call.message.type == "ai"]
+        self.next_stamp: ViewStamp | None = None
+
+    def stamp_of(self, call: StoredMessage | None) -> ViewStamp | None:
+        """Return the stamp of a call; None stands for the next one."""
+        return call.stamp if call else self.next_stamp
 
     @property
     def has_end(self) -> bool:
@@ -88,7 +96,8 @@ class Calls:
         stamped = list[StoredMessage]()
         if call is None or call.stamp:
             stamped = [message for message in before if message.stamp]
-        if call and stamped and not break_between(stamped[0].stamp, call.stamp):
+        stamp = self.stamp_of(call)
+        if stamp and stamped and not break_between(stamped[0].stamp, stamp):
             return stamped[0]
         return _first_active(stamped or before)
 
@@ -98,14 +107,16 @@ class Calls:
         return [message for message in reversed(self.all) if message.ordinal < end]
 
     def cut_by(self, call: StoredMessage | None) -> str:
-        """Return what broke the prompt cache of a call, in a word or two; "" if nothing did."""
+        """Return what broke the prompt cache of a call, in a word or two; "" if nothing did.
+
+        None stands for the next call.
+        """
         before = self.before(call)
-        if not before or not call:
+        if not before:
             return ""
-        cause = break_between(before.stamp, call.stamp)
-        has_ended = cause == "results became stubs" and self.has_question(
-            before.ordinal, call.ordinal
-        )
+        cause = break_between(before.stamp, self.stamp_of(call))
+        end = call.ordinal if call else self.end
+        has_ended = cause == "results became stubs" and self.has_question(before.ordinal, end)
         return "turn ended" if has_ended else cause
 
     def has_question(self, after: int, before: int | None = None) -> bool:

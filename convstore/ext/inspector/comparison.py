@@ -6,17 +6,18 @@ Messages that the store adds to a view, such as a summary or a note, have no sto
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
-from convstore.integration import open_turn_of
+from convstore.integration import ConversationEnd, open_turn_of
 from convstore.messages.parts import parts_of
 from convstore.messages.provenance import kind_of
-from convstore.messages.tokens import TokenCounter, count
+from convstore.messages.tokens import APPROXIMATE, TokenCounter, count
 from convstore.types import PastView, StoredMessage
-from convstore.values.explanations import ADDED, STATES, label_of, limit_of
+from convstore.values.explanations import ADDED, MISSING_RESULT, STATES, label_of, limit_of
 from convstore.values.stamps import ViewReason
 
 LEGEND: Mapping[str, tuple[str, str]] = {
@@ -48,6 +49,7 @@ class Given:
 
     `why` is the reason in a sentence. `message` is None if the view does not contain it, and `version` that of the
     summary which covers the message, else 0. `part` is a key of `PARTS`, or says why no part contains the message.
+    `replaces` is the number of messages that the summary or note stands for, on this page or not.
     """
 
     state: str
@@ -57,6 +59,7 @@ class Given:
     message: BaseMessage | None = None
     version: int = 0
     part: str = "later"
+    replaces: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +82,27 @@ class View:
         counter: Counts the tokens of its messages.
         origin: The reason why it has its policy, in words.
         answer: Ordinal of the message that answers it, 0 if that is not known.
+        end: The end of the conversation, if the view is that of the next call.
+
+    Attributes:
+        said: Label and explanation of each message that only the view has, by its Python id.
     """
 
     def __init__(
-        self, history: PastView, counter: TokenCounter, *, origin: str, answer: int = 0
+        self,
+        history: PastView,
+        counter: TokenCounter,
+        *,
+        origin: str,
+        answer: int = 0,
+        end: ConversationEnd | None = None,
     ) -> None:
         self.history = history
+        self.end = end
         self.policy = history.policy
         self.origin = origin
         self._answer = answer
+        self.is_approximate = getattr(counter, "name", "") == APPROXIMATE
         self.sizes = [count(counter, message) for message in history.messages]
         self.ids = {message.id for message in history.messages}
         report = history.report
@@ -97,10 +112,15 @@ class View:
             current=open_turn_of(history),
         )
         self._late = frozenset(history.report.late_results)
+        self._replaced = Counter[str]()
+        for reason in report.reasons:
+            if replacement := _SHARED.get(reason.state):
+                self._replaced[replacement] += reason.last - reason.first + 1
         self._by_id: dict[str | None, tuple[BaseMessage, int, str]] = {}
         self._added_after: dict[str | None, list[Given]] = {}
         self._added_before: dict[str | None, list[Given]] = {}
         self._replacing: dict[str, Given] = {}
+        self.said: dict[int, tuple[str, str]] = {}
         self._place()
 
     def _place(self) -> None:
@@ -109,9 +129,13 @@ class View:
         last: str | None = None
         for message, size, part in zip(self.history.messages, self.sizes, self.keys, strict=True):
             kind = kind_of(message)
+            if kind in ADDED:
+                self.said[id(message)] = self._said_of(kind, part)
             if kind in ADDED and message.id not in self._late:
                 version = self.history.version if kind == "summary" else 0
-                added = Given(kind, *ADDED[kind], size, message, version, part)
+                said = self.said[id(message)]
+                count_ = self._replaced[kind]
+                added = Given(kind, *said, size, message, version, part, count_)
                 is_leading = kind in ("summary", "note") or last is None
                 (pending if is_leading else self._added_after.setdefault(last, [])).append(added)
                 self._replacing.setdefault(kind, added)
@@ -121,6 +145,13 @@ class View:
             pending = []
             last = message.id
         self._added_after.setdefault(last, []).extend(pending)
+
+    def _said_of(self, kind: str, part: str) -> tuple[str, str]:
+        """Return label and explanation of a message that only views have."""
+        status = self.end.status if self.end and part == "now" else ""
+        if kind == "missing_result" and status in MISSING_RESULT:
+            return MISSING_RESULT[status]
+        return ADDED[kind]
 
     def rows(self, stored: Sequence[StoredMessage]) -> list[Row]:
         """Return a page of the log next to the view."""
@@ -161,7 +192,8 @@ class View:
             message = added.message
             size = added.tokens
             part = added.part
-        return Given(reason.state, label, why, size, message, reason.summary, part)
+        replaces = self._replaced[_SHARED.get(reason.state, "")]
+        return Given(reason.state, label, why, size, message, reason.summary, part, replaces)
 
     def ordinals(self) -> dict[str | None, int]:
         """Return the ordinals of the messages of the view by id; none of them if results were moved to their calls.

@@ -6,26 +6,43 @@ Addresses hold no scope values: the conversations of one user are found by one o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector.call_page import titled_info
+from convstore.ext.inspector.list_rows import (
+    CHIPS,
+    ORDERS,
+    TIMES,
+    ListRow,
+    chips_of,
+    in_order,
+    scope_choices,
+    since,
+    with_chip,
+)
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.integration import marks_of, titled, with_children
-from convstore.values.models import ConversationInfo
+from convstore.integration import ConversationEnd, ends_of, marks_of, titled, with_children
+from convstore.types import ConversationInfo
 from convstore.values.reports import ConversationHits, SearchResult
+
+_COVERED = 200
+"""Conversations that the list covers: the form asks for some of them."""
 
 _PAGE = 50
 _CHILDREN = 5
 _HITS = 30
+_MOST_HITS = 200
 _QUERY_CHARACTERS = 500
 _NO_END = 2**53 - 1
 
@@ -42,8 +59,8 @@ class _Choice:
 async def _choice_of(
     request: Request, store: ConversationStore, permitted: Mapping[str, str]
 ) -> _Choice:
-    """Return the choice that ``key=`` and ``like=`` in the address name; HTTPException if they do not exist."""
-    key, like = (request.query_params.get(name, "") for name in ("key", "like"))
+    """Return the choice that ``scope=key:id`` in the address names; HTTPException if it does not exist."""
+    key, _, like = request.query_params.get("scope", "").partition(":")
     if not key and not like:
         return _Choice()
     chat = await store.find_conversation(like, **permitted) if like else None
@@ -52,41 +69,120 @@ async def _choice_of(
     return _Choice(key, like, {key: chat.scope[key]})
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the form of the list asks for: words, a state, a time, an order, and the first row to show."""
+
+    words: str
+    chip: str
+    time: str
+    order: str
+    start: int
+
+    @classmethod
+    def of(cls, request: Request) -> _Asked:
+        """Return what an address asks for; HTTPException if the form does not offer it."""
+        query = request.query_params
+        # the button that was pressed comes after the hidden field with the chip of the page
+        chip = (query.getlist("show") or [""])[-1]
+        asked = cls(
+            _text(request),
+            chip,
+            query.get("since", ""),
+            query.get("order", ""),
+            number_in(request, "from", 0) or 0,
+        )
+        if (chip and chip not in CHIPS) or asked.time not in TIMES or asked.order not in ORDERS:
+            raise HTTPException(404)
+        return asked
+
+
 async def listing_page(
     request: Request, store: ConversationStore, permitted: Mapping[str, str]
 ) -> Response:
-    """Return a page of the conversations that a request may see."""
+    """Return the list: of the newest conversations that a request may see, those for which its form asks."""
+    began = time.perf_counter()
+    asked = _Asked.of(request)
     choice = await _choice_of(request, store, permitted)
     cursor = request.query_params.get("cursor")
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.list_conversations(
-        limit=_PAGE, cursor=cursor, everything=not scope, **scope
+        limit=_COVERED, cursor=cursor, everything=not scope, **scope
     )
-    families = [
-        [member async for member in with_children(store, info)] for info in found.conversations
-    ]
-    shown = [member for family in families for member in family[: 1 + _CHILDREN]]
+    newest = await _rows(store, found.conversations)
+    matching = await _with_words(store, newest, asked.words, scope)
+    kept = since(matching, asked.time, datetime.now(UTC))
+    ordered = in_order(with_chip(kept, asked.chip), asked.order)
+    end = asked.start + _PAGE
+    rows, more = await _with_sub_agents(store, ordered[asked.start : end])
     return render(
         "listing.html",
         request,
-        rows=[(info, _budget_of(info)) for info in await titled(store, shown)],
-        more={
-            family[_CHILDREN].conversation_id: len(family[1 + _CHILDREN :])
-            for family in families
-            if family[_CHILDREN:]
-        },
+        rows=rows,
+        more=more,
+        asked=asked,
+        chips=chips_of(kept),
+        times=TIMES,
+        orders=ORDERS,
+        scopes=scope_choices(newest, store.scope_keys),
+        covered=len(newest),
+        kept=len(ordered),
+        following=end if end < len(ordered) else 0,
         next_cursor=found.next_cursor,
+        cursor=cursor,
         choice=choice,
-        is_first=cursor is None,
+        address=partial(_address, request),
         scope_keys=store.scope_keys,
+        milliseconds=round(1_000 * (time.perf_counter() - began)),
     )
 
 
-def _budget_of(info: ConversationInfo) -> int | None:
-    """Return the budget of the last call, None for no limit or if it is not known."""
-    with suppress(InvalidInputError):  # a policy of a later version
-        return info.stamp.history_policy.max_tokens if info.stamp else None
-    return None
+def _address(request: Request, **changes: Any) -> str:
+    """Return the query of the list with other values; without those that are empty."""
+    query = {**request.query_params, **changes}
+    return urlencode({name: value for name, value in query.items() if value})
+
+
+async def _with_sub_agents(
+    store: ConversationStore, rows: Sequence[ListRow]
+) -> tuple[list[ListRow], dict[str, int]]:
+    """Return rows, each followed by those of its first sub-agents, and how many more there are below a row.
+
+    Their titles are first questions, where they have none. The number stands by the last row before them.
+    """
+    shown = list[ListRow]()
+    more = dict[str, int]()
+    for row in rows:
+        family = [member async for member in with_children(store, row.info)]
+        children = family[1 : 1 + _CHILDREN]
+        shown += [row, *(ListRow(child, ConversationEnd()) for child in children)]
+        if left := len(family) - 1 - len(children):
+            more[shown[-1].info.conversation_id] = left
+    named = await titled(store, [row.info for row in shown])
+    return [replace(row, info=info) for row, info in zip(shown, named, strict=True)], more
+
+
+async def _rows(
+    store: ConversationStore, conversations: Sequence[ConversationInfo]
+) -> list[ListRow]:
+    """Return the rows of conversations, with their ends; those that are damaged have none."""
+    whole = [info for info in conversations if not info.problem]
+    read = await ends_of(store, [(info.scope, info.conversation_id) for info in whole])
+    ends = {info.conversation_id: end for info, end in zip(whole, read, strict=True)}
+    return [
+        ListRow(info, ends.get(info.conversation_id, ConversationEnd())) for info in conversations
+    ]
+
+
+async def _with_words(
+    store: ConversationStore, rows: Sequence[ListRow], words: str, scope: dict[str, Any]
+) -> list[ListRow]:
+    """Return the rows of conversations with messages that match some words; all without words."""
+    if not words.strip():
+        return list(rows)
+    found = await store.search(words, limit=_MOST_HITS, everything=not scope, **scope)
+    matching = {conversation.conversation_id for conversation in found.conversations}
+    return [row for row in rows if row.info.conversation_id in matching]
 
 
 async def search_page(request: Request, chat: Conversation) -> Response:

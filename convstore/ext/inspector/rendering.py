@@ -74,6 +74,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "age": _age,
         "ago": _ago,
         "cited": with_citations,
         "clip": shorten,
@@ -94,6 +95,19 @@ def _count(number: int, unit: str = "") -> str:
     ('1 message', '12,345 messages')
     """
     return f"{number:,} {unit}{'' if number == 1 else 's'}" if unit else f"{number:,}"
+
+
+def _age(at: datetime, now: datetime) -> str:
+    """Return how long something lasts, in its largest unit.
+
+    >>> _age(datetime(2026, 11, 22, 8, tzinfo=UTC), datetime(2026, 11, 22, 10, tzinfo=UTC))
+    '2 h'
+    """
+    seconds = max(0, int((now - at).total_seconds()))
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size or (seconds >= size and unit != "days"):
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def _ago(at: datetime, now: datetime) -> str:

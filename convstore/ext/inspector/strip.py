@@ -1,7 +1,6 @@
 """The strip above a call: one thin bar for each model call, with what filled it and what happened.
 
-Its numbers come from stamps, so a call costs nothing to draw; the next call has none, and its view is loaded. Of a
-run, messages that were appended since the load of its view are added.
+Its numbers come from stamps, so a call costs nothing to draw; the next call has none, and its view is loaded.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
     bars = [_bar(message, calls, view, failed) for message in shown]
     has_later = bool(shown) and shown[-1] is not calls.all[-1]
     if upcoming and not has_later:
-        bars.append(Bar(0, upcoming.parts(), is_current=calls.moment is None))
+        bars.append(_next_bar(calls, upcoming))
     budget = view.policy.max_tokens
     return Strip(
         bars,
@@ -156,40 +155,40 @@ def _highest(bars: Sequence[Bar], budget: int | None) -> int:
     return highest
 
 
-def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> Bar:
-    stamp = message.stamp
-    previous = calls.before(message)
+def _next_bar(calls: Calls, upcoming: View) -> Bar:
+    """Return the bar of the next call."""
+    return Bar(
+        0,
+        upcoming.parts(),
+        is_current=calls.moment is None,
+        has_summary=_has_summary(calls, None),
+        cut_by=calls.cut_by(None),
+    )
+
+
+def _has_summary(calls: Calls, call: StoredMessage | None) -> bool:
+    """Return True if a call shows another summary than the call before it; None stands for the next call."""
+    stamp = calls.stamp_of(call)
+    previous = calls.before(call)
     before = previous.stamp if previous else None
+    return bool(stamp and before and stamp.summary and stamp.summary != before.summary)
+
+
+def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> Bar:
     is_current = calls.moment is not None and message.ordinal == calls.moment.ordinal
     return Bar(
         message.ordinal,
-        view.parts() if is_current else _parts(message.ordinal, stamp, calls.near),
+        view.parts() if is_current else _parts(message.stamp),
         is_current=is_current,
-        has_summary=bool(stamp and before and stamp.summary and stamp.summary != before.summary),
+        has_summary=_has_summary(calls, message),
         cut_by=calls.cut_by(message),
         has_failed=message.ordinal in failed,
         is_rewound=message.is_rewound,
     )
 
 
-def _parts(ordinal: int, stamp: ViewStamp | None, near: Sequence[StoredMessage]) -> dict[str, int]:
-    """Return the parts that a stamp has; a turn that went on since the load is as large as its messages."""
+def _parts(stamp: ViewStamp | None) -> dict[str, int]:
+    """Return the parts that a stamp has."""
     if stamp is None:
         return {}
-    parts = stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}
-    turn = _turn_before(ordinal, near)
-    if turn and stamp.marks.stubs_through < turn[0].ordinal:
-        parts["now"] = max(parts.get("now", 0), sum(message.tokens for message in turn))
-    return parts
-
-
-def _turn_before(ordinal: int, near: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-    """Return the active messages from the last question on that is before an ordinal."""
-    turn = list[StoredMessage]()
-    for stored in reversed(near):
-        if stored.ordinal >= ordinal or stored.is_rewound:
-            continue
-        turn.append(stored)
-        if stored.message.type == "human":
-            return turn[::-1]
-    return []
+    return stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}

@@ -38,6 +38,7 @@ from convstore.ext.around import conversation_of_run, redactor_of, working_on
 from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langchain.asking import ask
 from convstore.ext.langchain.beginning import begin
+from convstore.ext.langchain.beside import RequestMeter
 from convstore.ext.langchain.numbers import ToolNumbers
 from convstore.ext.langchain.results import (
     OWN,
@@ -193,6 +194,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         )
         self.tools = [tool for tool, _ in self._own_tools]
         self._redact = redactor_of(drafts)
+        self._meter = RequestMeter()
         self._review = review
         if review is not None:
             self.state_schema = state_with(review, ConversationAgentState)
@@ -231,7 +233,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         step = await self._prepare(chat, request)
         if isinstance(step.shown, AIMessage):
             return _replayed(step, step.shown, request)
-        shown = self._shown(request, step.shown)
+        shown = self._shown(request, step.run, step.shown)
 
         async def work() -> ModelResponse[Any]:
             return await handler(shown)
@@ -250,7 +252,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         if isinstance(step.shown, AIMessage):
             return _replayed(step, step.shown, request)
         with working_on(chat):
-            response = handler(self._shown(request, step.shown))
+            response = handler(self._shown(request, step.run, step.shown))
         return _said(step, response, request)
 
     async def aafter_model(
@@ -453,10 +455,14 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         update = {"messages": changes} if changes else {}
         return update | await _owner(chat, state) or None
 
-    def _shown(self, request: ModelRequest[Any], messages: list[Any]) -> ModelRequest[Any]:
-        return request.override(
-            messages=messages, system_message=_with_prompt(request.system_message, self._prompt)
-        )
+    def _shown(
+        self, request: ModelRequest[Any], run: AgentRun, messages: list[Any]
+    ) -> ModelRequest[Any]:
+        """Return the request with the view and the whole prompt; the run notes what it has beside the messages."""
+        prompt = _with_prompt(request.system_message, self._prompt)
+        shown = request.override(messages=messages, system_message=prompt)
+        run.view.beside = self._meter.measure(shown, self.store.token_counter)
+        return shown
 
     def _equipped(self, chat: Conversation, request: ToolCallRequest) -> ToolCallRequest:
         """Return the call with a tool that knows its conversation."""

@@ -15,7 +15,7 @@ from convstore.messages.tool_calls import is_paired
 from convstore.types import History
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import ViewStamp
+from convstore.values.stamps import NOT_MEASURED, RequestParts, ViewStamp
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +31,7 @@ class ShownView:
         shown: The messages last shown to the model, until its answer is in the log.
         entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
         is_adapted: True if the model was shown the turn in another form than the log's.
+        beside: What the model got beside them.
     """
 
     policy: HistoryPolicy
@@ -41,6 +42,7 @@ class ShownView:
     shown: list[BaseMessage] | None = None
     entry: int = 0
     is_adapted: bool = False
+    beside: RequestParts = NOT_MEASURED
     _paired: list[BaseMessage] = field(default_factory=list)
     _sizes: dict[int, tuple[BaseMessage, int]] = field(default_factory=dict)
 
@@ -124,7 +126,10 @@ class ShownView:
         self.shown = None
         if shown is None or self.history is None:
             return None
-        return self.history.stamp_for(shown, entry=self.entry, adapted=self.is_adapted)
+        stamp = self.history.stamp_for(
+            shown, entry=self.entry, adapted=self.is_adapted, size_of=self._size_of
+        )
+        return stamp and stamp.model_copy(update={"beside": self.beside})
 
 
 def _shortened(

@@ -353,7 +353,7 @@ class AppendNode(_Node):
         if joined:
             new = list(joined.taken(new))
         loaded = loaded_of(state)
-        stamp = stamp_of(loaded, messages, new)
+        stamp = stamp_of(loaded, messages, new, counter=chat.store.token_counter)
         numbered = await with_numbers(chat, self.numbering, messages, new)
         appended = await _append_named(
             chat, numbered, turn_id, stamp=stamp, busy=self.busy, **self.options

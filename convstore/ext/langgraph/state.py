@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, NotRequired
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -15,6 +16,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.integration import fit_for
 from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
 from convstore.messages.provenance import kind_of
+from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.unread import with_unread
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
@@ -238,7 +240,11 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
 
 
 def stamp_of(
-    loaded: LoadedView | None, messages: Sequence[BaseMessage], new: Sequence[BaseMessage]
+    loaded: LoadedView | None,
+    messages: Sequence[BaseMessage],
+    new: Sequence[BaseMessage],
+    *,
+    counter: TokenCounter,
 ) -> ViewStamp | None:
     """Return the stamp of what `view_of` gave for the first new AI message; None without a view or such a message."""
     wanted = ids_of(message for message in new if isinstance(message, AIMessage))
@@ -246,7 +252,9 @@ def stamp_of(
     if loaded is None or answer is None:
         return None
     given = compose(loaded, messages[:answer])
-    return loaded.history.stamp_for(given, adapted=given != loaded.history.messages)
+    return loaded.history.stamp_for(
+        given, adapted=given != loaded.history.messages, size_of=partial(count, counter)
+    )
 
 
 def _own(message: BaseMessage, own: Mapping[str | None, BaseMessage], *, keep: bool) -> BaseMessage:

@@ -18,6 +18,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
 from convstore.integration import append_in_halves, newest_first, read_current, settle
+from convstore.messages.tokens import count
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.json_form import sendable
 from convstore.values.policy import check_policy
@@ -268,7 +269,10 @@ async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
     """Append what `to_log` made; the first answer to a view gets its stamp."""
     view = state.view
     is_answer = any(isinstance(message, AIMessage) for message in made)
-    stamp = view.stamp_for(state.shown, entry=state.entry) if view and is_answer else None
+    stamp = None
+    if view and is_answer:
+        size_of = partial(count, state.chat.store.token_counter)
+        stamp = view.stamp_for(state.shown, entry=state.entry, size_of=size_of)
     state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
     state.shown = (
         [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import time
+from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
@@ -29,6 +30,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.conversation.host import host_of
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.ext.inspector.text import body_of
+from convstore.messages.tokens import count
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import LogItem
 from convstore.values.explanations import limit_of
@@ -56,46 +58,48 @@ async def test_the_list_shows_each_conversation_newest_first(
     await other.append(AIMessage("Hello."), stamp=stamp)
     body = await page(browse(), "/")
     greeting, whales = (
-        text_in(row) for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", body, re.DOTALL)
+        text_in(row).replace("\u2013", "-")
+        for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", body, re.DOTALL)
     )
     stored = (await other.info()).tokens
-    assert greeting.startswith(f"Hello there grace / t 1 {stored:,} {stamp.tokens:,} 50 %")
+    assert greeting.startswith(f"Hello there grace / t 1 {stored:,} {stamp.tokens:,} 50 % -")
     assert f'aria-label="50 % of the budget of {stamp.history_policy.max_tokens:,}"' in body
-    assert "Turns Tokens stored Last call Failed tools" in text_in(body)
+    assert "State Turns Tokens stored Last call, of budget Billed in / out Failed" in text_in(body)
     info = await chat.info()
     assert whales.startswith(
-        f"On whales ada / {info.scope['thread_id']} {info.turns} {info.tokens:,} not known "
+        f"On whales ada / {info.scope['thread_id']} broke off {info.turns} {info.tokens:,} - - - "
     )
-    assert "Not known if the newest message is no answer of a model" in text_in(body)
-    assert "failed" not in greeting + whales
-    await other.append(ToolMessage("Timeout", tool_call_id="call", status="error"))
-    assert "1 failed" in text_in(await page(browse(), "/"))
+    usage = {"input_tokens": 1_200, "output_tokens": 7, "total_tokens": 1_207}
+    result = ToolMessage("Timeout", tool_call_id="call", status="error")
+    await other.append([AIMessage("Once more.", usage_metadata=usage), result])
+    assert "50 % 1,200 / 7 1 just now" in text_in(await page(browse(), "/"))
 
 
 @pytest.mark.slow
 async def test_the_list_reads_first_questions_with_one_command(
     client: Client, commands: Commands, database_name: str
 ) -> None:
-    """The list reads the first questions of all its conversations with one additional command."""
+    """One command lists, one reads each end, and one the first questions."""
     store = ConversationStore(client[database_name], collection_prefix="list_", search_index=False)
     await store.setup()
     for number in range(7):
         # long ones are outside the entry
         text = f"Question {number}. " + "Please explain. " * 1_000 * number
-        await store.conversation(user_id="ada", thread_id=f"t{number}").append(HumanMessage(text))
+        chat = store.conversation(user_id="ada", thread_id=f"t{number}")
+        await chat.append([HumanMessage(text), AIMessage("Yes.")])
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
         await page(browser, "/")
         with commands.counted():
             body = await page(browser, "/")
     assert len(set(re.findall(r"<bdi>Question \d\.", body))) == 7
-    assert len(commands.sent) == 2
+    assert len(commands.sent) == 9
 
 
 @pytest.mark.slow
 async def test_the_list_is_paged(browse: Browse, store: ConversationStore) -> None:
     """Each conversation is on one page, and the last page has no link to another."""
-    for number in range(120):
+    for number in range(230):
         await store.conversation(user_id="ada", thread_id=f"t{number}").append(
             HumanMessage(f"Question {number}.")
         )
@@ -105,7 +109,7 @@ async def test_the_list_is_paged(browse: Browse, store: ConversationStore) -> No
         seen += re.findall(r"<bdi>Question (\d+)\.</bdi></a>", body)
         found = re.search(r'rel="next" href="([^"]+)"', body)
         path = found[1].replace("&amp;", "&") if found else ""
-    assert sorted(map(int, seen)) == list(range(120))
+    assert sorted(map(int, seen)) == list(range(230))
 
 
 async def test_conversations_of_one_user_are_found_without_naming_the_user(
@@ -114,15 +118,12 @@ async def test_conversations_of_one_user_are_found_without_naming_the_user(
     """The address names another conversation of the user instead."""
     await store.conversation(user_id="ada", thread_id="other").append(HumanMessage("Also Ada's"))
     await store.conversation(user_id="grace", thread_id="t").append(HumanMessage("Grace's"))
-    text = text_in(await page(browse(), "/", key="user_id", like=here.removeprefix("/c/")))
+    id_ = here.removeprefix("/c/")
+    text = text_in(await page(browse(), "/", scope=f"user_id:{id_}"))
     assert "Also Ada" in text
     assert "Grace" not in text
-    for query in (
-        {"key": "user_id", "like": "x"},
-        {"key": "team", "like": here.removeprefix("/c/")},
-        {"key": "x"},
-    ):
-        assert (await browse().get("/", params=query)).status_code == 404
+    for scope in ("user_id:x", f"team:{id_}", "x"):
+        assert (await browse().get("/", params={"scope": scope})).status_code == 404
 
 
 async def test_a_question_names_its_variants(browse: Browse, store: ConversationStore) -> None:
@@ -702,22 +703,30 @@ async def test_the_strip_has_a_bar_for_each_call(browse: Browse, store: Conversa
     )
 
 
-async def test_a_turn_that_went_on_since_its_view_was_loaded_is_as_large_as_its_messages(
+async def test_a_call_of_a_run_is_as_large_as_what_the_model_got(
     browse: Browse, store: ConversationStore
 ) -> None:
-    """A run loads its view once; the calls after its first have longer bars."""
+    """A run loads its view once; list, strip and page of a later call say its whole size, also once a user spoke."""
     chat = store.conversation(user_id="ada", thread_id="run")
     question, call, result, answer = rag_turn("What about orcas?")
     await chat.append(question)
     history = await chat.load_history()
     receipt = await chat.append([call, result], stamp=history.stamp)
     shown = [*history.messages, call, result]
-    await chat.append(answer, stamp=history.stamp_for(shown, entry=receipt.entry))
-    body = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
-    [size] = re.findall(r'title="Call for message 4: ([\d,]+) tokens', body)
-    assert int(size.replace(",", "")) == sum(
-        message.tokens for message in (await chat.list_messages())[:3]
-    )
+    size_of = partial(count, store.token_counter)
+    stamp = history.stamp_for(shown, entry=receipt.entry, size_of=size_of)
+    await chat.append(answer, stamp=stamp)
+    await chat.append(HumanMessage("And seals?"))
+    size = sum(message.tokens for message in (await chat.list_messages())[:3])
+    info = await chat.info()
+    assert (stamp.tokens, sum(stamp.parts)) == (size, size)
+    assert info.last_call
+    assert (info.last_call.ordinal, info.last_call.tokens) == (4, size)
+    call = text_in(await page(browse(), f"/c/{info.conversation_id}", at="4"))
+    assert f"exactly as sent {size:,} of 32,000 tokens" in call
+    body = await page(browse(), f"/c/{info.conversation_id}")
+    assert re.findall(r'title="Call for message 4: ([\d,]+) tokens', body) == [f"{size:,}"]
+    assert f"{size:,} {round(size / 320)} %" in text_in(await page(browse(), "/"))
 
 
 @pytest.mark.slow
@@ -785,14 +794,13 @@ async def test_a_search_goes_across_conversations(
     assert f'href="{here}?before=' in everything
     assert f'href="{there}?before=' in everything
     permitted = await page(browse(lambda _: {"user_id": "ada"}), "/search", q="squid")
-    alike = await page(browse(), "/search", q="squid", key="user_id", like=here.removeprefix("/c/"))
+    alike = await page(browse(), "/search", q="squid", scope=here.replace("/c/", "user_id:"))
     for listing in (permitted, alike):
         assert here in listing
         assert there not in listing
-    like = {"q": "squid", "key": "user_id", "like": there.removeprefix("/c/")}
-    assert (
-        await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)
-    ).status_code == 404
+    like = {"q": "squid", "scope": there.replace("/c/", "user_id:")}
+    refused = await browse(lambda _: {"user_id": "ada"}).get("/search", params=like)
+    assert refused.status_code == 404
     assert "Type some words" in await page(browse(), "/search")
 
 

@@ -83,7 +83,7 @@ async def test_the_permission_limits_every_page(
         assert (foreign.content, foreign.headers) == (missing.content, missing.headers)
     listing = await get(app, "/", headers={"x-user": "grace"})
     assert here not in listing.text
-    like = {"key": "thread_id", "like": here.removeprefix("/c/")}
+    like = {"scope": here.replace("/c/", "thread_id:")}
     assert (await get(app, "/", params=like, headers={"x-user": "grace"})).status_code == 404
 
 

@@ -1,0 +1,151 @@
+"""The rows of the list, and what its form asks of them: a state, a time, an order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from convstore.integration import ConversationEnd
+from convstore.types import ConversationInfo
+
+_FULL = 0.8
+"""Share of its budget from which the last call counts as nearly full."""
+
+_FILTERED = frozenset({"content_filter", "prohibited_content", "recitation", "refusal", "safety"})
+"""Stop reasons of an answer that its model, or a filter, refused; others say that its limit cut it."""
+
+_MOST_VALUES = 30
+"""Values of a scope key that the form offers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRow:
+    """A conversation of the list, and the end of its log."""
+
+    info: ConversationInfo
+    end: ConversationEnd
+
+    @property
+    def is_child(self) -> bool:
+        """True for the conversation of a sub-agent."""
+        return "path" in self.info.scope
+
+    @property
+    def share(self) -> float:
+        """The share of its budget that the last call took; 0 if it is not known, or has no limit."""
+        call = self.info.last_call
+        return call.tokens / call.max_tokens if call and call.max_tokens else 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """True if the last call took more than most of its budget."""
+        return self.share > _FULL
+
+    @property
+    def billed(self) -> tuple[int, int]:
+        """The tokens that providers counted, in and out, of all models; zeros if they did not."""
+        usage = self.info.usage.values()
+        return (
+            sum(counts["input_tokens"] for counts in usage),
+            sum(counts["output_tokens"] for counts in usage),
+        )
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the last answer was refused, by the model or by a filter."""
+        return self.end.cut in _FILTERED
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the output limit cut the last answer."""
+        return bool(self.end.cut) and not self.is_refused
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if nobody works on its turn, which is not over."""
+        return self.end.status == "interrupted"
+
+    @property
+    def needs_attention(self) -> bool:
+        """True if it waits for a person, broke off, has no whole answer, or has little room left."""
+        is_stuck = self.is_interrupted or self.end.status == "waiting"
+        return is_stuck or bool(self.end.cut) or self.is_full
+
+
+CHIPS: Mapping[str, tuple[str, Callable[[ListRow], bool]]] = {
+    "attention": ("needs attention", lambda row: row.needs_attention),
+    "waiting": ("waits", lambda row: row.end.status == "waiting"),
+    "running": ("running", lambda row: row.end.status == "running"),
+    "interrupted": ("broke off", lambda row: row.is_interrupted and not row.end.is_only_asked),
+    "asked": ("no answer", lambda row: row.end.is_only_asked),
+    "failed": ("failed tools", lambda row: row.info.failed > 0),
+    "cut": ("cut at the limit", lambda row: row.is_cut),
+    "refused": ("refused", lambda row: row.is_refused),
+    "full": ("over 80 %", lambda row: row.is_full),
+}
+"""States by which the form keeps rows: the label of each, and its rule."""
+
+TIMES: Mapping[str, tuple[str, timedelta | None]] = {
+    "": ("any time", None),
+    "1h": ("last hour", timedelta(hours=1)),
+    "1d": ("last 24 hours", timedelta(days=1)),
+    "7d": ("last 7 days", timedelta(days=7)),
+    "30d": ("last 30 days", timedelta(days=30)),
+}
+"""Times since the last message by which the form keeps rows."""
+
+ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
+    "": ("newest", lambda _: 0),
+    "full": ("fullest", lambda row: row.share),
+    "tokens": ("largest", lambda row: row.info.tokens),
+    "billed": ("most billed", lambda row: sum(row.billed)),
+    "failed": ("most failed", lambda row: row.info.failed),
+    "turns": ("most turns", lambda row: row.info.turns),
+}
+"""Orders of the rows: the label of each, and its key, the highest first; rows that are equal stay newest first."""
+
+
+def chips_of(rows: Sequence[ListRow]) -> dict[str, tuple[str, int]]:
+    """Return the label of each state and the number of its rows."""
+    return {
+        name: (label, sum(is_kept(row) for row in rows)) for name, (label, is_kept) in CHIPS.items()
+    }
+
+
+def with_chip(rows: Sequence[ListRow], chip: str) -> list[ListRow]:
+    """Return the rows in a state, one of `CHIPS`; all of them for ""."""
+    if not chip:
+        return list(rows)
+    is_kept = CHIPS[chip][1]
+    return [row for row in rows if is_kept(row)]
+
+
+def since(rows: Sequence[ListRow], time: str, now: datetime) -> list[ListRow]:
+    """Return the rows whose conversation was changed within a time, one of `TIMES`."""
+    span = TIMES[time][1]
+    if span is None:
+        return list(rows)
+    return [row for row in rows if row.info.updated_at and now - row.info.updated_at <= span]
+
+
+def in_order(rows: Sequence[ListRow], order: str) -> list[ListRow]:
+    """Return the rows in an order, one of `ORDERS`."""
+    key = ORDERS[order][1]
+    return sorted(rows, key=key, reverse=True)
+
+
+def scope_choices(rows: Sequence[ListRow], keys: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the scope values that several rows share, as key and id of a conversation that has it, and its text.
+
+    An address names a conversation in place of the value. The most frequent value of a key comes first.
+    """
+    choices = list[tuple[str, str]]()
+    for key in keys:
+        counts = Counter(row.info.scope[key] for row in rows if key in row.info.scope)
+        like = {row.info.scope.get(key): row.info.conversation_id for row in rows}
+        for value, number in counts.most_common(_MOST_VALUES):
+            if number > 1:
+                choices.append((f"{key}:{like[value]}", f"{key} = {value} ({number:,})"))
+    return choices

@@ -1,0 +1,59 @@
+"""Measure what a request has beside its messages: the system prompt and the tools, of which a stamp keeps the sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain.agents.middleware.types import ModelRequest
+from langchain_core.messages import SystemMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from convstore.messages.text import text_of
+from convstore.messages.tokens import TokenCounter, count
+from convstore.values.stamps import NOT_MEASURED, RequestParts
+
+_DIGEST_CHARACTERS = 16
+
+
+@dataclass(slots=True)
+class RequestMeter:
+    """Measures requests; the last one is remembered, since most are like the one before."""
+
+    _prompt: str = ""
+    _tools: list[Any] = field(default_factory=list)
+    _last: RequestParts = NOT_MEASURED
+
+    def measure(self, request: ModelRequest[Any], counter: TokenCounter) -> RequestParts:
+        """Return digest and sizes of the system prompt and the tools of a request."""
+        prompt = text_of(request.system_message.content) if request.system_message else ""
+        tools = list(request.tools)
+        if self._last.digest and prompt == self._prompt and _are_same(tools, self._tools):
+            return self._last
+        schemas = [_schema(tool) for tool in tools]
+        described = json.dumps(schemas, sort_keys=True, default=repr) if schemas else ""
+        digest = hashlib.sha256(json.dumps([prompt, described]).encode()).hexdigest()
+        self._prompt = prompt
+        self._tools = tools
+        self._last = RequestParts(
+            digest[:_DIGEST_CHARACTERS], _tokens(prompt, counter), _tokens(described, counter)
+        )
+        return self._last
+
+
+def _are_same(tools: Sequence[Any], others: Sequence[Any]) -> bool:
+    if len(tools) != len(others):
+        return False
+    return all(tool is other for tool, other in zip(tools, others, strict=True))
+
+
+def _schema(tool: Any) -> Any:
+    """Return a tool as a provider gets it; a dict is one already."""
+    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
+
+
+def _tokens(text: str, counter: TokenCounter) -> int:
+    return count(counter, SystemMessage(text)) if text else 0

@@ -1,0 +1,169 @@
+"""The list is a form: what each of its fields keeps, what its rows say, and that its numbers are those of the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from conftest import text_in
+from fixture_types import Browse
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.ext.inspector import EVERYTHING
+
+ARROWS = " \u2039\u203a"
+NOT_KNOWN = "\u2013"
+CALL = AIMessage("", tool_calls=[{"name": "refund", "args": {}, "id": "c"}], id="calling")
+
+
+async def listed(browse: Browse, **query: str) -> str:
+    """The body of the list."""
+    answer = await browse(lambda _: EVERYTHING).get("/", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def questions(body: str) -> list[str]:
+    """The titles of the rows, in order."""
+    return re.findall(r'<th scope="row".*?<bdi>([^<]*)</bdi>', body, re.DOTALL)
+
+
+def chips(body: str) -> dict[str, int]:
+    """The numbers on the buttons of the form, by the labels."""
+    found = re.findall(r'aria-pressed="\w+">([^<]*?) ([\d,]+)</button>', body)
+    return {label: int(number) for label, number in found}
+
+
+@pytest.fixture
+async def states(store: ConversationStore) -> AsyncIterator[ConversationStore]:
+    """A store with a conversation in each state, the first of them the oldest; one is running."""
+
+    def chat(name: str, user: str = "ada") -> Conversation:
+        return store.conversation(user_id=user, thread_id=name)
+
+    done = chat("done")
+    await done.append(HumanMessage("Done?", id="q"))
+    usage = {"input_tokens": 900, "output_tokens": 80, "total_tokens": 980}
+    answer = AIMessage("Yes.", id="a", usage_metadata=usage)
+    await done.append(answer, stamp=(await done.load_history()).stamp)
+    full = chat("full", "grace")
+    await full.append(HumanMessage("Full? " + "Please explain. " * 40))
+    tokens = (await full.info()).tokens
+    stamp = (await full.load_history(HistoryPolicy(max_tokens=tokens * 10 // 9))).stamp
+    await full.append(AIMessage("No."), stamp=stamp)
+    async with await chat("waits").turn("q", human="Waits?") as turn:
+        await turn.append([CALL])
+        await turn.wait_for(turn.open_calls[0])
+    with suppress(RuntimeError):
+        async with await chat("broken").turn("q", human="Broken?") as turn:
+            result = ToolMessage("Timeout", tool_call_id="c", status="error")
+            await turn.append([CALL, result])
+            raise RuntimeError("no shop")
+    await chat("asked").append(HumanMessage("Asked?"))
+    for name, reason in (("cut", "length"), ("refused", "refusal")):
+        said = AIMessage("Because", response_metadata={"stop_reason": reason})
+        await chat(name).append([HumanMessage(f"{name.capitalize()}?"), said])
+    async with await chat("running").turn("q", human="Running?") as turn:
+        await turn.append([CALL])
+        yield store
+
+
+async def test_each_state_is_a_button_with_its_number(
+    states: ConversationStore, browse: Browse
+) -> None:
+    """A button keeps the conversations in its state, and the one that is pressed gives all of them back."""
+    body = await listed(browse)
+    assert len(questions(body)) == 8
+    assert chips(body) == {
+        "needs attention": 6,
+        "waits": 1,
+        "running": 1,
+        "broke off": 1,
+        "no answer": 1,
+        "failed tools": 1,
+        "cut at the limit": 1,
+        "refused": 1,
+        "over 80 %": 1,
+    }
+    kept = {
+        "attention": ["Refused?", "Cut?", "Asked?", "Broken?", "Waits?"],
+        "waiting": ["Waits?"],
+        "running": ["Running?"],
+        "interrupted": ["Broken?"],
+        "asked": ["Asked?"],
+        "failed": ["Broken?"],
+        "cut": ["Cut?"],
+        "refused": ["Refused?"],
+    }
+    for chip, expected in kept.items():
+        found = await listed(browse, show=chip)
+        assert questions(found)[: len(expected)] == expected, chip
+        assert chips(found) == chips(body)
+        assert 'name="show" value="" aria-pressed="true"' in found
+    [crowded] = questions(await listed(browse, show="full"))
+    assert crowded.startswith("Full?")
+
+
+async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
+    states: ConversationStore, browse: Browse
+) -> None:
+    """State with its age, the tool that waits or the error; billed tokens, and a dash for what is not known."""
+    body = await listed(browse)
+    rows = {
+        questions(row)[0]: text_in(row).replace(NOT_KNOWN, "-")
+        for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", body, re.DOTALL)
+    }
+    assert re.search(r"waits \d+ s: refund", rows["Waits?"])
+    assert re.search(r"running \d+ s", rows["Running?"])
+    assert "broke off: RuntimeError: no shop" in rows["Broken?"]
+    assert re.search(r"no answer \d+ s", rows["Asked?"])
+    assert "cut: length" in rows["Cut?"]
+    assert "cut: refusal" in rows["Refused?"]
+    info = await states.conversation(user_id="ada", thread_id="done").info()
+    assert info.last_call
+    share = round(100 * info.last_call.tokens / 32_000)
+    assert rows["Done?"] == (
+        f"Done? ada / done 1 {info.tokens} {info.last_call.tokens} {share} % 900 / 80 - just now"
+    )
+
+
+async def test_words_scope_time_and_order_are_fields_of_one_form(
+    states: ConversationStore, browse: Browse
+) -> None:
+    """Together they keep what all of them keep; the address names no scope value."""
+    assert questions(await listed(browse, q="broken")) == ["Broken?"]
+    assert questions(await listed(browse, q="broken", show="waiting")) == []
+    body = await listed(browse)
+    [option] = re.findall(r'<option value="(user_id:\w+)">user_id = ada \(7\)</option>', body)
+    assert "ada" not in option
+    assert len(questions(await listed(browse, scope=option))) == 7
+    assert questions(await listed(browse, order="full"))[0].startswith("Full?")
+    assert questions(await listed(browse, order="billed"))[0] == "Done?"
+    assert len(questions(await listed(browse, since="1h"))) == 8
+    for query in ({"show": "x"}, {"since": "x"}, {"order": "x"}, {"from": "x"}):
+        answer = await browse(lambda _: EVERYTHING).get("/", params=query)
+        assert answer.status_code == 404, query
+
+
+async def test_the_list_says_what_it_covers_and_links_to_older_ones(
+    states: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The form covers a window of the newest, and each link keeps what was asked."""
+    monkeypatch.setattr("convstore.ext.inspector.list_pages._COVERED", 4)
+    monkeypatch.setattr("convstore.ext.inspector.list_pages._PAGE", 3)
+    body = await listed(browse, order="tokens")
+    assert "4 of the newest 4 conversations" in text_in(body)
+    assert re.search(r"cover 4 conversations, read in \d+ ms", text_in(body))
+    links = {
+        text.strip(ARROWS): link.replace("&amp;", "&")
+        for link, text in re.findall(r'<a[^>]* href="/\?([^"]*)">([^<]*)</a>', body)
+    }
+    assert links["Rows from 4 on"] == "order=tokens&from=3"
+    assert len(questions(await listed(browse, order="tokens", **{"from": "3"}))) == 1
+    older = await browse(lambda _: EVERYTHING).get("/?" + links["Older conversations"])
+    assert "order=tokens" in links["Older conversations"]
+    assert len(questions(older.text)) == 3
+    assert "Newest</a>" in older.text
