@@ -320,16 +320,16 @@ class Compactor:
         return [without_media(without_mark(message), everywhere=True) for message in whole]
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
-        """Return the human message of the turn that the summary ends in, even if an earlier summary covers it."""
+        """Return the question of the turn that the summary ends in, even if an earlier summary covers it."""
         for row in reversed(plan.folded):
-            if row.message.type == "human":
+            if row.message.begins_turn:
                 return row.message
         first = plan.folded[0].message.ordinal
         async with aclosing(
             newest_first(self._reader, plan.log, before=first, at_once=_BATCH)
         ) as messages:
             async for row in messages:
-                if row.message.type == "human":
+                if row.message.begins_turn:
                     return row.message
         return None
 

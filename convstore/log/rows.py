@@ -128,13 +128,6 @@ def open_turn(rows: Sequence[Row]) -> str:
     return rows[bisect_left(rows, rows[-1].turn, key=_turn)].message.id
 
 
-def has_answer(rows: Sequence[Row]) -> bool:
-    """Return True if the last AI message of a model is an answer."""
-    said = (row.message for row in reversed(rows) if row.message.is_reply)
-    last = next(said, None)
-    return last is not None and last.is_answer
-
-
 def is_named(type_: str, view_tokens: int, tool: str) -> bool:
     """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored.
 

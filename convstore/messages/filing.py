@@ -13,7 +13,7 @@ from typing import TypeVar
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.messages.provenance import is_made_up
-from convstore.messages.tool_calls import calls_of, has_calls, is_paused, result_ids
+from convstore.messages.tool_calls import calls_of, result_ids
 from convstore.values.scope import id_problem
 
 _Message = TypeVar("_Message", bound=BaseMessage)
@@ -51,12 +51,6 @@ def _unmarked(message: BaseMessage) -> BaseMessage:
 def is_question(message: BaseMessage) -> bool:
     """Return True if a message begins a turn: a human message that no tool added."""
     return isinstance(message, HumanMessage) and not came_with(message)
-
-
-def is_answer(message: BaseMessage) -> bool:
-    """Return True if a message ends a turn: an AI message without calls, not paused, that no tool added."""
-    is_whole = isinstance(message, AIMessage) and not has_calls(message) and not is_paused(message)
-    return is_whole and not came_with(message)
 
 
 def last_question(messages: Sequence[BaseMessage]) -> int | None:

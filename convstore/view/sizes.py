@@ -19,7 +19,6 @@ from typing import NamedTuple
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import (
     Row,
-    has_answer,
     is_always_whole,
     is_exempt,
     is_finished,
@@ -474,7 +473,7 @@ class SizedLog:
         eighth = self._eighth
         steps = steps_of(self.rows, turn)
         forms = self._in_shortened
-        is_answered = bool(steps) and has_answer(self.rows[turn.begin : turn.end])
+        is_answered = bool(steps) and self.rows[steps[-1].start].message.is_answer
         head = _head(turn, steps)
         answer = steps.pop() if is_answered else range(0)
         question = sum(self._settled[at] for at in head)

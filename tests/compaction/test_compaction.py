@@ -768,6 +768,22 @@ async def test_the_question_outlives_every_summary_of_its_turn() -> None:
     assert history.messages[1].type == "ai"
 
 
+async def test_what_a_user_adds_to_a_turn_does_not_replace_its_question() -> None:
+    """A summary that ends in the turn keeps the question, also if a later message of the user belongs to it."""
+    chat = await six_turns(ScriptedWriter(_nothing, rule_of(400, keep=0, summary=50)))
+    await chat.append(HumanMessage("Mend the roof, please.", id="q"))
+    await chat.append(pair_of(0))
+    await chat.append(HumanMessage("Hurry.", id="hint"), turn="q")
+    for number in range(1, 20):
+        await chat.append(pair_of(number))
+    assert (await chat.compact()).status == "done"
+    history = await chat.load_history()
+    assert "hint" not in {message.id for message in history.messages}
+    assert history.summary == (
+        "Some words.\nThe message of the user that is being worked on: Mend the roof, please."
+    )
+
+
 async def test_a_late_result_is_shown_once_after_the_summary_of_its_call() -> None:
     """A result that comes after its call was summarised is shown as text at the end, and the view before is unchanged.
 

@@ -30,10 +30,12 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.devserver import DevServer
+from convstore.integration import log_of
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.fixtures import result_id_of
 from convstore.types import LogItem
+from convstore.values.append_options import Columns
 from convstore.values.policy import CompactionRule
 
 FILE = Path(__file__).with_name("first_format.json")
@@ -51,7 +53,7 @@ SCOPES = (
 )
 DELETED = {"user_id": "gus", "course_id": "deleted"}
 POLICY = HistoryPolicy(max_tokens=600)
-CHILDREN, TURN_ENTRIES, VIEW_ENTRIES = 1, 30, 50
+CHILDREN, TURN_ENTRIES, VIEW_ENTRIES = 1, 31, 50
 """Conversations of sub-agents, the entries of all conversations in turns, and those of the views and their fork."""
 
 
@@ -244,6 +246,8 @@ async def fill_turns(chat: Conversation) -> None:
         await turn.add_result(
             turn.open_calls[0], "That one.", sources=[Document("A hive.", metadata={"title": "H"})]
         )
+        columns = {"picture": Columns("t1", answers=await result_id_of(chat, "c1"))}
+        await log_of(chat).append([AIMessage("A picture of it.", id="picture")], columns=columns)
         await turn.finish()
     async with await chat.turn("t2", human="And this?") as turn:
         await turn.append(calls("c2"))

@@ -61,6 +61,24 @@ async def test_a_stamp_gives_the_view_again_whatever_came_later(
     assert len(write_stamp(stamp)) < 300
 
 
+async def test_the_parts_of_a_view_know_the_turn_in_progress(chat: Conversation) -> None:
+    """A note after an answer opens no turn, and what a user adds to a turn in progress is in it."""
+    await chat.append([HumanMessage("Orcas?", id="q1"), AIMessage("Yes.")])
+    await chat.append(SystemMessage("The user is in a hurry."))
+    over = (await chat.load_history()).stamp
+    assert over is not None
+    assert (over.parts.now, over.parts.turn > 0) == (0, True)
+    call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}])
+    await chat.append([HumanMessage("Where?", id="q2"), call])
+    before = (await chat.load_history()).stamp
+    await chat.append(HumanMessage("Look to the north."), turn="q2")
+    now = (await chat.load_history()).stamp
+    assert before is not None
+    assert now is not None
+    assert now.parts.turn == before.parts.turn == over.parts.turn
+    assert now.parts.now > before.parts.now > 0
+
+
 async def test_a_stamp_shares_nothing_with_later_ones(chat: Conversation) -> None:
     """Each load returns its own stamp, so that a caller may change the policy in it."""
     policy = HistoryPolicy(never_stub={"search"})

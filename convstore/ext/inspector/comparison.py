@@ -43,6 +43,11 @@ PARTS: Mapping[str, str] = {
 """Title of each part of a view, in the order in which bars show them."""
 
 
+def begins_turn(stored: StoredMessage) -> bool:
+    """Return True for a question; what a tool or a writer adds to a turn is not one, whatever its type."""
+    return stored.turn_id == stored.message.id
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """Form of one row in a view, with its size there; `state` is a key of `LEGEND` or `ADDED`.

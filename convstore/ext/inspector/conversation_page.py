@@ -25,7 +25,7 @@ from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.call_page import load_call, render_call
 from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
-from convstore.ext.inspector.comparison import LEGEND, Given, Row
+from convstore.ext.inspector.comparison import LEGEND, Given, Row, begins_turn
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line, own_numbers
@@ -267,15 +267,13 @@ async def _read_after(chat: Conversation, after: int, limit: int) -> _LogPage:
 def _from_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
     """Leave out the beginning up to a question, if the larger half remains."""
     half = range(len(stored) // 2)
-    return stored[next((index for index in half if stored[index].message.type == "human"), 0) :]
+    return stored[next((index for index in half if begins_turn(stored[index])), 0) :]
 
 
 def _until_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
     """Leave out the end from a question on, if the larger half remains."""
     half = range(len(stored) - 1, len(stored) // 2, -1)
-    return stored[
-        : next((index for index in half if stored[index].message.type == "human"), len(stored))
-    ]
+    return stored[: next((index for index in half if begins_turn(stored[index])), len(stored))]
 
 
 def _choice(request: Request) -> tuple[str, str] | None:
@@ -472,9 +470,7 @@ def _sections(
 ) -> list[_Section]:
     """Divide rows at turns; `last` is the number of the turn to which the last message belongs, if it is known."""
     questions = [
-        message.ordinal
-        for message in stored
-        if message.message.type == "human" and not message.is_rewound
+        message.ordinal for message in stored if begins_turn(message) and not message.is_rewound
     ]
 
     def turn_at(ordinal: int) -> int:
@@ -493,7 +489,7 @@ def _begins(line: _Line, section: _Section) -> bool:
     if line.is_run or any(entry.is_run for entry in section.lines):
         return line.first is not None
     is_rewound = all(entry.given.state == "rewound" for entry in section.lines)
-    return line.first is not None and line.first.message.type == "human" and not is_rewound
+    return line.first is not None and begins_turn(line.first) and not is_rewound
 
 
 def _title(line: _Line, turn_at: Callable[[int], int]) -> str:

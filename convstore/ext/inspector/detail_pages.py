@@ -15,6 +15,7 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.ext.inspector.call_page import load_view, titled_info
 from convstore.ext.inspector.calls import moment_of
+from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, own_numbers, rendered, whole_parts
@@ -52,7 +53,7 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     if not found or found[0].ordinal != ordinal:
         raise HTTPException(404)
     [record] = await chat.get_tool_messages([str(found[0].message.id)])
-    is_question = found[0].turn_id == found[0].message.id
+    is_question = begins_turn(found[0])
     variants = await chat.variants(str(found[0].message.id)) if is_question else []
     given = view.given(found[0])
     parts = whole_parts(found[0].message, record.artifact)

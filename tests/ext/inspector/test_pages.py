@@ -319,6 +319,19 @@ async def test_a_page_of_the_log_begins_with_a_question(
     assert (answer.status_code, answer.headers["location"]) == (303, "?at=40&after=26#m30")
 
 
+async def test_a_message_added_to_a_turn_begins_no_section(
+    browse: Browse, store: ConversationStore
+) -> None:
+    """A hint of the user to the running agent stands in the turn of its question."""
+    chat = store.conversation(user_id="ada", thread_id="hint")
+    await chat.append(HumanMessage("Which seals?", id="q1"))
+    await chat.append([HumanMessage("The ringed ones."), AIMessage("Those.")], turn="q1")
+    await chat.append(rag_turn("And then?"))
+    body = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
+    titles = re.findall(r"Turn \d+ messages \d+ to \d+", text_in(body))
+    assert titles == ["Turn 1 messages 1 to 3", "Turn 2 messages 4 to 7"]
+
+
 @pytest.mark.slow
 async def test_a_filter_keeps_what_it_names(browse: Browse, chat: Conversation, here: str) -> None:
     """Rows that differ, failed ones, roles, tools; the link to older ones keeps the filter."""
