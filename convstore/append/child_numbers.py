@@ -92,14 +92,20 @@ class ChildNumbers:
     ) -> tuple[range, CachedConversation]:
         """Reserve numbers for a child of a scope; return them, and the conversation whose numbers they are.
 
-        They are reserved for all its children in blocks that grow, because each is an entry that its loads read.
+        They are reserved for all its children in blocks that grow, because each is an entry that its loads read. A
+        conversation without a state was deleted, most likely by a worker that this one has not learnt of.
         """
         given = 0
         if root is not None:
-            while (taken := await self._pools.take(root.conversation, number))[0]:
-                if not await self._log.taken_source_ids(root.conversation, taken[0]):
-                    return taken[0], root
-            given = taken[1]
+            numbers, had = await self._take(root.conversation, number)
+            if numbers:
+                return numbers, root
+            if had is None:
+                self._cache.forget(root)
+                found = await self._reader.find(scope)
+                if found is not None and found.conversation != root.conversation:
+                    return await self._reserve(scope, found, number)
+            given = had or 0
         size = max(number, min(given, MAX_BLOCK))
         _, _, written, tail = await self._write(
             scope, Request(self._empty(), reserve=size, for_child=True)
@@ -109,6 +115,13 @@ class ChildNumbers:
         if root is None or written.conversation == root.conversation:
             await self._pools.fill(written.conversation, block[number:], given=given + size)
         return block[:number], written
+
+    async def _take(self, conversation: str, number: int) -> tuple[range, int | None]:
+        """Take numbers that no source has from the pool of a conversation; see `NumberPools.take`."""
+        while True:
+            numbers, given = await self._pools.take(conversation, number)
+            if not numbers or not await self._log.taken_source_ids(conversation, numbers):
+                return numbers, given
 
     async def _root_of(self, child: CachedConversation) -> CachedConversation:
         """Return the outermost conversation around a child."""

@@ -29,8 +29,11 @@ class NumberPools:
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
 
-    async def take(self, conversation: str, number: int) -> tuple[range, int]:
-        """Take adjacent numbers, none if there are not enough; return them, and how many it ever had. Two commands."""
+    async def take(self, conversation: str, number: int) -> tuple[range, int | None]:
+        """Take adjacent numbers, none if there are not enough; return them, and how many it ever had. Two commands.
+
+        It never had any, None, if the conversation has no state.
+        """
         query = of_state(conversation)
         taken = {"$inc": {"numbers.free": -number}}
         if before := await self._log.find_and_update(
@@ -38,7 +41,8 @@ class NumberPools:
         ):
             free, last, given = _pool(before)
             return range(last - free + 1, last - free + 1 + number), given
-        return range(0), _pool(await self._log.find_one(query, _FIELDS) or {"_id": query["_id"]})[2]
+        state = await self._log.find_one(query, _FIELDS)
+        return range(0), None if state is None else _pool(state)[2]
 
     async def fill(self, conversation: str, block: range, *, given: int) -> None:
         """Replace the numbers that are left by the end of a block, after `given` numbers in all. One command."""
