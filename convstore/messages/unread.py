@@ -32,7 +32,7 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     ['q', 'a', 'r']
     """
     here = ids_of(messages)
-    if ids_of(turn) <= here:
+    if here.issuperset(message.id for message in turn):
         return list(messages)
     unread = ids_of(turn[:1]) | ids_of(turn[_last_reply(turn) :])
     if unread <= here and has_all_results(messages):

@@ -121,6 +121,26 @@ async def _sync_node_alone(node: Any, chat: Conversation) -> None:
 Way = Callable[[Any, Conversation], Coroutine[Any, Any, None]]
 
 
+async def test_each_step_of_a_long_run_keeps_its_lease(chat: Conversation) -> None:
+    """The time after which a run that does nothing loses its lease begins again with each append."""
+    seen = list[float]()
+
+    @tool
+    async def work() -> str:
+        """Work for 14 minutes."""
+        [turns] = _RUNS.turns.values()
+        seen.append(turns.held[0].session._unattended)
+        turns.held[0].session._unattended += 840.0
+        return "worked"
+
+    own = ConversationMiddleware(chat.store)
+    replies = [calls("work"), calls("work"), calls("work"), AIMessage("Done.")]
+    agent = create_agent(ScriptedModel(replies=replies), [work], middleware=[own])
+    await _ask(agent, chat)
+    assert len(seen) == 3
+    assert max(seen) < 840.0
+
+
 async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conversation) -> None:
     """The turn is given back before the caller goes on, and no run is remembered."""
     review = HumanInTheLoopMiddleware({"look": True})

@@ -125,10 +125,11 @@ async def hold(
     """
     if run.turn_id is None:
         return None
-    if held := held_by_caller(chat, run.turn_id):
-        return held
+    known = held_by_caller(chat, run.turn_id)
     is_new = run.turn_id not in run.logged if is_new is None else is_new
     held = await hold_turn(chat, run.turn_id, busy=rules.busy, is_new=is_new)
+    if held is known:
+        return held
     if has_moved(held, run.view.history, end=held.tail.messages):
         run.view.before = None
     if held.record.is_asked:
