@@ -6,7 +6,7 @@ package would send it in a form that the provider refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessage, ToolMessage
@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from convstore.messages.call_arguments import with_json_arguments
 from convstore.messages.media import block_type
 from convstore.messages.reasoning import is_reasoning, without_reasoning
-from convstore.messages.tool_calls import calls_of
+from convstore.messages.tool_calls import CALL_BLOCKS, calls_of
 from convstore.values.json_form import valid_text
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
 from convstore.wire.hosted import hosted_text
@@ -42,21 +42,39 @@ def without_foreign_parts(message: AIMessage, drop: _Drop) -> AIMessage:
         return message
     if clean is not message:
         drop("reasoning", "another provider wrote it")
-    clean = with_json_arguments(clean)
-    for call in clean.invalid_tool_calls:
-        if not arguments_text(call.get("args"))[1]:
-            drop(f"arguments of {call.get('name')}", "they are not a JSON object")
-    update: dict[str, Any] = {
-        "tool_calls": [_named(call) for call in clean.tool_calls],
-        "invalid_tool_calls": [_with_object(_named(call)) for call in clean.invalid_tool_calls],
-        "additional_kwargs": _with_names(clean.additional_kwargs),
-    }
+    clean = with_json_arguments(_with_valid_calls(clean, drop))
+    update: dict[str, Any] = {}
     if clean.name:
         update["name"] = user_name(clean.name) or None
     if isinstance(clean.content, list):
         update["content"] = _sendable_content(clean, drop)
-    changed = {name: value for name, value in update.items() if value != getattr(clean, name)}
-    return clean.model_copy(update=changed) if changed else clean
+    return _with_fields(clean, update)
+
+
+def _with_fields(message: AIMessage, update: Mapping[str, Any]) -> AIMessage:
+    """Return a message with other values of some fields; the same object if they have them."""
+    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
+    return message.model_copy(update=changed) if changed else message
+
+
+def _with_valid_calls(message: AIMessage, drop: _Drop) -> AIMessage:
+    """Return an answer with names and arguments of calls that providers accept; the same object if nothing changes."""
+    for call in message.invalid_tool_calls:
+        if not arguments_text(call.get("args"))[1]:
+            drop(f"arguments of {call.get('name')}", "they are not a JSON object")
+    update: dict[str, Any] = {
+        "tool_calls": [_named(call) for call in message.tool_calls],
+        "invalid_tool_calls": [_with_object(_named(call)) for call in message.invalid_tool_calls],
+        "additional_kwargs": _with_names(message.additional_kwargs),
+    }
+    if isinstance(message.content, list):
+        update["content"] = list(map(_named_block, message.content))
+    return _with_fields(message, update)
+
+
+def _named_block(block: Any) -> Any:
+    """Return a block of a call with a name that all providers accept; any other block as it is."""
+    return _named(block) if block_type(block) in CALL_BLOCKS else block
 
 
 def _sendable_content(message: AIMessage, drop: _Drop) -> list[Any]:
@@ -130,8 +148,11 @@ def _with_function(call: Any) -> Any:
     return {**call, "function": {**function, **named}}
 
 
-def as_own(message: AIMessage, rules: ProviderRules) -> AIMessage:
+def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
     """Return an answer of the provider as its package sends it right; the same object if nothing changes."""
+    calls = calls_of(message)
+    if any(call.is_malformed or tool_name(call.tool) != call.tool for call in calls):
+        message = _with_valid_calls(message, drop)
     update: dict[str, Any] = {}
     content: Any = message.content
     if rules.name == "openai" and _looks_old(message):
@@ -139,7 +160,7 @@ def as_own(message: AIMessage, rules: ProviderRules) -> AIMessage:
             key: value for key, value in message.response_metadata.items() if key != "id"
         }
         content = [_with_item_id(block, str(message.id)) for block in content]
-    if _ends_with_reasoning(content) and not calls_of(message):
+    if _ends_with_reasoning(content) and not calls:
         content = [*content, {"type": "text", "text": NO_TEXT}]
     if content is not message.content:
         update["content"] = content

@@ -10,9 +10,9 @@ because of messages that another provider wrote:
 - a system message in the middle of the list,
 - an assistant message at the beginning, or a user's directly after a result.
 
-Messages that the provider itself wrote stay byte for byte, except for empty answers, which no view has, and for what
-LangChain's package would send twice or in another order. All others are adapted in place and always in the same way, so
-that prompt caches stay valid.
+Messages that the provider itself wrote stay byte for byte, except for empty answers, which no view has, for names and
+arguments of calls that are not valid, and for what LangChain's package would send twice or in another order. All others
+are adapted in place and always in the same way, so that prompt caches stay valid.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from convstore.messages.call_ids import rename_calls
 from convstore.messages.media import KINDS, is_media, media_description
 from convstore.messages.media_types import with_true_types
 from convstore.messages.provenance import mark
+from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import Provider
@@ -170,13 +171,12 @@ def _answer(
 ) -> list[BaseMessage]:
     """Return an answer and the results of its calls as the provider accepts them."""
     rules = edits.rules
+    drop = partial(edits.drop, message)
     if message.response_metadata.get("model_provider") == rules.name:
-        clean = _with_text(as_own(message, rules), own=True)
-        named = list(results)
+        clean = _with_text(as_own(message, rules, drop), own=True)
     else:
-        clean = _with_text(without_foreign_parts(message, partial(edits.drop, message)))
-        named = [_with_tool_name(result) for result in results]
-    named = [with_true_types(result) for result in named]
+        clean = _with_text(without_foreign_parts(message, drop))
+    named = [with_true_types(_with_tool_name(result)) for result in results]
     if rules.name == "openai":
         named = with_custom_outputs(clean, named)
     renamed, answers = rename_calls(clean, named, edits.ids)
@@ -235,12 +235,10 @@ def _media_text(block: Any) -> dict[str, str]:
 def _with_text(message: _Message, *, own: bool = False) -> _Message:
     """Return the message, with a placeholder text if nothing in it would be sent to this provider."""
     blocks = message.content if isinstance(message.content, list) else [message.content]
-    other_fields = (
-        message.additional_kwargs.values()
-        if own
-        else [message.additional_kwargs.get("function_call")]
-    )
-    if not all(map(_is_blank, blocks)) or any(other_fields) or calls_of(message):
+    if not all(map(_is_blank, blocks)) or calls_of(message):
+        return message
+    fields = without_reasoning(message).additional_kwargs
+    if any(fields.values() if own else [fields.get("function_call")]):
         return message
     return message.model_copy(update={"content": NO_TEXT})
 

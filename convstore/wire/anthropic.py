@@ -197,6 +197,7 @@ def _messages(step: Step, hosted: _Hosted) -> Iterator[dict[str, Any]]:
 
 def _answer(step: Step, hosted: _Hosted) -> list[dict[str, Any]]:
     """Return the blocks of an answer."""
+    step.drop_beside()
     if problem := _problem(step, hosted):
         step.withhold(problem)
     content = list[dict[str, Any]]()

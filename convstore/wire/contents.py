@@ -24,6 +24,7 @@ _TEXTS = (
     "text",
     "content",
 )
+_OF_CALLS = frozenset({"custom", "function", "id", "index", "type"})
 _BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 """Keys of ``additional_kwargs`` in which gateways put reasoning; the first one with a text counts."""
 
@@ -85,6 +86,30 @@ class ContentReader:
     def drop(self, message: BaseMessage, part: str, reason: str) -> None:
         """Report a part of a message."""
         self.dropped.append(Dropped(str(message.id or ""), part, reason))
+
+
+class FrameworkWriter(ContentReader):
+    """Reads messages for a request of a framework, and reports what an API wrote that it has no place for."""
+
+    def contents(self, message: BaseMessage) -> Iterator[str | Media | dict[str, Any]]:
+        """Yield texts, files and reasoning; settings such as citations are reported."""
+        for part in parts_of(message):
+            for name in () if isinstance(part, Block) else part.settings:
+                self.drop(message, name, "the framework has no place for it")
+        yield from super().contents(message)
+
+    def calls(self, message: AIMessage) -> Iterator[tuple[str, str, Any]]:
+        """Yield id, name and arguments of the calls; what an API wrote beside them is reported."""
+        for name in sorted(_beside_calls(message)):
+            self.drop(message, name, "the framework has no place for it")
+        yield from super().calls(message)
+
+
+def _beside_calls(message: AIMessage) -> set[str]:
+    """Return what an API wrote beside the calls that it listed, such as the signatures of Gemini."""
+    listed = message.additional_kwargs.get("tool_calls")
+    calls = listed if isinstance(listed, list) else ()
+    return {str(name) for call in calls if isinstance(call, dict) for name in call} - _OF_CALLS
 
 
 def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,17 +128,19 @@ class RequestEdits:
         id_ = message.id if message else ""
         self.dropped.append(Dropped(id_ or "", part, reason))
 
-    def reasoning_problem(self, writer: str, *, is_open: bool) -> str:
-        """Return why the reasoning of an answer stays out of the request, "" if it may go.
+    def turn_problem(self, *, is_open: bool) -> str:
+        """Return why the reasoning of a turn, open or not, stays out of the request, "" if it may go.
 
-        Args:
-            writer: The model that wrote it, "" if unknown.
-            is_open: True for an answer of the turn in progress.
+        The packages of frameworks decide that for themselves.
         """
         if self.rules.reasoning == "never":
             return "the API takes none"
         if self.rules.reasoning == "open_turn" and not is_open:
             return "its turn is over"
+        return ""
+
+    def writer_problem(self, writer: str) -> str:
+        """Return why the reasoning of a model, "" if unknown, stays out of the request, "" if it may go."""
         is_taken = self.rules.takes_reasoning_of(writer, self._asked)
         return "" if is_taken else "another model wrote it"
 

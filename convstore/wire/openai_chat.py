@@ -24,8 +24,6 @@ NO_REASONING: Final = " "
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """Google's documented value for a call that no model of Gemini made."""
 
-_BESIDE: Final = ("annotations", "audio", "extra_content", "images")
-_OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
 _AUDIO: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 
 
@@ -73,7 +71,7 @@ def media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
 
 
 def _image(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
-    url = media.data_url if media.mime_type in rules.images else media.url
+    url = (media.mime_type in rules.images and media.data_url) or media.url
     return {"type": "image_url", "image_url": {"url": url, **detail_of(media)}} if url else None
 
 
@@ -150,13 +148,8 @@ def _reasoning(step: Step) -> dict[str, Any]:
 
 def _own_fields(step: Step) -> dict[str, Any]:
     """Return what the asked provider needs back beside the content; what another one does not take is noted."""
-    others = step.message.additional_kwargs
     found: dict[str, Any] = {}
-    if not others:
-        return found
-    for key in _BESIDE:
-        if not (value := others.get(key)):
-            continue
+    for key, value in step.beside().items():
         if key == "extra_content" and step.is_own and is_json(value):
             found[key] = value
         else:
@@ -165,8 +158,9 @@ def _own_fields(step: Step) -> dict[str, Any]:
 
 
 def _call(step: Step, call: WireCall) -> dict[str, Any]:
-    fields = {key: value for key, value in call.listed.items() if key not in _OF_CALLS}
-    own = {key: value for key, value in fields.items() if step.is_own and is_json(value)}
+    fields = call.beside
+    is_own = bool(fields) and step.is_own
+    own = {key: value for key, value in fields.items() if is_own and is_json(value)}
     for key in fields.keys() - own.keys():
         step.drop(f"{key} of {call.name}", "another provider wrote it")
     if call.input is not None:

@@ -69,6 +69,7 @@ def to_responses(
 
 def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the items of one answer of the model: reasoning, texts and calls; with their ids if it has reasoning."""
+    step.drop_beside()
     if problem := _problem(step, ids):
         step.withhold(problem)
     has_reasoning = any(map(is_reasoning, step.parts))
@@ -224,7 +225,7 @@ def _media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
 
 
 def _image(media: Media, rules: ProviderRules) -> dict[str, str]:
-    url = media.data_url if media.mime_type in rules.images else media.url
+    url = (media.mime_type in rules.images and media.data_url) or media.url
     return {"image_url": url} if url else _upload(media)
 
 

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of, text_of
-from convstore.wire.contents import ContentReader
+from convstore.wire.contents import FrameworkWriter
 from convstore.wire.parts import Media
 
 JSON: TypeAlias = dict[str, Any]
@@ -158,7 +158,7 @@ def _blocks(content: Iterable[Any], *, whole: bool = False) -> Iterator[JSON]:
                 yield {"type": "non_standard", "value": item}
 
 
-class PydanticAIWriter(ContentReader):
+class PydanticAIWriter(FrameworkWriter):
     """Writes messages that another adapter appended, or that a view has changed, as parts; and keeps a report."""
 
     def parts(self, message: BaseMessage) -> list[JSON]:

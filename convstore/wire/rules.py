@@ -250,14 +250,14 @@ def rules_for(
     return row_of_model(model) if model else default
 
 
-def rules_of_package(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
-    """Return the rules for a framework, whose package knows in which turns a model gets its own reasoning back.
+def rules_of_framework(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
+    """Return the rules for a framework: what all providers accept if neither the provider nor the model is known.
 
     Raises:
         InvalidInputError: No row has the provider's name.
     """
     known = _known_row(model) if model else None
-    return replace(rules_for(provider, None, default=known or _ANY), reasoning="always")
+    return rules_for(provider, None, default=known or _ANY)
 
 
 def row_of_model(model: str) -> ProviderRules:

@@ -36,6 +36,10 @@ from convstore.wire.rules import ProviderRules
 
 _ROLES: Final = ("system", "developer", "assistant", "user")
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
+_BESIDE: Final = ("annotations", "audio", "extra_content", "images")
+"""Fields in which Chat Completions has more of an answer than its content."""
 _NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -62,6 +66,11 @@ class WireCall(NamedTuple):
     block: Mapping[str, Any] = _NO_FIELDS
     listed: Mapping[str, Any] = _NO_FIELDS
 
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What Chat Completions listed with the call besides the call itself."""
+        return {key: value for key, value in self.listed.items() if key not in _OF_CALLS}
+
 
 class Result(NamedTuple):
     """The result of a call: its message, and the texts and media in it."""
@@ -84,7 +93,6 @@ class Step:
         reasoning: Its reasoning outside the content, as servers with the Chat Completions API return it.
         results: The results of its calls, in the order of these.
         is_open: True for the question of the turn in progress and all after it.
-        is_own: True for an answer of a model of the family that is asked.
         dropped: Where all steps of a view note what is not sent.
     """
 
@@ -97,11 +105,31 @@ class Step:
     parts: list[Part | WireCall] = field(default_factory=list)
     reasoning: dict[str, Any] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
-    is_own: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """True for an answer of a model of the family that is asked."""
+        return self.rules.is_own(model_of(self.message))
 
     def drop(self, part: str, reason: str, message: BaseMessage | None = None) -> None:
         """Note that a part of the message, or of one of its results, is not sent."""
         self.dropped.append(Dropped((message or self.message).id or "", part, reason))
+
+    def beside(self) -> dict[str, Any]:
+        """Return what Chat Completions has beside the content of an answer."""
+        kwargs = self.message.additional_kwargs
+        return {key: kwargs[key] for key in _BESIDE if kwargs.get(key)} if kwargs else {}
+
+    def drop_beside(self) -> None:
+        """Note what Chat Completions wrote beside an answer and its calls, for another API."""
+        if not self.message.additional_kwargs:
+            return
+        names = list(self.beside())
+        for result in self.results:
+            call = result.call
+            names += [f"{key} of {call.name}" for key in call.beside]
+        for name in names:
+            self.drop(name, "the API does not take it here")
 
     def drop_status(self, result: Result) -> None:
         """Note that the API has no mark of a failed result, if this one failed; not of one that the store generated."""
@@ -191,7 +219,6 @@ def read_steps(
         place = edits.place(role)
         step = Step(message, rules, place.role, place.before, index >= begin, edits.dropped)
         if isinstance(message, AIMessage):
-            step.is_own = rules.is_own(model_of(message))
             _fill_answer(step, message, paired, index + 1, edits)
         else:
             head = [] if place.role == role else [Text(INSTRUCTION)]
@@ -220,7 +247,7 @@ def arguments_text(given: Any) -> tuple[str, bool]:
         value = json.loads(text) if text else given
         if isinstance(value, dict) and has_few_levels(value):
             is_whole = text != "{}" or given.strip() == "{}"
-            return valid_text(json.dumps(value, ensure_ascii=False, allow_nan=False)), is_whole
+            return valid_text(_JSON.encode(value)), is_whole
     except (TypeError, ValueError, RecursionError):
         pass
     return "{}", False
@@ -310,7 +337,8 @@ def _fill_answer(
         ]
         edits.answered()
     if step.reasoning or any(map(is_reasoning, step.parts)):
-        problem = edits.reasoning_problem(model_of(message), is_open=step.is_open)
+        problem = edits.turn_problem(is_open=step.is_open)
+        problem = problem or edits.writer_problem(model_of(message))
         if problem:
             step.withhold(problem)
 

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.types import Dropped, History, ProviderRules
 from convstore.view.provider_rules import PROVIDERS, made_for
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import ROWS, rules_of_package
+from convstore.wire.rules import ROWS, rules_of_framework
 
 Said = list[tuple[str, str]]
 FREE = ProviderRules(name="openai", reasoning="always", reasoning_of="any")
@@ -162,7 +162,7 @@ def test_frameworks_get_edits_and_the_rest_as_it_was() -> None:
         ModelResponse([call]),
         ModelRequest([ToolReturnPart("look", "Two.", tool_call_id="c")]),
     ]
-    rules = rules_of_package(None, "gpt-5")
+    rules = rules_of_framework(None, "gpt-5")
     edits = RequestEdits(rules, asked="gpt-5")
     made = [each for message in messages for each in edited(message, edits)]
     assert [new is old for new, old in zip(made, messages, strict=True)] == [
@@ -176,7 +176,7 @@ def test_frameworks_get_edits_and_the_rest_as_it_was() -> None:
     assert edits.dropped == [Dropped("", "reasoning", "another model wrote it")]
     renamed: Any = (made[3].parts[0], made[4].parts[0])
     assert renamed[0].tool_call_id == renamed[1].tool_call_id != "c"
-    own = RequestEdits(rules_of_package(None, "claude-opus-5"), asked="claude-opus-5")
+    own = RequestEdits(rules_of_framework(None, "claude-opus-5"), asked="claude-opus-5")
     assert [edited(message, own)[0] is message for message in messages[:2]] == [True, True]
 
 

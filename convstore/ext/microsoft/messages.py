@@ -19,7 +19,7 @@ from convstore.messages.media import media_block
 from convstore.messages.provenance import model_of
 from convstore.messages.text import content_of
 from convstore.types import Dropped
-from convstore.wire.contents import ContentReader
+from convstore.wire.contents import FrameworkWriter
 from convstore.wire.edits import INSTRUCTION, NO_TEXT, RequestEdits
 from convstore.wire.exact import marked, restored
 from convstore.wire.parts import Media
@@ -107,7 +107,7 @@ def _withhold(message: Message, edits: RequestEdits, logged: BaseMessage) -> Non
     writer = model_of(logged)
     if not writer or len(said) == len(message.contents):
         return
-    problem = edits.reasoning_problem(writer, is_open=True)
+    problem = edits.writer_problem(writer)
     if problem:
         edits.drop(logged, "reasoning", problem)
         message.contents = said or [Content.from_text(NO_TEXT)]
@@ -193,7 +193,7 @@ def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield media_block(mime_type, name=name, url=uri)
 
 
-class _Writer(ContentReader):
+class _Writer(FrameworkWriter):
     """Writes messages that another adapter appended, or that a view has changed, as contents; and keeps a report."""
 
     def written(self, message: BaseMessage) -> list[Content]:

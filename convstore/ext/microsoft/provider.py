@@ -18,7 +18,7 @@ from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
 from convstore.values.scope import as_scope, check_choice
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import rules_of_package
+from convstore.wire.rules import rules_of_framework
 
 _ASKED: ContextVar[str] = ContextVar("_ASKED", default="")
 """The model of the agent that runs: `get_messages` of the framework does not name it."""
@@ -71,7 +71,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         self._view = view
         self._policy = policy
         self._scope = scope
-        rules_of_package(provider, None)  # refuses a wrong name
+        rules_of_framework(provider, None)  # refuses a wrong name
         self._provider = provider
         self._on_dropped = on_dropped
 
@@ -108,7 +108,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         if self._view == "policy":
             view = (await chat.load_history(self._policy)).messages
             model = _ASKED.get()
-            edits = RequestEdits(rules_of_package(self._provider, model), asked=model)
+            edits = RequestEdits(rules_of_framework(self._provider, model), asked=model)
             return self._read(with_own_call_ids(view), edits)
         return self._read([message async for turn in chat.turns() for message in turn.messages])
 

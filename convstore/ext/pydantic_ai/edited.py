@@ -45,7 +45,7 @@ def _answer(
     parts: list[Any] = list(message.parts)
     said = [part for part in parts if not isinstance(part, ThinkingPart)]
     if writer and len(said) < len(parts):
-        problem = edits.reasoning_problem(writer, is_open=True)
+        problem = edits.writer_problem(writer)
         if problem:
             edits.drop(logged, "reasoning", problem)
             parts = said or [TextPart(NO_TEXT)]

@@ -26,7 +26,7 @@ from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import kind_of
 from convstore.types import Dropped, ProviderRules
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import rules_of_package
+from convstore.wire.rules import rules_of_framework
 
 ScopeOfRun: TypeAlias = str | Callable[[RunContext[Any]], str] | None
 """The scope of the conversations that an agent continues, or a function that finds it in a run."""
@@ -73,7 +73,7 @@ class ConvstoreView(AbstractCapability[Any]):
         self._scope = scope
         self._policy = policy
         self._has_tools = tools
-        rules_of_package(provider, None)  # refuses a wrong name
+        rules_of_framework(provider, None)  # refuses a wrong name
         self._provider = provider
         self._on_dropped = on_dropped
 
@@ -88,7 +88,7 @@ class ConvstoreView(AbstractCapability[Any]):
         added = messages[max(at for at, message in enumerate(messages, 1) if message == last) :]
         view = (await chat.load_history(self._policy)).messages
         model = request_context.model.model_name
-        edits = RequestEdits(rules_of_package(self._provider, model), asked=model)
+        edits = RequestEdits(rules_of_framework(self._provider, model), asked=model)
         shown, dropped = from_log(with_own_call_ids(_without_answered(view, added)), edits)
         for message in added:
             shown += edited(message, edits)
