@@ -138,6 +138,8 @@ class LogCopy:
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
             made = branch.entry_of(made, self.tail, self.active)
+            if BRANCH.of(made) and self._tells_of_lost_rewinds(entry):
+                made = self._with_rewinds(made, entry)
         elif event is not None and event.kind == "begin":
             made = BRANCH.on(made, self._point(entry, made, event))
         else:
@@ -264,6 +266,18 @@ class LogCopy:
             link=link,
         )
         return Entry(before.messages + 1, at, (), totals, after=before.link)
+
+    def _tells_of_lost_rewinds(self, entry: Entry) -> bool:
+        """Return True if an entry of a hidden variant also has a change of other messages, whose own entry is lost."""
+        rewinds = _after(self.log_active, entry)
+        if rewinds is None:
+            return False
+        before = _pairs(self.log_active)
+        after = _pairs(rewinds)
+        expected = joined([*before, (entry.first, entry.last)])
+        if after == expected:
+            return False
+        return bool(self._moved(without(after, expected)) or self._moved(without(before, after)))
 
     def _with_rewinds(self, made: Entry, entry: Entry) -> Entry:
         """Return an entry that rewinds and restores in the copy what an entry did in the log."""

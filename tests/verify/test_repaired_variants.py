@@ -102,3 +102,26 @@ async def test_a_variant_that_came_late_has_its_own_number(own_database: Any) ->
         ("late", 3),
     ]
     await check(own_database, chat)
+
+
+async def test_a_lost_rewind_is_known_by_an_entry_of_a_hidden_variant(own_database: Any) -> None:
+    """A message was rewound while another answer was worked on; the entry of the rewind is lost, its effect is not."""
+    await ConversationStore(own_database).setup()
+    chat = ConversationStore(own_database).conversation(user_id="ada", thread_id="t")
+    await answered(chat, "q", "A", human="Q")
+    async with await chat.turn("q", regenerate="new") as turn:
+        await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "call B"}]))
+        await chat.rewind(before_id="A")
+        lost = (await chat.info()).message_count
+        [rewind] = (
+            await own_database["log"].find({"first": {"$exists": True}}).sort("_id", -1).to_list(1)
+        )
+        await turn.add_result(turn.open_calls[0], "found")
+        shown = [message.message.id for message in await chat.list_messages()]
+        assert "A" not in shown
+        await own_database["log"].delete_one({"_id": rewind["_id"]})
+        assert (await ConversationStore(own_database).verify(repair=True)).ok
+        fresh = ConversationStore(own_database).conversation(**chat.scope)
+        assert [message.message.id for message in await fresh.list_messages()] == shown
+        assert (await fresh.info()).message_count == lost
+    assert (await ConversationStore(own_database).verify()).findings == ()
