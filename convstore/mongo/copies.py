@@ -6,7 +6,7 @@ removes a copy that was given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -71,9 +71,11 @@ class Copies:
             )
         await self._chunks(source, target, keys)
 
-    async def chunks(self, source: str, target: str, entry: Entry) -> None:
-        """Copy the chunks of one entry; those that were copied before stay."""
-        await self._chunks(source, target, set(_chunks_of(source, entry_document(source, entry))))
+    async def chunks(self, source: str, target: str, entries: Iterable[Entry]) -> None:
+        """Copy the chunks of some entries; those that were copied before stay."""
+        documents = (entry_document(source, entry) for entry in entries)
+        keys = {key for document in documents for key in _chunks_of(source, document)}
+        await self._chunks(source, target, keys)
 
     async def _chunks(self, source: str, target: str, keys: Set[str]) -> None:
         if keys:  # nearly all of the range, as tokens begin with the time

@@ -15,7 +15,6 @@ from convstore.mongo.indexes import Index
 from convstore.mongo.keys import (
     HEADS,
     LOG,
-    chunk_range,
     date_field,
     entry_range,
     log_ranges,
@@ -106,12 +105,11 @@ class Inspection:
         found = await self._log.find(query, {"_id": 1}, order=BY_KEY, limit=_KEYS)
         return [str(document["_id"]) for document in found]
 
-    async def chunks(
-        self, conversation: str, token: str, first: int, count: int
-    ) -> dict[str, Document]:
-        """Return chunks of one append as they are stored, by key. One command."""
-        low, high = chunk_range(conversation, token, first, count)
-        found = await self._log.find({"_id": {"$gte": low, "$lt": high}}, limit=count)
+    async def chunks(self, conversation: str, *, start: str, limit: int) -> dict[str, Document]:
+        """Return chunks from a key on as they are stored, by key; successive appends follow each other. One command."""
+        _, (_, high) = log_ranges(conversation)
+        query = {"_id": {"$gte": start, "$lt": high}}
+        found = await self._log.find(query, order=BY_KEY, limit=limit)
         return {document["_id"]: document for document in found}
 
     async def documents_of(

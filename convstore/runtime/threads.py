@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 
-from convstore.log.entry import EntryMessage
+from convstore.log.entry import Entry, EntryMessage
 
 _Result = TypeVar("_Result")
 
@@ -53,6 +53,11 @@ def characters_of(messages: Iterable[EntryMessage], payloads: Mapping[str, str])
     return sum(map(len, payloads.values())) + sum(
         PER_MESSAGE + len(message.body) for message in messages
     )
+
+
+def payload_characters(entry: Entry) -> int:
+    """Return the characters of the payloads of an entry's messages."""
+    return sum(message.payload.ends[-1] for message in entry.messages if message.payload)
 
 
 def characters_in(messages: Sequence[BaseMessage]) -> int:

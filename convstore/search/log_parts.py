@@ -26,6 +26,7 @@ from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
 from convstore.runtime.pace import COMMAND, Pace, no_pause
+from convstore.runtime.threads import payload_characters
 from convstore.search.request import SearchRequest
 
 MAX_UNSEALED_ENTRIES = 64
@@ -234,7 +235,7 @@ class LogParts:
         Return the number of entries that were added; a part for a segment takes only as many as it has room for.
         """
         total = 0
-        for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=_payload_characters):
+        for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
             messages = [message for entry in batch for message in entry.messages]
             payloads = await self._reader.payloads_of(cached, messages)
             await pace.spent(2 * COMMAND)
@@ -279,7 +280,3 @@ def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
     if chain.last.until > last or (covered and not chain.ends_with(covered.totals)):
         return _ends(Chain(), documents)
     return LogEnds(chain, entries, documents)
-
-
-def _payload_characters(entry: Entry) -> int:
-    return sum(message.payload.ends[-1] for message in entry.messages if message.payload)

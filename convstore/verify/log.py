@@ -69,6 +69,7 @@ class LogCheck:
     _candidates: tuple[Totals, ...] = (Totals(),)
     _branches: dict[tuple[str, str], Totals] = field(default_factory=dict)
     _questions: set[int] = field(default_factory=set)
+    _chunks: dict[str, Document] = field(default_factory=dict)
 
     def _report(self, kind: str, document_id: str, problem: str, **outcome: Any) -> None:
         self.subject.report(kind, LOG, document_id, problem, **outcome)
@@ -228,16 +229,10 @@ class LogCheck:
         where = f"of {name} in {entry_id(conversation, entry.number)!r}"
         texts = list[str | None]()
         start = 0
-        for offset in range(0, len(ref.ends), _CHUNKS_AT_ONCE):
-            ends = ref.ends[offset : offset + _CHUNKS_AT_ONCE]
-            first = ref.chunk + offset
-            documents = await self.subject.inspection.chunks(
-                conversation, ref.token, first, len(ends)
-            )
-            for number, end in enumerate(ends, first):
-                key = chunk_id(conversation, ref.token, number)
-                texts.append(self._chunk(where, key, documents.get(key), end - start))
-                start = end
+        for number, end in enumerate(ref.ends, ref.chunk):
+            key = chunk_id(conversation, ref.token, number)
+            texts.append(self._chunk(where, key, await self._stored_chunk(key), end - start))
+            start = end
         if None in texts:
             return None
         whole = "".join(filter(None, texts))
@@ -246,6 +241,14 @@ class LogCheck:
             self._report("checksum", key, f"the payload {where} does not match its digest")
             return None
         return whole
+
+    async def _stored_chunk(self, key: str) -> Document | None:
+        """Return a chunk as it is stored, None if it is missing; those after it are read along with it."""
+        if key not in self._chunks:
+            self._chunks = await self.subject.inspection.chunks(
+                self.subject.conversation, start=key, limit=_CHUNKS_AT_ONCE
+            )
+        return self._chunks.pop(key, None)
 
     def _chunk(
         self, where: str, key: str, document: Document | None, characters: int

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.state import State, forked
 from convstore.log.summary import SummaryRecord
+from convstore.messages.sizes import packed
 from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
 from convstore.mongo.copies import Copies
@@ -36,7 +37,7 @@ from convstore.runtime.background import SETTLE_SECONDS
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
-from convstore.runtime.threads import characters_of, run_in_thread_if_long
+from convstore.runtime.threads import characters_of, payload_characters, run_in_thread_if_long
 from convstore.values.ranges import joined
 from convstore.verify.copied import LogCopy
 
@@ -49,6 +50,7 @@ _MOVE_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 
 _ROOM = 1_000
 """Source ids that the copy leaves to late writers, who number their sources as the log says."""
 
+_CHARACTERS_AT_ONCE = 4_000_000
 _CLOCKS_DIFFER = timedelta(hours=1)
 _EVER = datetime.min.replace(tzinfo=UTC)
 _LOGGER = logging.getLogger("convstore")
@@ -99,15 +101,17 @@ class Repairer:
         last = None
         reserved = lost_reservation(state or {}, through=copy.tail.sources_through)
         through = max(reserved, copy.tail.sources_through)
-        async with aclosing(self._entries(source, entry_id(source, sound_through))) as entries:
-            async for entry in entries:
-                through = max(through, entry.totals.sources_through)
-                if entry.after != link:
-                    await self._reserve(target, copy, entry, _before_sources(entry))
-                await self._append(source, target, copy, entry)
-                copied = joined([*copied, (entry.number, entry.number)])
-                link = entry.totals.link
-                last = entry
+        async with aclosing(self._batches(source, entry_id(source, sound_through))) as batches:
+            async for batch in batches:
+                payloads = await self._copy_chunks(source, target, batch)
+                for entry in batch:
+                    through = max(through, entry.totals.sources_through)
+                    if entry.after != link:
+                        await self._reserve(target, copy, entry, _before_sources(entry))
+                    await self._append(source, target, copy, entry, payloads)
+                    link = entry.totals.link
+                    last = entry
+                copied = joined([*copied, *((entry.number, entry.number) for entry in batch)])
         if last and through:
             await self._reserve(target, copy, last, through + _ROOM)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
@@ -202,23 +206,31 @@ class Repairer:
         self, source: str, target: str, copy: LogCopy, late: Sequence[Entry], copied: Numbers
     ) -> Numbers:
         """Append late entries to the copy; return the numbers of all that it has then."""
-        for entry in late:
-            await self._append(source, target, copy, entry)
-            copied = joined([*copied, (entry.number, entry.number)])
+        for batch in packed(late, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
+            payloads = await self._copy_chunks(source, target, batch)
+            for entry in batch:
+                await self._append(source, target, copy, entry, payloads)
+            copied = joined([*copied, *((entry.number, entry.number) for entry in batch)])
         return copied
 
-    async def _append(self, source: str, target: str, copy: LogCopy, entry: Entry) -> None:
-        """Append to the copy what it lacks of an entry of the log."""
-        payloads = await self._payloads(source, entry)
+    async def _append(
+        self,
+        source: str,
+        target: str,
+        copy: LogCopy,
+        entry: Entry,
+        payloads: Mapping[str, str],
+    ) -> None:
+        """Append to the copy what it lacks of an entry of the log, whose chunks it has."""
+        own = {
+            message.id: payloads[message.id] for message in entry.messages if message.id in payloads
+        }
 
         async def write() -> None:
-            work = partial(copy.follow, entry, payloads)
-            made = await run_in_thread_if_long(
-                work, characters=characters_of(entry.messages, payloads)
-            )
+            work = partial(copy.follow, entry, own)
+            made = await run_in_thread_if_long(work, characters=characters_of(entry.messages, own))
             if made is None:
                 return
-            await self.copies.chunks(source, target, made)
             try:
                 await self.ends.reader.log.insert(target, made, (), token="")
             except SlotTaken:
@@ -234,16 +246,29 @@ class Repairer:
         await until_written(write, SlotTaken)
         copy.match(entry)
 
-    async def _payloads(self, source: str, entry: Entry) -> dict[str, str]:
-        """Return the payloads of an entry's messages by id, without those that are damaged, which was reported."""
-        found = dict[str, str]()
-        for message in entry.messages:
-            if ref := message.payload:
-                with suppress(CorruptDocumentError):
-                    [found[message.id]] = await self.ends.reader.log.payload_ranges(
-                        source, [(ref, 0, ref.ends[-1])]
-                    )
-        return found
+    async def _copy_chunks(
+        self, source: str, target: str, entries: Sequence[Entry]
+    ) -> dict[str, str]:
+        """Copy the chunks of entries, and return the payloads of their messages by id. Three commands."""
+        await self.copies.chunks(source, target, entries)
+        stored = [message for entry in entries for message in entry.messages if message.payload]
+        return await self._payloads(source, stored)
+
+    async def _payloads(self, source: str, messages: Sequence[EntryMessage]) -> dict[str, str]:
+        """Return the payloads of messages by id, without those that are damaged, which was reported."""
+        refs = [message.payload for message in messages if message.payload]
+        if not refs:
+            return {}
+        wanted = [(ref, 0, ref.ends[-1]) for ref in refs]
+        try:
+            texts = await self.ends.reader.log.payload_ranges(source, wanted, runs=[0] * len(refs))
+        except CorruptDocumentError:
+            if len(messages) == 1:
+                return {}
+            half = len(messages) // 2
+            first = await self._payloads(source, messages[:half])
+            return first | await self._payloads(source, messages[half:])
+        return dict(zip([message.id for message in messages], texts, strict=True))
 
     async def _catch_up(self, target: str, copy: LogCopy) -> bool:
         """Add what others appended to the copy; False if they appended nothing."""
@@ -283,9 +308,19 @@ class Repairer:
         self, conversation: str, after: str, through: str = ""
     ) -> AsyncGenerator[Entry, None]:
         """Yield the entries after a key and through another, also those that are appended meanwhile."""
+        async with aclosing(self._batches(conversation, after, through)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def _batches(
+        self, conversation: str, after: str, through: str = ""
+    ) -> AsyncGenerator[list[Entry], None]:
+        """Yield the same entries, as many at a time as may be in memory with their payloads."""
         while page := await self.inspection.entries(conversation, after=after, through=through):
-            for document in page:
-                yield entry_from(document)
+            entries = map(entry_from, page)
+            for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
+                yield batch
             after = str(page[-1]["_id"])
 
 

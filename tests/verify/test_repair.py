@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from programs import killed
 
 from convstore import Conversation, ConversationDeletedError, ConversationStore, InvalidInputError
+from convstore.exceptions import CorruptDocumentError
 from convstore.integration import host_of
 from convstore.log.entry import Entry
 from convstore.log.facts.event import EVENT
@@ -536,3 +537,39 @@ async def test_a_part_of_an_id_finds_nothing(own: Any) -> None:
         assert await store.find_conversation(text) is None
         with pytest.raises(InvalidInputError):
             await store.erase(text)
+
+
+async def test_a_repair_reads_and_copies_payloads_of_many_entries_at_once(
+    own: Any, client: Any, commands: Any
+) -> None:
+    """It sends fewer than three commands for each entry; a payload that is damaged keeps no other one out."""
+    chat = ConversationStore(own).conversation(user_id="ada", thread_id="payloads")
+    for number in range(40):
+        await chat.append(rag_turn(str(number)))
+    before = await _payload_texts(own, chat)
+    conversation = await broken(own, chat)
+    query = {"_id": {"$gt": f"{conversation}#", "$lt": f"{conversation}:"}}
+    chunks = await own["log"].find(query, {"_id": 1}).sort("_id", 1).to_list(None)
+    await own["log"].delete_one({"_id": chunks[20]["_id"]})
+    with commands.counted():
+        report = await ConversationStore(client[own.name]).verify(repair=True, **chat.scope)
+    assert len(commands.names) < 3 * 40
+    assert report.counts == {"hole": 1, "payload_missing": 1}
+    found = await _payload_texts(own, chat)
+    assert len(found) == len(before) - 1
+    [damaged] = [id_ for id_, text in found.items() if text != before[id_]]
+    assert found[damaged] == ""
+
+
+async def _payload_texts(database: Any, chat: Conversation) -> dict[str, str]:
+    """Return the contents of the results of a conversation by id, "" for one that cannot be read."""
+    chat = ConversationStore(database).conversation(**chat.scope)
+    found = dict[str, str]()
+    for message in await chat.list_messages(limit=1_000):
+        if message.message.type == "tool":
+            try:
+                [record] = await chat.get_tool_messages([str(message.message.id)])
+                found[str(message.message.id)] = str(record.content)
+            except CorruptDocumentError:
+                found[str(message.message.id)] = ""
+    return found
