@@ -20,7 +20,7 @@ from convstore.cli.output import Answer, answer
 from convstore.cli.progress import progress
 from convstore.transfer.files import check_readable
 from convstore.values.addresses import safe_address
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},

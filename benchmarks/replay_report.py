@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore.cli.output import compact, new_table, percent, plain
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 _SHOWN_PROBLEMS = 20
 _LEGEND = """

@@ -26,7 +26,7 @@ from convstore.log.facts.standing import STANDING, ShownVariant
 from convstore.log.facts.table import cut
 from convstore.log.rewind import NO_REWINDS, Ranges, Rewinds, changed, continued
 from convstore.log.state import forked
-from convstore.log.totals import totals_after
+from convstore.log.totals import numbers_after, totals_after
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.mongo.copies import Copies
 from convstore.mongo.heads import Origin
@@ -197,22 +197,19 @@ class Forker:
         facts = cut(whole.facts, row.message.ordinal, has_messages=bool(kept))
         at = whole.at if kept or facts else self._reader.clock.now()
         decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
+        through, given = numbers_after(before, whole, sources)
         totals = replace(
             continued(totals_after(before, decoded, at=at), point),
-            sources_through=max([before.sources_through, *(source.id for source in sources)]),
-            given_through=max(
-                [before.given_through, *(source.id for source in sources if not source.kept)]
-            ),
+            sources_through=through,
+            given_through=given,
             shown_at=before.entries + 1 if sources else before.shown_at,
             link=whole.totals.link if kept else self._reader.clock.link(),
         )
         first = before.messages + 1
         entry = Entry(first, at, kept, totals, before.link, sources, facts, whole.rules)
-        return (
-            entry
-            if ranges == log.active.ranges
-            else changed(entry, log.active, ranges, point=point, undo=0)
-        )
+        if ranges == log.active.ranges:
+            return entry
+        return changed(entry, log.active, ranges, point=point, undo=0)
 
     async def _standing(self, entry: Entry, row: StoredMessageRow, log: Snapshot) -> Entry:
         """Return the last entry of a fork with what it records of a place, if it is cut from an entry of a variant.

@@ -189,11 +189,9 @@ def _dumped(value: Any) -> Any:
             {**value, **{key: list(map(_dumped, value[key])) for key in lists}} if lists else value
         )
     # The SDKs do not validate what they receive, so pydantic may warn of the types in it.
-    return (
-        value.model_dump(exclude_none=True, by_alias=True, warnings=False)
-        if isinstance(value, BaseModel)
-        else value
-    )
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_none=True, by_alias=True, warnings=False)
+    return value
 
 
 def _message(item: object, *, index: int) -> BaseMessage:

@@ -8,6 +8,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidInputError
+from convstore.values.plain import part_of
 from convstore.values.scope import check_id
 
 
@@ -24,7 +25,7 @@ def question_message(turn_id: str, given: str | BaseMessage | Mapping[str, objec
     """
     check_id(turn_id, name="turn_id")
     message = HumanMessage(given) if isinstance(given, str) else given
-    own = message.get("id") if isinstance(message, Mapping) else getattr(message, "id", None)
+    own = part_of(message, "id")
     if own not in (None, turn_id):
         raise InvalidInputError(
             f"the human message has an id of its own; pass that as turn_id instead of {turn_id!r}"

@@ -13,7 +13,7 @@ from convstore.cli.output import FOUND, Answer, plain, table_of
 from convstore.cli.progress import progress, totals_for
 from convstore.cli.server import server_answer
 from convstore.exceptions import NotSetUpError
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore

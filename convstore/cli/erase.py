@@ -11,7 +11,7 @@ from rich.console import Console
 from convstore.cli.options import Everything, Target, Yes, on_database
 from convstore.cli.output import FOUND, Answer, table_of
 from convstore.cli.progress import Advance, progress, totals_for
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore

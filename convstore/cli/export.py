@@ -24,7 +24,7 @@ from convstore.cli.output import Answer, plain, screen
 from convstore.cli.progress import counts_of, print_problems, progress, totals_for
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore

@@ -17,7 +17,7 @@ from rich.text import Text
 from convstore.cli.output import plain, screen
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, NotSetUpError
 from convstore.values.addresses import without_addresses
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 if TYPE_CHECKING:
     from convstore import ConversationStore

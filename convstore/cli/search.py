@@ -12,7 +12,7 @@ from rich.text import Text
 from convstore.cli.list_ import name_of
 from convstore.cli.options import Everything, Target, on_database
 from convstore.cli.output import Answer, is_terminal, plain, screen, short
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 if TYPE_CHECKING:
     from convstore.types import SearchResult

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from convstore.cli.output import FOUND, Answer, plain
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 if TYPE_CHECKING:
     from convstore.values.reports import ProbedConstruct, ServerReport

@@ -20,8 +20,8 @@ from convstore.cli.list_ import name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
 from convstore.cli.output import Answer, plain, short
 from convstore.exceptions import InvalidInputError
+from convstore.values.plain import counted
 from convstore.values.scope import PATH
-from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, compact, new_table, percent, table_of
+from convstore.values.plain import counted
 from convstore.values.policy import HistoryPolicy
-from convstore.values.words import counted
 
 if TYPE_CHECKING:
     from convstore.types import Growth, StoreStats

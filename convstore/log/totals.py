@@ -15,7 +15,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore.log.assignment import Assignment
 from convstore.log.entry import (
     NO_FACTS,
+    Entry,
     EntryMessage,
+    EntrySource,
     Facts,
     OpenCall,
     Preview,
@@ -303,3 +305,13 @@ def preview_of(message: BaseMessage) -> Preview | None:
         )
         words = " ".join(text[:maximum] for text in texts if isinstance(text, str)).split()
     return Preview(message.type, " ".join(words)[:_PREVIEW_CHARACTERS]) if words else None
+
+
+def numbers_after(before: Totals, entry: Entry, sources: Sequence[EntrySource]) -> tuple[int, int]:
+    """Return the highest source id in use, and the highest that the store gave, after sources of an entry."""
+    through = max([before.sources_through, *(source.id for source in sources)])
+    given = max([before.given_through, *(source.id for source in sources if not source.kept)])
+    reserved = 0 if entry.messages else entry.totals.sources_through
+    if reserved > through:
+        return reserved, reserved if entry.totals.given_through == reserved else given
+    return through, given

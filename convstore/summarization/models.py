@@ -5,7 +5,6 @@ Plain dataclasses, so that a checkpointer stores them like those of langmem.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.plain import part_of
 
 _FIELDS = ("summary", "summarized_message_ids", "last_summarized_message_id")
 
@@ -115,8 +115,3 @@ def as_running_summary(value: Any) -> RunningSummary | None:
     raise InvalidInputError(
         f"running_summary must be a RunningSummary or None, not {type(value).__name__}"
     )
-
-
-def part_of(value: Any, name: str) -> Any:
-    """Return a value of a dict, or an attribute of any other object; None if it is missing."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -19,7 +19,6 @@ from convstore.summarization.models import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
-    part_of,
 )
 from convstore.summarization.summarize import (
     Options,
@@ -27,6 +26,7 @@ from convstore.summarization.summarize import (
     SummaryTokenCounter,
     summarization_steps,
 )
+from convstore.values.plain import part_of
 
 _REMOVE_ALL: Final = "__remove_all__"  # LangGraph's REMOVE_ALL_MESSAGES
 

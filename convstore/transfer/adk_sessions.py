@@ -26,7 +26,7 @@ from convstore.transfer.records import (
     RecordItem,
     record_or_bad,
 )
-from convstore.values.words import counted
+from convstore.values.plain import counted
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
 """Where ChatGoogleGenerativeAI looks for the signatures of calls."""

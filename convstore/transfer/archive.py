@@ -55,10 +55,10 @@ from convstore.transfer.records import (
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.plain import counted
 from convstore.values.ranges import numbers_in
 from convstore.values.scope import id_problem
 from convstore.values.stamps import read_stamp, write_stamp
-from convstore.values.words import counted
 
 VERSION = 1
 """Version of the format. A reader refuses later versions."""

@@ -24,8 +24,8 @@ from convstore.transfer.records import (
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
 from convstore.values.checkpoints import OWNER
+from convstore.values.plain import counted
 from convstore.values.scope import check_choice
-from convstore.values.words import counted
 
 Removed: TypeAlias = Literal["rewind", "leave out"]
 

@@ -77,11 +77,6 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
     return RecordItem(message=None, problem=problem, where=where)
 
 
-def part_of(value: Any, name: str) -> Any:
-    """Return a value of a dict, or an attribute of any other object; None if it is missing."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
 def without_id(message: Any) -> Any:
     """Return a message, or a dict of one, without its id; anything else as it is."""
     if isinstance(message, BaseMessage):

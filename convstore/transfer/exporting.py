@@ -34,8 +34,8 @@ from convstore.transfer.openai_lines import (
 )
 from convstore.transfer.records import ExportReport, Problem
 from convstore.values.models import Turn
+from convstore.values.plain import counted
 from convstore.values.scope import PATH, check_number, check_partial_scope
-from convstore.values.words import counted
 
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
 

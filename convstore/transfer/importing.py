@@ -65,9 +65,9 @@ from convstore.transfer.records import (
 from convstore.transfer.second_import import differences, items_at_end, rewound_ids
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.plain import counted
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
-from convstore.values.words import counted
 
 Records: TypeAlias = (
     Iterable[ConversationRecord | BadRecord] | AsyncIterable[ConversationRecord | BadRecord]

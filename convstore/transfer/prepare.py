@@ -18,11 +18,12 @@ from convstore.messages.encoding import SMALLEST_PART, digest_of, encode_message
 from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
-from convstore.transfer.dicts import as_item, part_of, without_id
+from convstore.transfer.dicts import as_item, without_id
 from convstore.transfer.records import ConversationRecord, Message, Problem, RecordItem
 from convstore.values.append_options import Columns
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.plain import part_of
 from convstore.values.ranges import joined
 from convstore.values.scope import check_choice, check_id, check_number, id_problem
 

@@ -14,8 +14,8 @@ from convstore.integration import ConversationLog, StoredId, VariantChange
 from convstore.transfer.prepare import Batch, ReadyMessage
 from convstore.transfer.records import ConversationRecord
 from convstore.values.items import LogItem, PlacedItem
+from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
-from convstore.values.words import counted
 
 
 async def missing_items(log: ConversationLog, record: ConversationRecord) -> list[PlacedItem]:

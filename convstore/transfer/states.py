@@ -13,7 +13,8 @@ from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.messages.encoding import digest_of, digest_of_messages
 from convstore.messages.provenance import is_made_up
-from convstore.transfer.dicts import part_of, without_id
+from convstore.transfer.dicts import without_id
+from convstore.values.plain import part_of
 
 Write: TypeAlias = tuple[Any, Any, Any]
 """A pending write of a checkpoint: task, channel and value."""

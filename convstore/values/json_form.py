@@ -188,11 +188,9 @@ def _json_leaf(value: Any) -> Any:
         to_jsonable_python(value)
     except (PydanticSerializationError, ValueError):
         is_bytes = isinstance(value, bytes | bytearray)
-        return (
-            base64.b64encode(value).decode()
-            if is_bytes
-            else to_jsonable_python(value, serialize_unknown=True)
-        )
+        if is_bytes:
+            return base64.b64encode(value).decode()
+        return to_jsonable_python(value, serialize_unknown=True)
     return value
 
 

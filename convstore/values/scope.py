@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
+from convstore.values.plain import part_of
 
 Scope = tuple[tuple[str, str], ...]
 """A checked scope: pairs of key and value in the order of the store's keys."""
@@ -280,10 +281,8 @@ def _values_of_run(
     """Return a run's values for some keys; two different values for one key raise, as one must be another user's."""
     found: dict[str, Any] = {}
     for key in keys:
-        in_context = (
-            context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
-        )
-        values = [value for value in (in_context, configurable.get(key)) if value is not None]
+        given = (part_of(context, key), configurable.get(key))
+        values = [value for value in given if value is not None]
         if len(values) == 2 and not (
             type(values[0]) is type(values[1]) is str and values[0] == values[1]
         ):
@@ -323,8 +322,6 @@ def id_problem(value: Any) -> str:
         size = len(value.encode())
     except UnicodeEncodeError:
         return "must be text that UTF-8 can encode, without lone surrogates"
-    return (
-        f"must be at most {MAX_ID_BYTES} bytes in UTF-8, not {size:,}"
-        if size > MAX_ID_BYTES
-        else ""
-    )
+    if size > MAX_ID_BYTES:
+        return f"must be at most {MAX_ID_BYTES} bytes in UTF-8, not {size:,}"
+    return ""

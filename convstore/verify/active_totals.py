@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.log.entry import RULES, Entry, EntrySource, Totals
+from convstore.log.entry import RULES, Entry, Totals
 from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT
 from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, continued, counts_of
@@ -106,16 +106,6 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
     # it may have recounted all
     sizes = {name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")}
     return replace(continued(totals, before), **sizes)
-
-
-def numbers_after(before: Totals, entry: Entry, sources: Sequence[EntrySource]) -> tuple[int, int]:
-    """Return the highest source id in use, and the highest that the store gave, after sources of an entry."""
-    through = max([before.sources_through, *(source.id for source in sources)])
-    given = max([before.given_through, *(source.id for source in sources if not source.kept)])
-    reserved = 0 if entry.messages else entry.totals.sources_through
-    if reserved > through:
-        return reserved, reserved if entry.totals.given_through == reserved else given
-    return through, given
 
 
 def branch_problem(

@@ -31,13 +31,13 @@ from convstore.log.facts.standing import STANDING
 from convstore.log.facts.table import each, moved
 from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
 from convstore.log.stored_message import read_message, stamp_of
-from convstore.log.totals import RunningTotals
+from convstore.log.totals import RunningTotals, numbers_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
 from convstore.values.ranges import joined, without
 from convstore.values.stamps import ViewStamp, write_stamp
-from convstore.verify.active_totals import ActiveTotals, numbers_after
+from convstore.verify.active_totals import ActiveTotals
 
 Pairs = list[tuple[int, int]]
 """First and last ordinals of ranges, in order."""
@@ -138,7 +138,7 @@ class LogCopy:
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
             made = branch.entry_of(made, self.tail, self.active)
-            if BRANCH.of(made) and self._tells_of_lost_rewinds(entry):
+            if self._tells_of_lost_rewinds(entry):
                 made = self._with_rewinds(made, entry)
         elif event is not None and event.kind == "begin":
             made = BRANCH.on(made, self._point(entry, made, event))
@@ -270,7 +270,7 @@ class LogCopy:
     def _tells_of_lost_rewinds(self, entry: Entry) -> bool:
         """Return True if an entry of a hidden variant also has a change of other messages, whose own entry is lost."""
         rewinds = _after(self.log_active, entry)
-        if rewinds is None:
+        if rewinds is None or BRANCH.of(entry) is None:
             return False
         before = _pairs(self.log_active)
         after = _pairs(rewinds)

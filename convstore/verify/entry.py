@@ -20,7 +20,13 @@ from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.table import each
 from convstore.log.stored_message import read_message, stamp_of, stub_again
-from convstore.log.totals import MAX_SHOWN, SHOWN_ENTRIES, RunningTotals, totals_after
+from convstore.log.totals import (
+    MAX_SHOWN,
+    SHOWN_ENTRIES,
+    RunningTotals,
+    numbers_after,
+    totals_after,
+)
 from convstore.messages.media_sizes import media_of
 from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tool_calls import calls_of, is_paused, result_ids
@@ -30,7 +36,7 @@ from convstore.sources.places import read_item, read_text
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
 from convstore.values.scope import id_problem
-from convstore.verify.active_totals import numbers_after, with_active
+from convstore.verify.active_totals import with_active
 
 _DIGESTS_KEPT = 1_000
 

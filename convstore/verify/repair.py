@@ -109,9 +109,9 @@ class Repairer:
                     if entry.after != link:
                         await self._reserve(target, copy, entry, _before_sources(entry))
                     await self._append(source, target, copy, entry, payloads)
+                    copied = joined([*copied, (entry.number, entry.number)])
                     link = entry.totals.link
                     last = entry
-                copied = joined([*copied, *((entry.number, entry.number) for entry in batch)])
         if last and through:
             await self._reserve(target, copy, last, through + _ROOM)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
@@ -210,7 +210,7 @@ class Repairer:
             payloads = await self._copy_chunks(source, target, batch)
             for entry in batch:
                 await self._append(source, target, copy, entry, payloads)
-            copied = joined([*copied, *((entry.number, entry.number) for entry in batch)])
+                copied = joined([*copied, (entry.number, entry.number)])
         return copied
 
     async def _append(

@@ -20,6 +20,7 @@ from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.unread import with_unread
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
+from convstore.values.plain import part_of
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp
 
@@ -146,7 +147,7 @@ def answer_of(state: Any) -> AIMessage | None:
 
 def loaded_of(state: Any) -> LoadedView | None:
     """Return the view in a state; None without one."""
-    loaded = _value(state, "convstore_view")
+    loaded = part_of(state, "convstore_view")
     # a checkpoint may have made an empty dict of it
     return loaded if isinstance(loaded, LoadedView) else None
 
@@ -165,23 +166,23 @@ def _needed(state: Any) -> LoadedView:
 
 def logged_of(state: Any) -> set[str]:
     """Return the ids of a state's messages that are in the log."""
-    return set(_value(state, "convstore_logged") or ())
+    return set(part_of(state, "convstore_logged") or ())
 
 
 def turn_in(state: Any, messages: Sequence[BaseMessage]) -> str | None:
     """Return the id of the question that messages of a state answer; of one that the state has lost if it is logged."""
-    turn = _value(state, "convstore_turn")
+    turn = part_of(state, "convstore_turn")
     return last_turn_of(messages) or (turn if turn in logged_of(state) else None)
 
 
 def owner_in(state: Any) -> str:
     """Return what a state says of the conversation that it belongs to; "" for a new one."""
-    return str(_value(state, OWNER) or "")
+    return str(part_of(state, OWNER) or "")
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
     """Return the messages of a state; InvalidInputError if it has none, or one without an id, which a retry needs."""
-    found = _value(state, "messages")
+    found = part_of(state, "messages")
     if not isinstance(found, Sequence) or not all(isinstance(each, BaseMessage) for each in found):
         raise InvalidInputError(
             "the state has no list of messages under `messages`; make it of MessagesState"
@@ -199,10 +200,6 @@ def messages_of(state: Any) -> list[BaseMessage]:
             "whose reducer adds ids"
         )
     return list(found)
-
-
-def _value(state: Any, key: str) -> Any:
-    return state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
 
 
 def checked(loaded: LoadedView, state: Any) -> list[BaseMessage]:
