@@ -5,8 +5,8 @@
 Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to CONVSTORE_URI, then to memory. The
 retrieval is real, BM25 over a small handbook; only the chat models are scripted. Router, choice of the tool and final
 answer get no history; the conversational node does, without tools. If a search finds nothing, the web search follows.
-Old turns are summarised after the answer. The last question is asked after a restart, from the log alone; then the
-cards of the citations are printed, and a passage is read again.
+Old turns are summarised after the answer. Below each answer are the cards of its citations; those of the fourth one
+are of earlier turns. The last question is asked after a restart, from the log alone; then a passage is read again.
 """
 
 from __future__ import annotations
@@ -81,12 +81,13 @@ def name_of(message: BaseMessage) -> str:
 
 
 async def ask(
-    graph: Any, question: str, config: RunnableConfig, recorder: scripted.Recorder
-) -> str:
-    """Run one turn, print its steps, and return the answer."""
+    graph: Any, chat: Conversation, question: str, recorder: scripted.Recorder
+) -> AIMessage:
+    """Run one turn, print its steps and the card of each citation, and return the answer."""
     print(f"\n> {question}")
     recorder.calls.clear()
-    path, answer = list[str](), ""
+    path, answer = list[str](), AIMessage("")
+    config: RunnableConfig = {"configurable": chat.scope}
     async for update in graph.astream(
         {"messages": [HumanMessage(question)]}, config, stream_mode="updates"
     ):
@@ -101,21 +102,23 @@ async def ask(
                     f"  found, {change['last_retrieval_source'] or 'nowhere'}: {', '.join(found) or 'nothing'}"
                 )
             if node in ("final_answer", "conversational"):
-                answer = change["messages"][-1].text
+                answer = change["messages"][-1]
     for role, messages in recorder.calls:
         print(f"  {role} is shown: {', '.join(name_of(message) for message in messages)}")
-    print(f"  way: {' > '.join(path)}\n{answer}")
+    print(f"  way: {' > '.join(path)}\n{answer.text}")
+    for cited in await chat.citations(answer):
+        print(f"  card: [{cited.number}] {cited.title}")
     return answer
 
 
-async def tell_the_end(chat: Conversation, answers: list[str], kept: int) -> None:
-    """Print the contents of state, log and summaries, the card of each citation, and a passage read again."""
+async def tell_the_end(chat: Conversation, answers: list[AIMessage], kept: int) -> None:
+    """Print the contents of state, log and summaries, the sources that were cited, and a passage read again."""
     history, info = await chat.load_history(), await chat.info()
     print(f"\nThe log keeps {info.message_count} messages; a view shows {len(history.messages)}.")
     print(f"The state of the graph keeps {kept} messages, those of the last turn.")
     for summary in await chat.summaries():
         print(f"Summary {summary.version} covers messages {summary.first}-{summary.last}.")
-    cited = [card for answer in answers for card in await chat.citations(AIMessage(answer))]
+    cited = [card for answer in answers for card in await chat.citations(answer)]
     numbers = sorted({card.source_id for card in cited if card.source_id})
     print("Cited:")
     for source in (await chat.get_sources(numbers)).sources:
@@ -132,11 +135,11 @@ async def main(uri: str) -> None:
     async with await ConversationStore.connect(uri, summarizer=summarizer) as store:
         await store.setup()
         graph = RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
-        answers = [await ask(graph, question, config, recorder) for question in QUESTIONS[:-1]]
+        chat = store.conversation(**config["configurable"])
+        answers = [await ask(graph, chat, question, recorder) for question in QUESTIONS[:-1]]
         # After a restart the new process has an empty state; the log has the conversation.
         graph = RagBot(store, models).graph().compile(checkpointer=InMemorySaver())
-        answers.append(await ask(graph, QUESTIONS[-1], config, recorder))
-        chat = store.conversation(**config["configurable"])
+        answers.append(await ask(graph, chat, QUESTIONS[-1], recorder))
         await tell_the_end(chat, answers, len((await graph.aget_state(config)).values["messages"]))
         await chat.delete()
 

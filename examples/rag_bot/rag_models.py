@@ -77,12 +77,14 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def talk(messages: Sequence[BaseMessage]) -> AIMessage:
-    """List the user's questions, from the messages and from a summary if there is one."""
+    """List the user's questions, from the messages and from a summary if there is one, and what was cited."""
     shown = [message.text for message in messages[1:-1] if isinstance(message, HumanMessage)]
     asked = [line for text in shown for line in re.findall(r"[^\n]*\?", text)]
     if "first" in messages[-1].text:
         return AIMessage(f"Your first question was: {asked[0]}")
-    return AIMessage(f"You have asked {len(asked)} questions: {' '.join(asked)}")
+    answers = [message.text for message in messages if isinstance(message, AIMessage)]
+    cited = " ".join(mark for text in answers for mark in re.findall(r"\[\d+\]", text))
+    return AIMessage(f"You asked {len(asked)} questions: {' '.join(asked)} I cited {cited}.")
 
 
 def summarize(messages: Sequence[BaseMessage]) -> AIMessage:

@@ -299,6 +299,9 @@ def test_the_transcript_can_be_followed(address: Any) -> None:
         "> web_fallback > tools > process_tool_output > final_answer > append > summarization\n"
         in turns[2]
     )
+    assert "  card: [3] The great storm\n" in turns[1]
+    cards = re.findall(r"^  card: (.+)$", turns[3], re.MULTILINE)
+    assert cards == ["[1] The chain", "[3] The great storm", "[4] Cable railway fares"]
     assert "  summarizer is shown: system, turns to summarise\n" in shown
     assert "  talk is shown: system, summary, question, answer" in turns[7]
     assert "Your first question was: How does the float drive the drum?" in turns[7]
