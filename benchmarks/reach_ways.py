@@ -61,9 +61,10 @@ async def measured(
 
 async def _measured_file(path: Path, conversations: int) -> dict[str, list[Cost]]:
     costs: dict[str, list[Cost]] = {way: [] for way in WAYS}
-    async with await ConversationStore.connect("memory://") as store:
-        await store.setup()
-        for name, messages in list(_recorded(path))[:conversations]:
+    for name, messages in list(_recorded(path))[:conversations]:
+        # A store of its own: the database in memory has no indexes.
+        async with await ConversationStore.connect("memory://") as store:
+            await store.setup()
             chat = store.conversation(user_id="bench", thread_id=name)
             facts = await _appended(chat, messages)
             await chat.load_history()
