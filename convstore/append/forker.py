@@ -161,11 +161,9 @@ class Forker:
         number = whole.number
         ranges = log.active.through(ordinal)
         is_first = ordinal == whole.first
-        tail = (
-            (await self._log.entry(cached.conversation, number - 1)).totals
-            if number > 1
-            else Totals()
-        )
+        tail = Totals()
+        if number > 1:
+            tail = (await self._log.entry(cached.conversation, number - 1)).totals
         there = await self._reader.snapshot(cached, tail, known=NO_REWINDS)
         if (
             is_first

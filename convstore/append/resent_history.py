@@ -203,11 +203,9 @@ class Resender:
                 self._cache.confirm(cached, end.tail)
         taken = taken_from(sent, match, end.tail.calls, trust)
         known = match.matched.keys() | taken.keys()
-        ignored = (
-            ()
-            if trust.is_all
-            else tuple(item.name for index, item in enumerate(sent) if index not in known)
-        )
+        ignored: tuple[str, ...] = ()
+        if not trust.is_all:
+            ignored = tuple(item.name for index, item in enumerate(sent) if index not in known)
         if ignored and trust.strict:
             raise UntrustedMessageError(ignored)
         return Decision(sent, batch, match, taken, ignored, end.tail)

@@ -140,11 +140,9 @@ class Rewinder:
             is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
                 return log, None
-            before = (
-                (await self._log.entry(cached.conversation, undo - 1)).totals
-                if undo > 1
-                else Totals()
-            )
+            before = Totals()
+            if undo > 1:
+                before = (await self._log.entry(cached.conversation, undo - 1)).totals
             earlier = (await self._reader.snapshot(cached, before, known=rewinds)).active
             if ordinal > before.messages or not earlier.has(ordinal):
                 raise InvalidInputError(

@@ -251,11 +251,9 @@ class _Reader:
             slots = zip(calls_of(ai), results_by_call(ai, opened.results), strict=True)
             results = tuple(slot or self._made_result(call, opened) for call, slot in slots)
         pair = Pair(ai, results, after=tuple(opened.after))
-        original = (
-            sum(map(size_of, [opened.ai, *opened.results, *opened.after]))
-            if self._seed_faults
-            else pair.size
-        )
+        original = pair.size
+        if self._seed_faults:
+            original = sum(map(size_of, [opened.ai, *opened.results, *opened.after]))
         return replace(pair, uncounted=pair.size - original) if original != pair.size else pair
 
     def _made_result(self, call: Call, opened: _OpenPair) -> ToolMessage:

@@ -150,10 +150,8 @@ def _tokens(stats: StoreStats, max_tokens: int | None) -> Iterator[tuple[str, st
         compact(stats.saved_by_summaries),
     )
     yield "left out by the budget", compact(stats.saved_by_budget)
-    views = (
-        "in views without a budget"
-        if max_tokens is None
-        else f"in views of at most {max_tokens:,} each"
-    )
+    views = "in views without a budget"
+    if max_tokens is not None:
+        views = f"in views of at most {max_tokens:,} each"
     yield f"{views}, about", compact(stats.tokens - saved)
     yield "saved, about", percent(saved / stats.tokens if stats.tokens else None)

@@ -187,11 +187,9 @@ class Segment:
     def message(self, index: int) -> IndexedMessage:
         """Return a message."""
         ordinal, first, id_, tool, at, location, turn = self._details["messages"][index]
-        ref = (
-            PayloadRef(location[0], location[1], tuple(location[2:]), 0, b"", 0)
-            if location
-            else None
-        )
+        ref = None
+        if location:
+            ref = PayloadRef(location[0], location[1], tuple(location[2:]), 0, b"", 0)
         moment = _EPOCH + at * _MILLISECOND
         return IndexedMessage(
             ordinal, _TYPES[self._types[index]], first, id_, tool, moment, ref, turn

@@ -13,7 +13,7 @@ import binascii
 import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -318,13 +318,9 @@ class Heads:
         )
         return [_listed(document) for document in documents]
 
-    async def each(self, partial_scope: Mapping[str, str]) -> AsyncGenerator[ListedHead, None]:
+    def each(self, partial_scope: Mapping[str, str]) -> AsyncGenerator[ListedHead, None]:
         """Iterate over the heads with these scope values, without tombstones. One command for each thousand."""
-        async with aclosing(
-            self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}})
-        ) as heads:
-            async for head in heads:
-                yield head
+        return self._each(scope_filter(partial_scope) | {"updated_at": {"$exists": True}})
 
     async def children(self, conversation: str) -> list[ListedHead]:
         """Return the heads of the children of a conversation, oldest first. One command for each thousand."""

@@ -16,9 +16,6 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMes
 
 from convstore.values.json_form import deep_json, has_few_levels
 
-BARE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
-"""The only keys that a message for OpenAI's fine-tuning may have."""
-
 _ROLES = {
     "human": "user",
     "ai": "assistant",
@@ -40,7 +37,7 @@ _Message = dict[str, Any]
 
 
 def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Return a message in OpenAI's format, and the names of the fields left out; `bare` keeps those in `BARE_KEYS`.
+    """Return a message in OpenAI's format, and the names of the fields left out; `bare` for fine-tuning.
 
     Raises:
         ValueError: The arguments of a call contain a value that JSON cannot hold.
@@ -66,7 +63,7 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
 
 
 def _bare_message(message: BaseMessage) -> _Message:
-    """Return a message with the fields in `BARE_KEYS` only."""
+    """Return a message with the fields alone that OpenAI's fine-tuning takes."""
     role = message.role if isinstance(message, ChatMessage) else _ROLES[message.type]
     given = message.additional_kwargs
     made: _Message = {"role": given.get(_ROLE_KEY, role), "content": message.content}

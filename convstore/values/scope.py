@@ -217,11 +217,9 @@ def check_partial_scope(
         )
     for key, value in values.items():
         if problem := id_problem(value):
-            hint = (
-                f"; pass str({key})"
-                if isinstance(value, int | str | UUID) and type(value) is not str
-                else ""
-            )
+            hint = ""
+            if isinstance(value, int | str | UUID) and type(value) is not str:
+                hint = f"; pass str({key})"
             raise InvalidScopeError(f"scope value {key} {problem}{hint}")
     return tuple(values.items())
 
