@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from langchain_core.messages import AIMessage
 
+from convstore.log.entry import EntryMessage, Totals
 from convstore.log.facts.event import EVENT
 from convstore.log.stored_message import read_message
 from convstore.messages.stop_reasons import cut_reason
@@ -20,9 +21,6 @@ from convstore.runtime.log_reader import LogReader
 from convstore.turns.watching import Watcher
 from convstore.values.models import Status, TurnState
 from convstore.values.scope import Scope
-
-_NOT_WAITING = frozenset({"human", "ai"})
-"""Types of a last message after which nothing can have said that a call waits: an event would follow it."""
 
 
 class ConversationEnd(NamedTuple):
@@ -55,7 +53,7 @@ class EndReader:
     async def read(self, scope: Scope, conversation: str) -> ConversationEnd:
         """Return the end of a conversation.
 
-        One command if its turn is over; two if nobody works on it after a question or a call; else about seven.
+        One command if its turn is over; two if nobody works on it and no call can wait for a person; else about seven.
 
         Raises:
             CorruptDocumentError: The last entry is damaged.
@@ -75,10 +73,10 @@ class EndReader:
             return None
         if totals.over or not totals.turn:
             return ConversationEnd(_status_of(totals.over))
-        if tip.message is None or tip.message.type not in _NOT_WAITING:
+        if tip.message is None or _has_earlier_calls(totals, tip.message):
             return None
         error = await self._error(conversation, totals.messages)
-        is_only_asked = tip.message.type == "human" and not error
+        is_only_asked = tip.message.ordinal == totals.turn and not error
         return ConversationEnd("interrupted", error=error, is_only_asked=is_only_asked)
 
     async def _in_progress(self, scope: Scope, conversation: str, tip: LogTip) -> ConversationEnd:
@@ -108,6 +106,15 @@ class EndReader:
         """Return the error by which the turn broke off, if nothing was appended since."""
         draft = await self._drafts.find(conversation)
         return draft.error if draft and draft.after == last else ""
+
+
+def _has_earlier_calls(totals: Totals, last: EntryMessage) -> bool:
+    """Return True if calls of the newest turn before the last message are open, so that they may wait for a person.
+
+    Nothing can have said that a call of the last message waits: an event would follow it.
+    """
+    earlier = (call for call in totals.calls if call.result not in last.calls)
+    return any(call.turn == totals.turn for call in earlier)
 
 
 def _status_of(over: str) -> Status | Literal[""]:

@@ -107,6 +107,20 @@ async def test_each_state_is_a_button_with_its_number(
     assert crowded.startswith("Full?")
 
 
+async def test_a_call_waits_also_after_a_hint_of_the_user(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """The last message belongs to the turn, and is neither a question nor a decision."""
+    chat = store.conversation(user_id="ada", thread_id="hint")
+    async with await chat.turn("q", human="Refund?") as turn:
+        await turn.append([CALL])
+        await turn.wait_for(turn.open_calls[0])
+    await chat.append(HumanMessage("Please hurry."), turn="q")
+    assert questions(await listed(browse, show="waiting")) == ["Refund?"]
+    async with await chat.turn("q") as turn:
+        assert turn.is_waiting
+
+
 async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
     states: ConversationStore, browse: Browse
 ) -> None:
