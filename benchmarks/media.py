@@ -68,7 +68,7 @@ def row(found: Found) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path)
     names = "".join(f"{name:>8.8}" for name in (*PROVIDERS, "unknown", "model"))
     print(f"{'model':<33}{'role':<10}{'kind':<10}{'length':>9}{'shape':>14}{names}{'ms':>8}")

@@ -109,6 +109,7 @@ class ListContract:
         chat = appender.conversation(user_id=user, thread_id="t")
         other = new_store(clock=time.clock)
         usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
+        stamp = None
         for number in range(1, 4):
             time.seconds += 1
             await chat.append(HumanMessage(f"q{number}"))

@@ -124,8 +124,8 @@ async def test_a_stamp_has_digest_and_sizes_of_prompt_and_tools() -> None:
     assert len(beside) == 9
     assert len({parts.digest for parts in beside[:6]}) == 1
     assert len({parts.digest for parts in beside}) == 2
-    prompt = count(store.token_counter, SystemMessage("Be brief."))
-    assert {parts.prompt for parts in beside[:6]} == {prompt}
+    tokens = count(store.token_counter, SystemMessage("Be brief."))
+    assert {parts.prompt for parts in beside[:6]} == {tokens}
     assert all(parts.tools > 20 for parts in beside)
     causes = [break_between(before, after) for before, after in pairwise(stamps)]
     assert [cause == PROMPT_CHANGED for cause in causes] == [False] * 5 + [True] + [False] * 2

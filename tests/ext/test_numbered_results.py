@@ -184,7 +184,7 @@ def kept() -> list[Document]:
 def hidden() -> list[Document]:
     """Return a message of its own, in spite of the annotation."""
     found: Any = ToolMessage("", artifact=[Document("SECRET " * 9)], tool_call_id="call-hidden")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 @pytest.mark.parametrize("names", [None, ("hidden",)])

@@ -170,7 +170,7 @@ async def test_a_question_with_too_many_images_shows_the_newest(chat: Conversati
     assert shown(history.messages) == [7]
     assert history.report.placeholders == ("q",)
     [message] = history.messages
-    assert "message id q" in message.content[1]["text"]  # type: ignore[index]
+    assert "message id q" in message.content[1]["text"]
     assert history.tokens == approximate_tokens(history.messages)
 
 
