@@ -1,8 +1,9 @@
 """Recount the tokens of stored messages for a store with another token counter.
 
 Entries store sizes with the name of the counter that made them. Messages without a payload are counted. Payloads are
-not read: long texts are estimated from their beginning and end, and the parts that views do not show are scaled by the
-ratio of the shown ones. Views count the messages themselves where a size is an estimate.
+not read: long texts are estimated from their beginning and end, media are counted by the sizes that entries store, and
+other parts that views do not show are scaled by the ratio of the shown ones. Views count the messages themselves where
+a size is an estimate.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from convstore.log.entry import Entry, EntryMessage
 from convstore.log.stored_message import payload_needed, read_message, shorten
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.provenance import without_mark
-from convstore.messages.tokens import NamedCounter, count
+from convstore.messages.tokens import NamedCounter, count, figures_of
 from convstore.messages.values import Codec
-from convstore.sources.shortening import without_media
+from convstore.sources.shortening import SHORTENED, without_media
 
 
 def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
@@ -37,13 +38,21 @@ def _recounted(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
     shown = [_shown_tokens(message, codec, counter) for message in entry.messages]
     ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
     whole = [
-        view + round(max(0, message.tokens - message.view_tokens) * ratio)
+        _hidden_tokens(message, ratio, counter) + view
         if message.payload
         else _whole_tokens(message, view, codec, counter)
         for message, view in zip(entry.messages, shown, strict=True)
     ]
     sizes = zip(entry.messages, whole, shown, strict=True)
     return replace(entry, messages=tuple(_resized(message, *tokens) for message, *tokens in sizes))
+
+
+def _hidden_tokens(message: EntryMessage, ratio: float, counter: NamedCounter) -> int:
+    """Return the size of what views do not show of a message with a payload; of a user and of a model, its media."""
+    figures = figures_of(counter)
+    if figures is not None and message.media and message.type in SHORTENED:
+        return figures.all_tokens(message.media, by_model=message.type == "ai")
+    return round(max(0, message.tokens - message.view_tokens) * ratio)
 
 
 def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) -> int:

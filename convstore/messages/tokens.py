@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +36,8 @@ CHARACTERS_PER_TOKEN = 4
 """LangChain's approximation for English text; pages are cut by it."""
 
 _MAX_TOKENS = 2**40
+_NO_FAILURES = (CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends a task or the process, and says nothing of a counter."""
 _MAX_NAME_CHARACTERS = 200
 """Limits the name of a counter, because every entry stores it."""
 
@@ -281,7 +284,9 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
     """
     try:
         tokens = counter([message])
-    except Exception as error:  # noqa: BLE001 - a counter may raise anything
+    except _NO_FAILURES:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a panic of a tokenizer in Rust is no Exception
         valid = sendable_message(message)
         if valid is not message:  # tokenizers refuse lone surrogates
             return count(counter, valid)
@@ -294,7 +299,7 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
     return tokens
 
 
-def _note(counter: TokenCounter, error: Exception) -> None:
+def _note(counter: TokenCounter, error: BaseException) -> None:
     """Note an error of a counter, and log the first one."""
     if not isinstance(counter, NamedCounter):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.messages.tokens import TokenCounter, approximate_tokens, counter_name, named
 from convstore.testing import rag_turn
+from convstore.types import MediaFigures
 
 Stores = Callable[..., ConversationStore]
 
@@ -231,6 +233,27 @@ async def test_what_payloads_hold_is_estimated(stores: Stores, scope: dict[str, 
     await write(other, range(1))
     log = [message async for message in other.messages(rewound=True)]
     assert (await other.info()).tokens == pytest.approx(characters(log), rel=0.5)
+
+
+async def test_other_figures_of_media_need_no_payload(
+    stores: Stores, scope: dict[str, str]
+) -> None:
+    """Entries store what the figures count by: pages and pixels."""
+    page = b"<< /Type /Page /Font 1 0 R >>"
+    pdf = b64encode(b"%PDF-1.4\n" + page * 14 + bytes(30_000)).decode()
+    question = [{"type": "text", "text": "Who signed?"}, {"type": "file", "base64": pdf}]
+    message = HumanMessage(question)
+    default = stores().conversation(**scope)
+    await default.append(message)
+    assert (await default.info()).tokens == approximate_tokens([message])
+    counter = partial(approximate_tokens, media=MediaFigures.named("gpt-5"))
+    other = stores(token_counter=counter).conversation(**scope)
+    await write(other, range(1))
+    log = [message async for message in other.messages()]
+    # a placeholder more
+    assert 0 <= (await other.info()).tokens - counter(log) < 60
+    history = await other.load_history()
+    assert history.tokens == counter(history.messages)
 
 
 def test_names_of_counters() -> None:

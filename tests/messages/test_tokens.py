@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from functools import partial
 from typing import Any
 
@@ -126,6 +127,26 @@ def test_a_message_that_a_counter_cannot_count_is_estimated(
     [record] = caplog.records
     assert "mine raised IndexError" in record.getMessage()
     assert count(partial(max, key=lambda message: message.tokens), HumanMessage("x")) > 0
+
+
+def test_a_tokenizer_that_panics_is_a_counter_that_fails() -> None:
+    """A panic of Rust is no `Exception`; what ends a task or the process passes."""
+
+    class PanicException(BaseException):
+        """As pyo3 raises it."""
+
+    def failing(error: BaseException) -> NamedCounter:
+        def counter(_: Any) -> int:
+            raise error
+
+        return NamedCounter("mine", counter)
+
+    message = HumanMessage("x" * 40)
+    counter = failing(PanicException())
+    assert count(counter, message) == approximate_tokens([message])
+    assert counter.errors == ["PanicException"]
+    with pytest.raises(CancelledError):
+        count(failing(CancelledError()), message)
 
 
 @each_case("tokens", [-1, 1.5, None, True, "3"])

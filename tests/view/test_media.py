@@ -29,7 +29,8 @@ async def chat() -> AsyncIterator[Conversation]:
 
 def media(kind: str, data: bytes) -> dict[str, Any]:
     """A media block."""
-    return {"type": kind, "base64": b64encode(data).decode()}
+    mime_type = "image/png" if kind == "image" else "application/pdf"
+    return {"type": kind, "base64": b64encode(data).decode(), "mime_type": mime_type}
 
 
 def pdf(pages: int) -> dict[str, Any]:
@@ -119,6 +120,18 @@ async def test_a_file_that_fits_changes_nothing(chat: Conversation) -> None:
     assert questions(history) == 20
     assert not history.report.over_budget
     assert history.tokens == approximate_tokens(history.messages)
+
+
+async def test_a_turn_with_a_small_image_stays_in_the_budget(chat: Conversation) -> None:
+    """Only what takes more than three quarters of the budget by itself may exceed it."""
+    policy = HistoryPolicy(max_tokens=4_000)
+    await talk(chat, 2, words=1_000)
+    await chat.append(HumanMessage([{"type": "text", "text": "And this?"}, image()]))
+    for number in range(8):
+        await step(chat, number, "fact " * 500)
+        history = await chat.load_history(policy)
+        assert history.tokens <= 4_000
+        assert shown(history.messages) == [1]
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "google_genai", "openai", None])
