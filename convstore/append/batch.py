@@ -42,10 +42,10 @@ from convstore.messages.encoding import (
     encode_message,
     fields_of,
 )
-from convstore.messages.media_sizes import media_of
+from convstore.messages.media_sizes import MediaSize
 from convstore.messages.sizes import bytes_of
 from convstore.messages.text import text_of
-from convstore.messages.tokens import NamedCounter, count
+from convstore.messages.tokens import NamedCounter, count, counted
 from convstore.messages.values import Codec
 from convstore.sources.detection import SourceExtractor, extract_sources, parse_json, read_back_ids
 from convstore.sources.places import Located, SourcePlace, place_sources
@@ -277,9 +277,9 @@ class _Preparation:
     ) -> Prepared:
         edges = self.edges_left if message.type in SHORTENED else 0
         encoded, plain = self._encoded(fields, omitted, max_edges=edges)
-        tokens = count(self.counter, message)
+        tokens, media = counted(self.counter, message)
         sizes = tokens, self._view_tokens(message, encoded, tokens)
-        return self._prepared(message, (encoded, plain), encoded.payload, sizes)
+        return self._prepared(message, (encoded, plain), encoded.payload, sizes, media)
 
     def _result(
         self, message: ToolMessage, fields: dict[str, Any], omitted: list[str] | None
@@ -293,7 +293,7 @@ class _Preparation:
         found = _NO_SOURCES if is_own else extract_sources(message, parsed, self.extractors)
         # A result without a name gets that of its call, which is found only when the entry is composed.
         read_back = read_back_ids(message) if is_own or not message.name else ()
-        tokens = count(self.counter, message)
+        tokens, media = counted(self.counter, message)
         located = place_sources(found, written, self.codec, omitted) if found.items else Located()
         encoded, plain = self._encoded(fields, omitted, artifact=located.artifact)
         is_stub = wants_stub(tokens, has_sources=bool(found.items or (is_own and read_back)))
@@ -306,6 +306,7 @@ class _Preparation:
             (encoded, plain),
             payload,
             (tokens, tokens if is_outside else self._view_tokens(message, encoded, tokens)),
+            media,
             sources=tuple(map(partial(self._source, str(message.id)), found.items, places)),
             read_back=read_back,
             text=text,
@@ -334,6 +335,7 @@ class _Preparation:
         forms: tuple[EncodedMessage, EncodedMessage],
         payload: str,
         sizes: tuple[int, int],
+        media: tuple[MediaSize, ...],
         **facts: Any,
     ) -> Prepared:
         encoded, plain = forms
@@ -350,7 +352,7 @@ class _Preparation:
                 message, self.codec, text_digest=ref.digest if ref and is_text else None
             ),
             payload=ref,
-            media=media_of(message),
+            media=media,
         )
         return Prepared(
             message, stored, payload, chunks, has_large_fields=encoded.has_large_fields, **facts

@@ -20,8 +20,9 @@ from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.encoding import fields_of
+from convstore.messages.media import is_media
 from convstore.messages.media_figures import FIGURES, UNKNOWN, MediaFigures
-from convstore.messages.media_sizes import media_size
+from convstore.messages.media_sizes import MediaSize, media_of
 from convstore.messages.text import text_of
 from convstore.messages.values import Codec
 from convstore.values.json_form import sendable_message
@@ -64,7 +65,9 @@ def approximate_tokens(messages: Sequence[BaseMessage], *, media: MediaFigures =
     """
     return sum(
         [
-            _with_blocks(item, media) if isinstance(item.content, list) else _with_text(item)
+            _with_blocks(item, media, media_of(item))
+            if isinstance(item.content, list)
+            else _with_text(item)
             for item in messages
         ]
     )
@@ -87,14 +90,13 @@ def _with_text(message: BaseMessage) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN) + _TOKENS_PER_MESSAGE + extra
 
 
-def _with_blocks(message: BaseMessage, figures: MediaFigures) -> int:
-    sizes = [media_size(block) for block in message.content]
-    found = [size for size in sizes if size is not None]
-    others = [block for block, size in zip(message.content, sizes, strict=True) if size is None]
-    plain = message.model_copy(update={"content": others}) if found else message
+def _with_blocks(message: BaseMessage, figures: MediaFigures, sizes: Sequence[MediaSize]) -> int:
+    """Return the tokens of a message with a list of blocks, given the sizes of its media."""
+    others = [block for block in message.content if not is_media(block)]
+    plain = message.model_copy(update={"content": others}) if sizes else message
     calls = _calls_without_block(message, others)
     call_tokens = len(text_of(calls)) // CHARACTERS_PER_TOKEN if calls else 0
-    media = figures.all_tokens(found, by_model=isinstance(message, AIMessage))
+    media = figures.all_tokens(sizes, by_model=isinstance(message, AIMessage))
     return _by_langchain(plain) + _extra_for_script(others) + media + call_tokens
 
 
@@ -297,6 +299,19 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
             f"the token counter returned {tokens!r}; it must return a whole number from 0"
         )
     return tokens
+
+
+def counted(counter: TokenCounter, message: BaseMessage) -> tuple[int, tuple[MediaSize, ...]]:
+    """Return the tokens of a message, as `count` does, and the sizes of its media, which are measured once.
+
+    Raises:
+        InvalidInputError: The counter returned anything but a whole number from 0.
+    """
+    sizes = media_of(message)
+    figures = figures_of(counter) if sizes else None
+    if figures is None:
+        return count(counter, message), sizes
+    return _with_blocks(message, figures, sizes), sizes
 
 
 def _note(counter: TokenCounter, error: BaseException) -> None:
