@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,8 +36,8 @@ CHARACTERS_PER_TOKEN = 4
 """LangChain's approximation for English text; pages are cut by it."""
 
 _MAX_TOKENS = 2**40
-_NO_FAILURES = (CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""What ends a task or the process, and says nothing of a counter."""
+_PANIC = "PanicException"
+"""Class of the error of a tokenizer in Rust that panics, which is no `Exception` and cannot be imported."""
 _MAX_NAME_CHARACTERS = 200
 """Limits the name of a counter, because every entry stores it."""
 
@@ -286,9 +285,9 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
     """
     try:
         tokens = counter([message])
-    except _NO_FAILURES:
-        raise
-    except BaseException as error:  # noqa: BLE001 - a panic of a tokenizer in Rust is no Exception
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         valid = sendable_message(message)
         if valid is not message:  # tokenizers refuse lone surrogates
             return count(counter, valid)

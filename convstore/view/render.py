@@ -380,9 +380,16 @@ class Decoder:
         return max(0, message.tokens + self._more(message)) if message.media else message.tokens
 
     def size_media(self, message: EntryMessage, oldest: int | None = None) -> int:
-        """Return the tokens of the media of a message, or of the oldest ones, at most those of the whole message."""
+        """Return the tokens of the media of a message, or of the oldest ones, at most those of the whole message.
+
+        Another counter's are what it counts less with placeholders; of a result that is not known.
+        """
         figures = self._figures or UNKNOWN
-        found = figures.all_tokens(message.media[:oldest], by_model=message.type == "ai")
+        by_model = message.type == "ai"
+        found = figures.all_tokens(message.media[:oldest], by_model=by_model)
+        if self._figures is None and message.type in SHORTENED:
+            counted = max(0, message.tokens - message.view_tokens)
+            return counted * found // max(1, figures.all_tokens(message.media, by_model=by_model))
         return min(found, self.size_whole(message))
 
     def _decode(self, message: EntryMessage, showing: Showing) -> Shown:

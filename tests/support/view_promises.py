@@ -10,6 +10,9 @@ from langchain_core.messages import BaseMessage
 from view_replay import kinds
 
 from convstore import History, HistoryPolicy
+from convstore.messages.media import has_media
+from convstore.messages.media_figures import UNKNOWN
+from convstore.messages.media_sizes import media_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing, has_calls
 from convstore.sources.shortening import without_media
@@ -46,15 +49,24 @@ def _sizes(history: History, talk: Talk, policy: HistoryPolicy, counter: Any) ->
         4 * asked > 3 * policy.max_tokens
     ):  # unread media leave earlier turns a quarter of the budget
         media = sum(
-            size - counter([without_media(message, everywhere=True)])
+            _of_media(message, size, counter)
             for message, size in zip(history.messages, sizes, strict=True)
-            if _belongs_to(message, unseen)
+            if _belongs_to(message, unseen) and has_media(message)
         )
         most = max(most, policy.max_tokens + media)
     if sum(sizes) > most + note:
         yield f"{sum(sizes)} tokens of {policy.max_tokens}, unseen are {asked}, the note has {note}"
     if history.report.over_budget != (sum(sizes) > policy.max_tokens):
         yield "over_budget"
+
+
+def _of_media(message: BaseMessage, size: int, counter: Any) -> int:
+    """Return the tokens of the media in a message; by another counter, in a result, at most those of the message."""
+    if counter is approximate_tokens:
+        return UNKNOWN.all_tokens(media_of(message), by_model=message.type == "ai")
+    if message.type == "tool":
+        return size
+    return size - counter([without_media(message)])
 
 
 def _belongs_to(message: BaseMessage, unseen: set[str | None]) -> bool:
