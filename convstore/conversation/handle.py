@@ -655,18 +655,20 @@ class Conversation:
         before: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        rewound: bool = False,
     ) -> AsyncGenerator[Turn, None]:
-        """Iterate over whole turns in order, each message equal to the appended one, without rewound messages.
+        """Iterate over whole turns in order, each message equal to the appended one.
 
         A message belongs to the turn that it was stored with, wherever it stands. Reads in batches. To continue, pass
-        `turn.first` of the last turn as `after`, or as `before` to go further back. `variants` has other answers, and
-        `list_messages` with ``rewound=True`` the messages that were rewound.
+        `turn.first` of the last turn as `after`, or as `before` to go further back. `variants` has other answers.
 
         Args:
             after: Only turns that begin after this ordinal.
             before: Only turns that begin before this ordinal.
             limit: Maximum number of turns; None for all.
             newest_first: Reverse the order and read from the end.
+            rewound: Also rewound turns, and rewound messages of others, such as other answers; `turn.rewound` names
+                them. They may stand anywhere after their question, so in order all that follows `after` is read first.
         """
         read = (await self._services()).turns.read
         found = read(
@@ -675,6 +677,7 @@ class Conversation:
             before=before,
             limit=limit,
             newest_first=newest_first,
+            everything=rewound,
         )
         async with aclosing(found) as turns:
             async for turn in turns:

@@ -220,10 +220,15 @@ class LoggedTurn:
 
 def turns_before(entry: Entry) -> set[int]:
     """Return the turns that an entry says something of and that are not the newest one where it stands."""
+    return turns_in(entry) - {0, own_totals(entry).turn}
+
+
+def turns_in(entry: Entry) -> set[int]:
+    """Return the turns that an entry says something of, 0 for messages of no turn."""
     found = {message.turn for message in entry.messages}
     for kind, value in each(entry.facts):
         found.update(kind.turns(value))
-    return found - {0, own_totals(entry).turn}
+    return found
 
 
 def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage
-from convstore.log.turns import LoggedTurn, turns_before
+from convstore.log.turns import LoggedTurn, turns_before, turns_in
 from convstore.runtime.log_reader import Snapshot
 
 _ordinal = attrgetter("ordinal")
@@ -93,6 +93,36 @@ class StoredTurn:
                 if not turn_shown(message, log)
             }
         self.messages = sorted(shown.values(), key=_ordinal)
+
+    def judge_everything(self, log: Snapshot, later: Parts) -> None:
+        """Find its messages, also those that are not active, given all parts of it that stand elsewhere.
+
+        It is judged by its active messages; if its question is not active, by all of them.
+        """
+        is_active = log.active.has(self.first.ordinal)
+        judged = log if is_active else Snapshot(log.cached, log.tail)
+        self.parts = dict(sorted((self.range | later).items()))
+        self.logged = LoggedTurn(self.question, self.first.id)
+        for part in self.parts.values():
+            seen = [message for message in part.messages if judged.active.has(message.ordinal)]
+            self.logged.add(seen, judged.active.event_of(part.entry) if self.question else None)
+        self.logged.settle(log.tail)
+        self.logged.is_superseded = self.logged.is_superseded or not is_active
+        own = {
+            message.ordinal: message
+            for part in self.parts.values()
+            for message in part.messages
+            if message.turn in (0, self.question)
+        }
+        self.messages = sorted(own.values(), key=_ordinal)
+
+
+def give_away(turn: StoredTurn, parts: dict[int, Parts]) -> None:
+    """Add what stands in the range of a turn and belongs to others to their parts."""
+    for entry in [part.entry for part in turn.range.values()]:
+        for question in turns_in(entry) - {0, turn.question}:
+            own = [message for message in entry.messages if message.turn == question]
+            parts.setdefault(question, {})[entry.number] = Part(entry, own)
 
 
 def split(entries: Sequence[Entry]) -> tuple[StoredTurn, list[StoredTurn]]:

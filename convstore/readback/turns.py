@@ -15,13 +15,13 @@ from convstore.log.entry import Entry, EntryMessage
 from convstore.log.stored_message import stamp_of
 from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
-from convstore.readback.stored_turns import Parts, StoredTurn, add_later, split
+from convstore.readback.stored_turns import Parts, StoredTurn, add_later, give_away, split
 from convstore.runtime.active_log import about
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
 from convstore.values.models import Turn
 from convstore.values.policy import HistoryPolicy
-from convstore.values.scope import Scope, check_number
+from convstore.values.scope import Scope, check_choice, check_number
 from convstore.values.stamps import TurnOutline
 
 _MAX_NUMBER = 2**53
@@ -74,14 +74,20 @@ class Turns:
         before: int | None,
         limit: int | None,
         newest_first: bool,
+        everything: bool = False,
     ) -> AsyncGenerator[Turn, None]:
-        """Yield whole active turns that begin in a range of ordinals, as of the start of the iteration."""
+        """Yield whole turns that begin in a range of ordinals, as of the start of the iteration.
+
+        Only active ones with their active messages, unless `everything` is true.
+        """
+        check_choice(everything, True, False, name="rewound")
         for name, value in (("after", after), ("before", before), ("limit", limit)):
             if value is not None:
                 check_number(value, name=name, minimum=0, maximum=_MAX_NUMBER)
-        async with aclosing(
-            self._turns_between(scope, after, before, limit, newest_first=newest_first)
-        ) as turns:
+        found = self._turns_between(
+            scope, after, before, limit, newest_first=newest_first, everything=everything
+        )
+        async with aclosing(found) as turns:
             async for log, turn in turns:
                 yield await self._whole(log, turn)
 
@@ -116,6 +122,7 @@ class Turns:
         limit: int | None,
         *,
         newest_first: bool,
+        everything: bool = False,
     ) -> AsyncGenerator[tuple[Snapshot, StoredTurn], None]:
         """Yield up to `limit` turns that begin in a range of ordinals, each with the log."""
         cached = await self._reader.find(scope)
@@ -124,6 +131,8 @@ class Turns:
             return
         log = await self._snapshot(cached)
         reading = self._backward if newest_first else self._forward
+        if everything:
+            reading = self._everything_backward if newest_first else self._everything_forward
         until = _MAX_NUMBER if before is None else before
         async with aclosing(
             reading(log, after or 0, until, at_once=_entries_with(log, remaining))
@@ -181,6 +190,40 @@ class Turns:
                     yield await self._judged(log, turn, parts)
                 if len(wanted) < len(turns):
                     return
+
+    async def _everything_backward(
+        self, log: Snapshot, after: int, before: int, *, at_once: int
+    ) -> AsyncGenerator[StoredTurn, None]:
+        """Yield the same turns and those that are not active, with all their messages, newest first.
+
+        Such a message may stand anywhere after its question, so the log is read from its end.
+        """
+        after_range = StoredTurn()
+        elsewhere = dict[int, Parts]()
+        end = log.tail.entries + 1
+        whole = Snapshot(log.cached, log.tail)
+        async with aclosing(self._newest_first(whole, end, at_once)) as batches:
+            async for entries in batches:
+                rest, turns = split(entries)
+                (turns[-1] if turns else rest).extend(after_range)
+                after_range = rest
+                for turn in reversed(turns):
+                    if turn.first.ordinal <= after:
+                        return
+                    give_away(turn, elsewhere)
+                    if turn.first.ordinal < before:
+                        turn.judge_everything(log, elsewhere.pop(turn.question, {}))
+                        yield turn
+
+    async def _everything_forward(
+        self, log: Snapshot, after: int, before: int, *, at_once: int
+    ) -> AsyncGenerator[StoredTurn, None]:
+        """Yield the same turns in order, after all of them were read."""
+        reading = self._everything_backward(log, after, before, at_once=max(at_once, _MAX_ENTRIES))
+        async with aclosing(reading) as newest_first:
+            turns = [turn async for turn in newest_first]
+        for turn in reversed(turns):
+            yield turn
 
     async def _newest_first(
         self, log: Snapshot, end: int, at_once: int
@@ -261,9 +304,10 @@ class Turns:
     async def _whole(self, log: Snapshot, turn: StoredTurn) -> Turn:
         async with self._reader.reading(log.cached):
             messages = await self._reader.decode_all(log.cached, turn.messages)
-        own = {message.ordinal for message in turn.logged.messages}
-        others = [message.id for message in turn.messages if message.ordinal not in own]
-        return Turn(**_facts(turn), messages=messages, others=tuple(others))
+        others = [message.id for message in turn.messages if message.turn != turn.question]
+        gone = [message.id for message in turn.messages if not log.active.has(message.ordinal)]
+        facts = {**_facts(turn), "others": tuple(others), "rewound": tuple(gone)}
+        return Turn(**facts, messages=messages)
 
     def _outline(self, log: Snapshot, turn: StoredTurn) -> TurnOutline:
         answer = _answer(turn)

@@ -90,6 +90,30 @@ class RewindContract:
         assert await chat.list_messages(rewound=True, around=4, limit=3) == listed[2:5]
         assert [message.is_rewound for message in await chat.list_messages()] == [False] * 3
 
+    async def test_turns_are_listed_with_what_was_rewound(self, chat: Conversation) -> None:
+        """On request rewound turns are read as well, and rewound messages of others, in both directions."""
+        await _talk(chat, 1, 2)
+        await chat.rewind(before_id="q2")
+        await _talk(chat, 3, 4)
+        await chat.rewind(before_id="a3")
+        turns = [turn async for turn in chat.turns(rewound=True)]
+        assert [
+            (turn.number, [message.id for message in turn.messages], turn.rewound) for turn in turns
+        ] == [
+            (1, ["q1", "a1"], ()),
+            (2, ["q2", "a2"], ("q2", "a2")),
+            (2, ["q3", "a3"], ("a3",)),
+            (3, ["q4", "a4"], ("q4", "a4")),
+        ]
+        assert [turn.over for turn in turns] == ["answered", "answered", "", "answered"]
+        back = [turn async for turn in chat.turns(rewound=True, newest_first=True, limit=2)]
+        assert back == turns[:1:-1]
+        middle = [turn async for turn in chat.turns(rewound=True, after=1, before=7, limit=1)]
+        assert middle == turns[1:2]
+        assert [turn.turn_id async for turn in chat.turns()] == ["q1", "q3"]
+        with pytest.raises(InvalidInputError, match="rewound"):
+            await anext(chat.turns(rewound=None))  # type: ignore[arg-type]
+
     async def test_a_rewind_in_the_middle_of_a_batch(self, chat: Conversation) -> None:
         """The part of the batch before the message stays; open calls are those of that part."""
         turn = rag_turn("What about seals?")

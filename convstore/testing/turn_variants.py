@@ -78,6 +78,9 @@ class TurnVariantContract:
         assert [message.message.text for message in old] == ["A1"]
         [record] = await chat.get_tool_messages([str(old[0].message.id)])
         assert record.content == "A1"
+        [whole] = [each async for each in chat.turns(rewound=True)]
+        assert [message.text for message in whole.messages] == ["Q1", "A1", "", "found", "B1"]
+        assert whole.rewound == (old[0].message.id,)
 
     async def test_a_repeated_wish_finds_its_answer(
         self, chat: Conversation, elsewhere: Conversation

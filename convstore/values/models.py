@@ -318,12 +318,13 @@ class Turn(Value):
 
     Attributes:
         turn_id: Id of its first message.
-        number: Its position among the turns that are not rewound.
+        number: Its position among the turns that are not rewound; of one that is, the position that it had.
         first: Ordinal of its first message.
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
         messages: Equal to the appended messages.
         others: Ids of those among them that belong to no turn, such as a reminder after the answer.
+        rewound: Ids of those among them that were rewound; its own if its question was. Only with ``rewound=True``.
         is_finished: True if it is over.
         over: Why it is over: its last AI message has no tool calls and was not paused by its provider ("answered"), a
             `TurnSession` ended it ("finished", "stopped"), or a later question was asked ("superseded"). "" if it is in
@@ -343,6 +344,7 @@ class Turn(Value):
     created_at: datetime
     messages: list[SerializeAsAny[BaseMessage]]
     others: tuple[str, ...] = ()
+    rewound: tuple[str, ...] = ()
     is_finished: bool
     over: OverBy = ""
     draft: str = ""

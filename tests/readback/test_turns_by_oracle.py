@@ -277,7 +277,25 @@ async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) ->
         [last] = await chat.list_messages(limit=1)
         assert (last.ordinal, last.turn_id) == listed[-1]
     await check_each(chat, oracle, expected)
+    await check_everything(chat, oracle)
     await check_watch(chat, oracle, listed)
+
+
+async def check_everything(chat: Conversation, oracle: Oracle) -> None:
+    """Ask for rewound messages, too: each message of the log is in one turn, the one that it was stored with."""
+    turns = [turn async for turn in chat.turns(rewound=True)]
+    assert [turn async for turn in chat.turns(rewound=True, newest_first=True)] == turns[::-1]
+    active = {stored.said.id for stored in oracle.messages}
+    asked = {stored.said.id: stored.turn for stored in oracle.log}
+    found = [(str(message.id), turn) for turn in turns for message in turn.messages]
+    assert sorted(id_ for id_, _ in found) == sorted(asked)
+    for id_, turn in found:
+        assert (id_ in turn.rewound) == (id_ not in active)
+        assert asked[id_] in (0, turn.first)
+    for expected in oracle.turns():
+        [same] = [turn for turn in turns if turn.turn_id == expected.turn_id]
+        assert same.number == expected.number
+        assert same.is_finished == bool(expected.over)
 
 
 async def check_each(chat: Conversation, oracle: Oracle, expected: list[ExpectedTurn]) -> None:
