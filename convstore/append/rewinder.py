@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from convstore.exceptions import (
     CorruptDocumentError,
@@ -27,14 +28,31 @@ from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout
 from convstore.runtime.head_refresh import HeadRefresher
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_end import LogEndReader
+from convstore.runtime.log_reader import Snapshot
 from convstore.runtime.places import place_at, standing_at
 from convstore.runtime.retrying import until_written
 from convstore.values.scope import Scope
 
-_Make = Callable[[], Awaitable[tuple[Snapshot, Change | None]]]
 Reselect = Callable[[Snapshot], Awaitable[None]]
 """Makes the longest summary of active messages the current one; see `compaction.history`."""
+
+
+class PlannedChange(NamedTuple):
+    """A change of the active messages, and the log that it was made for.
+
+    Attributes:
+        log: The log.
+        change: The change; None if nothing is to be changed.
+        may_have_summaries: False if the log never had a summary.
+    """
+
+    log: Snapshot
+    change: Change | None
+    may_have_summaries: bool
+
+
+_Plan = Callable[[], Awaitable[PlannedChange]]
 
 
 class Rewinder:
@@ -44,8 +62,10 @@ class Rewinder:
         reselect: Makes the longest summary of active messages the current one.
     """
 
-    def __init__(self, reader: LogReader, refresher: HeadRefresher, reselect: Reselect) -> None:
+    def __init__(self, ends: LogEndReader, refresher: HeadRefresher, reselect: Reselect) -> None:
+        reader = ends.reader
         self._reader = reader
+        self._states = ends.states
         self._log = reader.log
         self._cache = reader.cache
         self._clock = reader.clock
@@ -61,16 +81,17 @@ class Rewinder:
         ):
             raise UnknownMessageError(message_id)
 
-        async def make() -> tuple[Snapshot, Change | None]:
-            log = await self.fresh(cached)
+        async def plan() -> PlannedChange:
+            log, may_have_summaries = await self._fresh(cached)
+            change = None
             if not rows:
-                return log, await self._to_item(log, message_id)
-            ordinal = rows[message_id].message.ordinal
-            return log, await self._to(log, ordinal, row=rows[message_id]) if log.active.has(
-                ordinal
-            ) else None
+                change = await self._to_item(log, message_id)
+            elif log.active.has(rows[message_id].message.ordinal):
+                row = rows[message_id]
+                change = await self._to(log, row.message.ordinal, row=row)
+            return PlannedChange(log, change, may_have_summaries)
 
-        before, after = await self.append(cached, make)
+        before, after = await self.append(cached, plan)
         return before.active - after.active
 
     async def _to(
@@ -132,14 +153,14 @@ class Rewinder:
             return 0
         restored = 0
 
-        async def make() -> tuple[Snapshot, Change | None]:
+        async def plan() -> PlannedChange:
             nonlocal restored
-            log = await self.fresh(cached)
+            log, may_have_summaries = await self._fresh(cached)
             rewinds = log.active
             undo = log.active.undo
             is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
-                return log, None
+                return PlannedChange(log, None, may_have_summaries)
             before = Totals()
             if undo > 1:
                 before = (await self._log.entry(cached.conversation, undo - 1)).totals
@@ -157,7 +178,7 @@ class Rewinder:
             since = {row.item.after for row in items if row.place >= (undo, 0)}
             cuts = tuple(EntryItem("", "", after, cut=(undo, 0)) for after in sorted(since))
             # What was appended since then is rewound instead.
-            return log, Change(
+            change = Change(
                 earlier.ranges,
                 before.messages + 1,
                 before.entries + 1,
@@ -165,8 +186,9 @@ class Rewinder:
                 undo=earlier.undo,
                 facts=_facts(standing, cuts),
             )
+            return PlannedChange(log, change, may_have_summaries)
 
-        before, after = await self.append(cached, make)
+        before, after = await self.append(cached, plan)
         return restored if after is not before else 0
 
     async def _standing_after_undo(self, log: Snapshot, undone: Standing | None) -> Standing | None:
@@ -235,31 +257,40 @@ class Rewinder:
             counter=entry.totals.counter,
         )
 
-    async def fresh(self, cached: CachedConversation) -> Snapshot:
-        """Return the log as it is stored, whatever is cached: a backup may have been restored. Two round trips."""
-        tail = await self._log.last_totals(cached.conversation)
-        return await self._reader.snapshot(cached, tail, known=NO_REWINDS)
+    async def fresh_tail(self, cached: CachedConversation) -> tuple[Totals, bool]:
+        """Return the totals of the log as it is stored, whatever is cached: a backup may have been restored.
 
-    async def append(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
-        """Append the change that `make` returns for a fresh log; return totals before and after.
+        Also False if the log never had a summary. One command.
+        """
+        return await self._states.last_totals(cached.conversation)
+
+    async def _fresh(self, cached: CachedConversation) -> tuple[Snapshot, bool]:
+        """Return the log as it is stored, and False if it never had a summary. Two round trips."""
+        tail, may_have_summaries = await self.fresh_tail(cached)
+        log = await self._reader.snapshot(cached, tail, known=NO_REWINDS)
+        return log, may_have_summaries
+
+    async def append(self, cached: CachedConversation, plan: _Plan) -> tuple[Totals, Totals]:
+        """Append the change that `plan` returns for a fresh log; return totals before and after.
 
         Raises:
             StoreUnavailableError: The call timed out; the entry may or may not be written.
         """
         async with append_timeout(), cached.lock, self._reader.reading(cached):
             try:
-                return await until_written(lambda: self._append_once(cached, make), SlotTaken)
+                return await until_written(lambda: self._append_once(cached, plan), SlotTaken)
             except BaseException:
                 cached.doubt()
                 raise
 
-    async def _append_once(self, cached: CachedConversation, make: _Make) -> tuple[Totals, Totals]:
+    async def _append_once(self, cached: CachedConversation, plan: _Plan) -> tuple[Totals, Totals]:
         """Append a change once; raise SlotTaken if another writer was faster."""
-        log, change = await make()
+        log, change, may_have_summaries = await plan()
         tail = log.tail
         if change is None:
             if tail.entries:  # an earlier call may have failed after its insert
                 await self._refresher.catch_up(cached, tail)
+            if tail.entries and may_have_summaries:
                 await self.reselect(log)
             return tail, tail
         entry = rewind_entry(
@@ -272,7 +303,8 @@ class Rewinder:
             self._cache.forget(cached)
         self._cache.confirm(cached, entry.totals)
         cached.follow(active := log.active.after(entry))
-        await self.reselect(Snapshot(cached, entry.totals, active))
+        if may_have_summaries:
+            await self.reselect(Snapshot(cached, entry.totals, active))
         return tail, entry.totals
 
 

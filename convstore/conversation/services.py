@@ -137,7 +137,7 @@ class Services:
         leases = TurnLeases(driver)
         drafts = Drafts(driver)
         self.summaries = SummaryHistory(ends)
-        self.rewinder = Rewinder(reader, refresher, self.summaries.reselect)
+        self.rewinder = Rewinder(ends, refresher, self.summaries.reselect)
         self.activator = Activator(reader, self.rewinder)
         self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
         self.variants = variants = Variants(reader, self.writer, self.rewinder)

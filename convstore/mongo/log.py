@@ -227,6 +227,15 @@ class Log:
         )
         return {id_: row for id_, row in rows_of(documents).items() if id_ in wanted}
 
+    async def message_and_entries(
+        self, conversation: str, id_: str, key: bytes
+    ) -> tuple[StoredMessageRow | None, list[Entry]]:
+        """Return a message by its id, and the entries with a key, in order. One command."""
+        query = {"conversation": conversation, "$or": [{"messages.id": id_}, {"lookup": key}]}
+        documents = await self._log.find(query, order=BY_KEY)
+        own = [document for document in documents if key in document.get("lookup", ())]
+        return rows_of(documents).get(id_), list(map(entry_from, own))
+
     async def messages_by_call(
         self, conversation: str, calls: Iterable[str]
     ) -> list[StoredMessageRow]:

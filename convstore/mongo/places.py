@@ -68,11 +68,11 @@ class Places:
         found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=1)
         return _row(found[0]) if found else None
 
-    async def last_entry(self, conversation: str, key: bytes) -> Entry | None:
-        """Return the last entry with a key, without its messages; None without one."""
+    async def last_entries(self, conversation: str, key: bytes, *, limit: int) -> list[Entry]:
+        """Return the last entries with a key, newest first, without their messages."""
         query = {"conversation": conversation, "lookup": key}
-        found = await self._log.find(query, NO_MESSAGES, order=NEWEST_FIRST, limit=1)
-        return entry_from(found[0]) if found else None
+        found = await self._log.find(query, NO_MESSAGES, order=NEWEST_FIRST, limit=limit)
+        return list(map(entry_from, found))
 
     async def rows(
         self, conversation: str, keys: Sequence[bytes], *, limit: int = 0

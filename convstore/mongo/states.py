@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from convstore.log.entry import Entry, EntryMessage
+from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.state import LeadingSystem, Move, State, ViewRecord
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.bson_values import reading, stored_list
 from convstore.mongo.collection import NEWEST_FIRST, Collection, Document, within
-from convstore.mongo.documents import LEAN, entry_from, message_from
+from convstore.mongo.documents import LEAN, NO_MESSAGES, entry_from, message_from
 from convstore.mongo.driver import Driver, decoded, size_of
 from convstore.mongo.keys import LOG, end_range, entry_bound, entry_id, of_state, state_id
 from convstore.mongo.leases import is_free
@@ -39,6 +39,8 @@ MAXIMUM_RECORDS = 16
 _MAXIMUM_MOVES = 32
 _FIELDS_WITH_SYSTEM = dict.fromkeys((*VIEW_FIELDS, "changes", "moves", "turn", "numbers"), 0)
 _FIELDS = {**_FIELDS_WITH_SYSTEM, "system": 0}
+_OF_STATES = ("changes", "moves", "turn", "numbers", "system", "views", "summary")
+_TOTALS = {**NO_MESSAGES, **dict.fromkeys(_OF_STATES, 0)}
 
 _FIELDS_OF_TIP: dict[str, Any] = {
     **dict.fromkeys((*LEAN, "system", "views", "summary", "changes", "moves", "numbers"), 0),
@@ -137,6 +139,20 @@ class States:
             if document["_id"] != state_id(conversation):
                 return _tip_from(document, has_lease=has_lease)
         return None
+
+    async def last_totals(self, conversation: str) -> tuple[Totals, bool]:
+        """Return the totals of the last entry, and False if the log never had a summary. One command.
+
+        True as well if the state is missing.
+        """
+        query = _query_of_end(conversation, 0, 0)
+        documents = await self._log.find(query, _TOTALS, order=[("_id", -1)], limit=2)
+        may_have_summaries = True
+        if documents and documents[0]["_id"] == state_id(conversation):
+            state = documents.pop(0)
+            may_have_summaries = bool(state.get("newest"))
+        totals = entry_from(documents[0]).totals if documents else Totals(shown={})
+        return totals, may_have_summaries
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
         """Return every change of the current summary: the last entry that it saw, and its token. One command."""

@@ -43,10 +43,17 @@ class TurnLease(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The outcome of taking a lease: the one that had lapsed, or the one that is held; None if it was free."""
+    """The outcome of taking a lease.
+
+    Attributes:
+        is_taken: It was taken.
+        lease: The one that had lapsed, or the one that is held; None if it was free.
+        may_have_summaries: False if the log never had a summary.
+    """
 
     is_taken: bool
     lease: TurnLease | None
+    may_have_summaries: bool = True
 
 
 class TurnLeases:
@@ -73,8 +80,9 @@ class TurnLeases:
         query = (
             of_state(conversation) | readable("state") | await is_free(self._times, "turn.until")
         )
-        if (before := await self._log.find_and_update(query, change, _FIELDS)) is not None:
-            return Taken(is_taken=True, lease=_lease(before))
+        fields = {**_FIELDS, "newest": 1}
+        if (before := await self._log.find_and_update(query, change, fields)) is not None:
+            return Taken(True, _lease(before), may_have_summaries=bool(before.get("newest")))
         held = await self._log.find_one(of_state(conversation), {**_FIELDS, "v": 1, "summary.v": 1})
         if held is None:
             return None

@@ -149,6 +149,11 @@ class CachedConversation:
         return self.locks.get(loop) or self.locks.setdefault(loop, asyncio.Lock())
 
     @property
+    def has_summaries(self) -> bool:
+        """True if the log had a summary when the state was read last."""
+        return self.state is not None and bool(self.state[1].newest)
+
+    @property
     def key(self) -> tuple[Scope, str]:
         """Return its scope and its id."""
         return self.scope, self.conversation

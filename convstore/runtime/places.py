@@ -43,28 +43,37 @@ async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
     return row.standing if row else first_standing(place)
 
 
-async def place_at(reader: LogReader, log: Snapshot, question: StoredMessageRow) -> Place:
-    """Return what stands at the place of a turn. One command, rarely three."""
-    return await place_with(
-        reader, log, question, await standing_at(reader, log, place_of(question))
-    )
-
-
-async def place_with(
-    reader: LogReader, log: Snapshot, question: StoredMessageRow, standing: Standing | None
+async def place_at(
+    reader: LogReader,
+    log: Snapshot,
+    question: StoredMessageRow,
+    standing: Standing | None = None,
 ) -> Place:
-    """Return the place of a turn, given what the last entry says that changed it; rarely one or two commands."""
+    """Return what stands at the place of a turn, given what `standing_at` says of it. Rarely two commands.
+
+    One command more without `standing`.
+    """
+    log.cached.know_questions([question.message])
     if standing is None:
-        standing = first_standing(place_of(question))
+        standing = await standing_at(reader, log, place_of(question))
+    standing, is_shown = await shown_at(reader, log, standing)
+    return Place(log, question, standing, is_shown)
+
+
+async def shown_at(reader: LogReader, log: Snapshot, standing: Standing) -> tuple[Standing, bool]:
+    """Return what stands at a place, given what the last entry says that changed it, and if its question is active.
+
+    No command for a question that this store knows and that has its answer; else one or two.
+    """
     turn = standing.shown.turn
-    ordinal = question.message.ordinal
-    if turn != question.message.id:
-        rows = await reader.messages_by_id(log.cached, [turn]) if turn else {}
-        if turn not in rows:
-            return Place(log, question, standing, is_shown=False)
-        ordinal = rows[turn].message.ordinal
-    standing = await _answered_since(reader, log, standing, ordinal)
-    return Place(log, question, standing, log.active.has(ordinal))
+    ordinals = log.cached.known_questions([turn])
+    if turn and turn not in ordinals:
+        rows = await reader.messages_by_id(log.cached, [turn])
+        ordinals = {id_: row.message.ordinal for id_, row in rows.items()}
+    if turn not in ordinals:
+        return standing, False
+    standing = await _answered_since(reader, log, standing, ordinals[turn])
+    return standing, log.active.has(ordinals[turn])
 
 
 async def _answered_since(

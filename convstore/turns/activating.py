@@ -7,37 +7,63 @@ newest one that took it away.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from convstore.append.rewinder import Rewinder
+from convstore.append.rewinder import PlannedChange, Rewinder
 from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.rewound import REWOUND, Rewound
-from convstore.log.facts.standing import STANDING, Standing, at_place, left_place
+from convstore.log.facts.standing import (
+    STANDING,
+    ShownVariant,
+    Standing,
+    at_place,
+    first_standing,
+    left_place,
+)
 from convstore.log.rewind import NO_REWINDS, Change
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
-from convstore.runtime.places import Place, place_of, place_with
+from convstore.runtime.places import place_of, shown_at
 from convstore.values.scope import Scope
 
+_NEWEST = 10
+"""Changes of a place that are read at once: the last one that took a variant away is mostly among them."""
 
-class _Earlier(NamedTuple):
-    """Data that `activate` reads besides the log.
+
+class _Wanted(NamedTuple):
+    """The variant that is to become active.
 
     Attributes:
-        question: The question of the variant.
-        changed_at: Number of the last entry that changed the place, 0 for none.
-        standing: What that entry says; None without one.
-        leaving: The last entry that took the variant away; None if none did.
-        log: The log as of the entry before that.
+        turn_id: Id of its question.
+        variant: Its id.
+        question: Ordinal of its question.
+        place: The turn that stood at its place first.
+        changes: The newest entries that changed the place, newest first.
     """
 
-    question: StoredMessageRow
-    changed_at: int
-    standing: Standing | None
-    leaving: Standing | None
-    log: Snapshot
+    turn_id: str
+    variant: str
+    question: int
+    place: str
+    changes: Sequence[Entry]
+
+    @property
+    def changed_at(self) -> int:
+        """Number of the last entry that changed the place, 0 for none."""
+        return self.changes[0].number if self.changes else 0
+
+    @property
+    def standing(self) -> Standing:
+        """What the last entry says that changed the place."""
+        found = STANDING.of(self.changes[0]) if self.changes else None
+        return found or first_standing(self.place)
+
+    def is_left_by(self, entry: Entry) -> bool:
+        """Return True if an entry took the variant away."""
+        return left_by(entry).variant == self.variant
 
 
 class Activator:
@@ -50,85 +76,133 @@ class Activator:
     async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
         """Make a variant active with all that followed it; see `Conversation.activate`.
 
-        Three round trips: what the log says of the place, the log as of then, and the entry; one or two more in a log
-        that has changed since this store read it, or for another question.
+        Two round trips: what the log says of the place, and the entry. One more for what that does not tell of the log
+        as of then, for an edited question, for a variant that left long ago, in a log that had summaries, and if
+        others append meanwhile.
         """
         cached = await self._reader.find(scope)
         if cached is None:
             raise UnknownMessageError(turn_id, begins_turn=True)
+        await self._rewinder.append(cached, lambda: self._planned(cached, turn_id, variant))
 
-        async def make() -> tuple[Snapshot, Change | None]:
-            known = cached.entries
-            while True:
-                earlier = self._earlier(cached, turn_id, variant)
-                log, found = await asyncio.gather(self._rewinder.fresh(cached), earlier)
-                if found.changed_at <= log.tail.entries == known:
-                    return log, await self._change(log, found, variant)
-                # what was read of the place may be older or newer than the end of the log
-                known = log.tail.entries
+    async def _planned(
+        self, cached: CachedConversation, turn_id: str, variant: str
+    ) -> PlannedChange:
+        known = cached.entries
+        while True:
+            (tail, may_have_summaries), wanted = await asyncio.gather(
+                self._rewinder.fresh_tail(cached), self._wanted(cached, turn_id, variant)
+            )
+            if wanted.changed_at <= tail.entries == known:
+                log, change = await self._change(cached, tail, wanted)
+                return PlannedChange(log, change, may_have_summaries)
+            # what was read of the place may be older or newer than the end of the log
+            known = tail.entries
 
-        await self._rewinder.append(cached, make)
+    async def _wanted(self, cached: CachedConversation, turn_id: str, variant: str) -> _Wanted:
+        """Return what the log says of a variant's place. One round trip; two for an edited question."""
+        place = turn_id
+        row = None
+        if ordinals := cached.known_questions([turn_id]):
+            ordinal = ordinals[turn_id]
+            changes = await self._changes(cached, place)
+        else:
+            row, changes = await asyncio.gather(
+                self._question(cached, turn_id), self._changes(cached, place)
+            )
+            ordinal = row.message.ordinal
+        if not changes:
+            row = row or await self._question(cached, turn_id)
+            place = place_of(row)
+        if place != turn_id:
+            changes = await self._changes(cached, place)
+        return _Wanted(turn_id, variant, ordinal, place, changes)
 
-    async def _earlier(self, cached: CachedConversation, turn_id: str, variant: str) -> _Earlier:
-        """Return what a change to a variant needs. Two round trips, three for another question."""
-        read = self._reader.messages_by_id(cached, [turn_id])
-        rows, (here, leaving) = await asyncio.gather(read, self._last_two(cached, turn_id, variant))
+    async def _question(self, cached: CachedConversation, turn_id: str) -> StoredMessageRow:
+        rows = await self._reader.messages_by_id(cached, [turn_id])
         if not rows:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        question = rows[turn_id]
-        if (place := place_of(question)) != turn_id:
-            here, leaving = await self._last_two(cached, place, variant)
-        changed_at = 0
-        standing = None
-        if here is not None:
-            changed_at = here.number
-            standing = STANDING.of(here)
-        if leaving is None:
-            return _Earlier(question, changed_at, standing, None, Snapshot(cached))
-        change = REWOUND.of(leaving) or Rewound()
-        numbers = {leaving.number - 1, change.previous, leaving.totals.whole_list}
-        numbers -= {0, leaving.number}
-        entries = await self._reader.log.entries_numbered(cached.conversation, numbers)
-        totals = entries[leaving.number - 1].totals if leaving.number > 1 else Totals()
-        log = await self._reader.snapshot(cached, totals, list(entries.values()), known=NO_REWINDS)
-        return _Earlier(question, changed_at, standing, STANDING.of(leaving), log)
+        return rows[turn_id]
 
-    async def _last_two(
-        self, cached: CachedConversation, place: str, variant: str
-    ) -> tuple[Entry | None, Entry | None]:
-        """Return the last entry that changed a place, and the last one that took a variant away."""
-        read = self._reader.log.places.last_entry
-        changed = read(cached.conversation, at_place(place))
-        return await asyncio.gather(changed, read(cached.conversation, left_place(place, variant)))
+    async def _changes(self, cached: CachedConversation, place: str) -> list[Entry]:
+        """Return the newest entries that changed a place, newest first. One command."""
+        read = self._reader.log.places.last_entries
+        return await read(cached.conversation, at_place(place), limit=_NEWEST)
 
-    async def _change(self, log: Snapshot, earlier: _Earlier, variant: str) -> Change | None:
-        """Return the change to a variant; None if it is shown."""
-        place = await place_with(self._reader, log, earlier.question, earlier.standing)
-        shown = place.standing.shown
-        turn_id = earlier.question.message.id
-        if place.is_shown and shown.variant == variant:
+    async def _leaving(self, cached: CachedConversation, wanted: _Wanted) -> Entry | None:
+        """Return the last entry that took the variant away; None if none did. Rarely one command."""
+        for entry in wanted.changes:
+            if wanted.is_left_by(entry):
+                return entry
+        if len(wanted.changes) < _NEWEST:
             return None
-        if earlier.leaving is None and shown.variant != variant:
+        key = left_place(wanted.place, wanted.variant)
+        found = await self._reader.log.places.last_entries(cached.conversation, key, limit=1)
+        return next(iter(found), None)
+
+    async def _change(
+        self, cached: CachedConversation, tail: Totals, wanted: _Wanted
+    ) -> tuple[Snapshot, Change | None]:
+        """Return the log, and the change to a variant; None if it is shown."""
+        leaving = await self._leaving(cached, wanted)
+        log, earlier = await self._logs(cached, tail, wanted.changes, leaving)
+        standing, is_shown = await shown_at(self._reader, log, wanted.standing)
+        shown = standing.shown.variant
+        if is_shown and shown == wanted.variant:
+            return log, None
+        if leaving is None and shown != wanted.variant:
             raise InvalidInputError(
-                f"turn {turn_id!r} has no finished variant {variant!r}; see `variants`"
+                f"turn {wanted.turn_id!r} has no finished variant {wanted.variant!r}; "
+                "see `variants`"
             )
-        if earlier.leaving is None or not (place.is_shown or _is_empty(place, earlier)):
-            raise MessageRewoundError(place.standing.place)
-        tail = earlier.log.tail
-        standing = place.standing.changed(earlier.leaving.left)
-        kept = earlier.log.active.ranges
-        return Change(
-            kept, tail.messages + 1, tail.entries + 1, tail, facts=STANDING.alone(standing)
+        can_return = is_shown or (
+            not standing.shown.turn and _is_empty(log, earlier, wanted.question)
         )
+        if leaving is None or not can_return:
+            raise MessageRewoundError(wanted.place)
+        before = earlier.tail
+        facts = STANDING.alone(standing.changed(left_by(leaving)))
+        ranges = earlier.active.ranges
+        return log, Change(ranges, before.messages + 1, before.entries + 1, before, facts=facts)
+
+    async def _logs(
+        self,
+        cached: CachedConversation,
+        tail: Totals,
+        changes: Sequence[Entry],
+        leaving: Entry | None,
+    ) -> tuple[Snapshot, Snapshot]:
+        """Return the log, and the log as of the entry before the one that took the variant away.
+
+        One command, for what the entries that were read do not tell.
+        """
+        numbers = {tail.rewind_entry, tail.whole_list}
+        found = {entry.number: entry for entry in changes}
+        if leaving is not None:
+            found[leaving.number] = leaving
+            change = REWOUND.of(leaving) or Rewound()
+            numbers |= {leaving.number - 1, change.previous, leaving.totals.whole_list}
+        missing = numbers - found.keys() - {0}
+        if missing:
+            found |= await self._reader.log.entries_numbered(cached.conversation, missing)
+        entries = list(found.values())
+        log = await self._reader.snapshot(cached, tail, entries, known=NO_REWINDS)
+        if leaving is None:
+            return log, log
+        before = found[leaving.number - 1].totals if leaving.number > 1 else Totals()
+        return log, await self._reader.snapshot(cached, before, entries, known=NO_REWINDS)
 
 
-def _is_empty(place: Place, earlier: _Earlier) -> bool:
-    """Return True if all that stood at a place was rewound, and nothing follows what stands before it."""
-    last = earlier.question.message.ordinal - 1
-    active = place.log.active
-    is_same = active.gaps(last) == earlier.log.active.gaps(last)
-    return (
-        not place.standing.shown.turn
-        and is_same
-        and active.next_active(last + 1) > place.log.tail.messages
-    )
+def left_by(entry: Entry) -> ShownVariant:
+    """Return the variant that an entry took away; without an id if it took none."""
+    standing = STANDING.of(entry)
+    if standing is None or standing.left.variant == standing.shown.variant:
+        return ShownVariant()
+    return standing.left
+
+
+def _is_empty(log: Snapshot, earlier: Snapshot, question: int) -> bool:
+    """Return True if the same messages as earlier stand before a question, and nothing follows them."""
+    last = question - 1
+    is_same = log.active.gaps(last) == earlier.active.gaps(last)
+    return is_same and log.active.next_active(last + 1) > log.tail.messages

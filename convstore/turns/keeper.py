@@ -27,7 +27,7 @@ from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.drafts import Draft, Drafts
-from convstore.mongo.turn_leases import TurnLease, TurnLeases
+from convstore.mongo.turn_leases import Taken, TurnLease, TurnLeases
 from convstore.runtime.background import settle
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
@@ -157,8 +157,15 @@ class TurnKeeper:
         """Take a lease and enter its turn; give it back if that fails."""
         begin = partial(self._begin, scope, lease.turn, has_question=begins)
         take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
-        conversation, lapsed = await take(seconds=0.0 if busy == "raise" else seconds)
-        made = partial(HeldTurn, scope, conversation, lease.owner)
+        conversation, taken = await take(seconds=0.0 if busy == "raise" else seconds)
+        lapsed = taken.lease
+        made = partial(
+            HeldTurn,
+            scope,
+            conversation,
+            lease.owner,
+            may_have_summaries=taken.may_have_summaries,
+        )
         try:
             if lapsed:
                 await self._writer.append(
@@ -203,8 +210,8 @@ class TurnKeeper:
         *,
         interrupts: bool,
         seconds: float,
-    ) -> tuple[str, TurnLease | None]:
-        """Take a lease of the scope's conversation, begun if need be; return its id, and the lease that had lapsed."""
+    ) -> tuple[str, Taken]:
+        """Take a lease of the scope's conversation, begun if need be; return its id, and the outcome."""
         until = self._clock.monotonic() + seconds
         wait = _FIRST_PAUSE
         while True:
@@ -223,7 +230,7 @@ class TurnKeeper:
                 await begin()
                 continue
             if taken.is_taken:
-                return cached.conversation, taken.lease
+                return cached.conversation, taken
             if taken.lease is None:  # it was given back meanwhile
                 continue
             if interrupts and taken.lease.turn != lease.turn and not taken.lease.is_stopping:

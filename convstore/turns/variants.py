@@ -29,7 +29,7 @@ from convstore.exceptions import (
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.branch import BRANCH
-from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.facts.event import EVENT, TurnEvent, of_variant
 from convstore.log.facts.standing import STANDING, Standing, at_place, numbered
 from convstore.log.rewind import continued
 from convstore.log.turn_record import TurnRecord
@@ -37,7 +37,7 @@ from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.turn_leases import TurnLease
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
-from convstore.runtime.places import Place, place_at, place_of
+from convstore.runtime.places import Place, place_at, place_of, standing_at
 from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.turns import TurnCall, Variant
 
@@ -100,14 +100,10 @@ class Variants:
             UnknownMessageError: The log does not have its question.
         """
         cached = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
-        if cached is None or not rows:
+        if cached is None:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        if not rows[turn_id].message.begins_turn:
-            raise InvalidInputError(
-                f"message {turn_id!r} is no question, so no turn begins with it"
-            )
-        return cached, rows[turn_id]
+        rows = await self._reader.messages_by_id(cached, [turn_id])
+        return cached, _checked(turn_id, rows.get(turn_id))
 
     async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place:
         """Return the place of a turn, now or as of a log that was read. Three commands, rarely five.
@@ -198,9 +194,10 @@ class Variants:
                 break
         return found
 
-    async def reselect(self, scope: Scope, end: Totals) -> None:
+    async def reselect(self, scope: Scope, end: Totals, *, may_have_summaries: bool) -> None:
         """Make the longest summary of active messages the current one, after a variant has become active."""
-        if cached := await self._reader.find(scope):
+        cached = await self._reader.find(scope)
+        if cached and (may_have_summaries or cached.has_summaries):
             await self._rewinder.reselect(await self._reader.snapshot(cached, end))
 
     async def enter(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundVariant:
@@ -224,11 +221,12 @@ class Variants:
             InvalidInputError: The variant belongs to another turn.
             TailMoved: Another writer appended meanwhile.
         """
-        cached, question = await self._question(scope, asked.instead_of or turn_id)
+        cached = await self._reader.find(scope)
+        if cached is None:
+            raise UnknownMessageError(asked.instead_of or turn_id, begins_turn=True)
         log = await self._reader.snapshot(cached, cached.tail)
-        own = [asked.variant]
-        place, entries = await asyncio.gather(
-            place_at(self._reader, log, question), self._entries(log, place_of(question), own)
+        place, entries = await self._place_and_variant(
+            log, asked.instead_of or turn_id, asked.variant
         )
         if not entries:
             return await self._begin(place, turn_id, asked)
@@ -237,6 +235,30 @@ class Variants:
                 f"{asked.variant!r} belongs to turn {event.turn!r}; use another key"
             )
         return None
+
+    async def _place_and_variant(
+        self, log: Snapshot, turn_id: str, variant: str
+    ) -> tuple[Place, list[Entry]]:
+        """Return the place of a turn, and the entries of a variant there, as of a log; raises as `_question` does.
+
+        Two commands in one round trip; twice for an edited question.
+        """
+        cached = log.cached
+        (row, entries), standing = await asyncio.gather(
+            self._reader.log.message_and_entries(
+                cached.conversation, turn_id, of_variant(turn_id, variant)
+            ),
+            standing_at(self._reader, log, turn_id),
+        )
+        if row is None:  # a new primary may not show it yet
+            _, row = await self._question(cached.scope, turn_id)
+        question = _checked(turn_id, row)
+        if (first := place_of(question)) != turn_id:
+            return await asyncio.gather(
+                place_at(self._reader, log, question), self._entries(log, first, [variant])
+            )
+        place = await place_at(self._reader, log, question, standing)
+        return place, [entry for entry in entries if entry.number <= log.tail.entries]
 
     async def _begin(self, place: Place, turn_id: str, asked: VariantRequest) -> FoundVariant:
         log = place.log
@@ -448,6 +470,15 @@ class Variants:
         return {
             event.variant for event in events if event and event.first_turn == place.standing.place
         }
+
+
+def _checked(turn_id: str, row: StoredMessageRow | None) -> StoredMessageRow:
+    """Return the question of a turn; raise an error if there is none."""
+    if row is None:
+        raise UnknownMessageError(turn_id, begins_turn=True)
+    if not row.message.begins_turn:
+        raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
+    return row
 
 
 def _is_closed(log: Snapshot, own: Sequence[Entry]) -> bool:

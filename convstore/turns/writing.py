@@ -157,7 +157,9 @@ class TurnWriter:
             is_shown = BRANCH.of(written.entry) is None
             held.take(branch.after(written.entry), is_shown=is_shown)
             if is_shown:
-                await self._variants.reselect(held.scope, written.totals)
+                await self._variants.reselect(
+                    held.scope, written.totals, may_have_summaries=held.may_have_summaries
+                )
         return written
 
     async def reserve(self, held: HeldTurn, number: int) -> range:
