@@ -26,6 +26,7 @@ from convstore.log.entry import NO_FACTS, Entry, EntryMessage, Facts, Totals
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
+from convstore.values.ranges import has
 
 MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
@@ -110,8 +111,7 @@ class Rewinds:
         >>> Rewinds(ranges=(RewoundRange(first=3, last=4, entry=2, until=3),)).has(4)
         False
         """
-        index = bisect_right(self.ranges, ordinal, key=_first) if self.ranges else 0
-        return not index or self.ranges[index - 1].last < ordinal
+        return not has(self.ranges, ordinal)
 
     def last_active(self, ordinal: int) -> int:
         """Return the last active ordinal up to one, 0 if no message is active."""

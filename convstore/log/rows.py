@@ -15,7 +15,7 @@ from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
 from convstore.log.summary import SummaryRecord
 from convstore.log.turns import unread
-from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.sources.stub import RETRIEVAL_TOOL, STUB_MIN_TOKENS
 from convstore.values.policy import HistoryPolicy
 
 _LONG_TOKENS = 1_000
@@ -30,7 +30,6 @@ class Row(NamedTuple):
         place: Its position among the active messages, from 1.
         before: View tokens of the log before it, by the counter of the rows.
         turn: Number of the newest question; 0 before the first one.
-        result: Number of tool results in the log before it.
         over: For the last row of a log, why the newest turn is over; "" if it is in progress.
         ended: Ordinal of the question of a turn that an event ended after the row; 0 for most rows.
     """
@@ -40,7 +39,6 @@ class Row(NamedTuple):
     place: int
     before: int
     turn: int
-    result: int
     over: Over = ""
     ended: int = 0
 
@@ -64,22 +62,20 @@ def rows_of(
     for entry in entries:
         totals = entry.totals
         turn = totals.turns - sum([message.turn == message.ordinal for message in entry.messages])
-        result = totals.results - sum([message.type == "tool" for message in entry.messages])
         place = totals.active - len(entry.messages)
         for message in entry.messages:
             turn += message.turn == message.ordinal
             place += 1
             if message.ordinal > last:
-                rows.append((message, entry, place - covered, turn - turns, result))
-            result += message.type == "tool"
+                rows.append((message, entry, place - covered, turn - turns))
     sizes = [row[0].view_tokens for row in rows]
     begins = bool(rows) and rows[0][2] == 1
     through = (entries[-1].totals.view_tokens if entries else 0) if through is None else through
     covered_tokens = summary.view_tokens if summary else 0
     befores = accumulate(sizes, initial=0 if begins else through - covered_tokens - sum(sizes))
     made = [
-        Row(message, entry, place, before, turn, result)
-        for (message, entry, place, turn, result), before in zip(rows, befores, strict=False)
+        Row(message, entry, place, before, turn)
+        for (message, entry, place, turn), before in zip(rows, befores, strict=False)
     ]
     return marked(made, entries)
 
@@ -145,37 +141,19 @@ def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
     )
 
 
-def results_before(rows: Sequence[Row], end: int) -> int:
-    """Return the number of tool results in the log before row `end`, which may be the end of the rows."""
-    return (
-        rows[end].result if end < len(rows) else rows[-1].result + (rows[-1].message.type == "tool")
-    )
-
-
-def is_exempt(row: Row, policy: HistoryPolicy, kept_from: int | None) -> bool:
+def is_exempt(row: Row, policy: HistoryPolicy) -> bool:
     """Return True if a policy shows a tool result, the message of a row, in full once its turn is finished."""
     message = row.message
     # views of finished turns do not read a large part
     is_split = message.payload is not None and message.stub is None
-    return (
-        is_always_whole(row, policy)
-        or (kept_from is not None and row.result >= kept_from)
-        or (not message.sources and message.tokens <= policy.stub_min_tokens and not is_split)
+    return is_always_whole(row, policy) or (
+        not message.sources and message.tokens <= STUB_MIN_TOKENS and not is_split
     )
 
 
 def is_always_whole(row: Row, policy: HistoryPolicy) -> bool:
     """Return True if a policy never shows a tool result as a stub, by its tool or for all tools."""
     return policy.stub_tools == "never" or row.message.tool in policy.never_stub
-
-
-def kept_result(count: int, policy: HistoryPolicy) -> int:
-    """Return the index of the first of `count` results to keep.
-
-    At least `keep_last_results` are kept, and fewer than twice as many, so that stubs change only once in a while.
-    """
-    step = max(2, policy.keep_last_results)
-    return max(0, count - policy.keep_last_results) // step * step
 
 
 def results_in(entries: Sequence[Entry]) -> list[EntryMessage]:

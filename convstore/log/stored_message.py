@@ -28,7 +28,7 @@ from convstore.sources.shortening import (
     with_stub,
     without_media,
 )
-from convstore.sources.stub import STUB_MIN_TOKENS, failure_in, stub_of
+from convstore.sources.stub import failure_in, stub_of
 from convstore.values.stamps import ViewStamp, read_stamp
 
 CONTENT_DIGEST_BYTES = 12
@@ -74,7 +74,6 @@ def stub_again(
     appended: BaseMessage,
     *,
     source_ids: Collection[int] = (),
-    min_tokens: int = STUB_MIN_TOKENS,
 ) -> str | None:
     """Return the stub of a stored tool result, made again from the whole message; see `stub_of`."""
     text = text_of(appended.content)
@@ -85,7 +84,6 @@ def stub_again(
         tokens=message.tokens,
         source_ids=source_ids,
         error=failure_in(getattr(appended, "status", "success"), text, parse_json(text)),
-        min_tokens=min_tokens,
     )
 
 

@@ -46,7 +46,7 @@ PART_MINIMUM = 16_384
 RESULT_MINIMUM = 1_100
 """Content and artifact of a tool result with at least this many characters move to the payload.
 
-By the default counter, each content of that size is more than `HistoryPolicy.stub_min_tokens`.
+By the default counter, each content of that size is more than `sources.stub.STUB_MIN_TOKENS`.
 """
 
 DIGEST_BYTES = 16

@@ -15,7 +15,6 @@ from typing import Any
 from convstore.messages.encoding import RESULT_MINIMUM
 from convstore.messages.text import in_one_line
 from convstore.sources.source import read_ids, write_ids
-from convstore.values.policy import HistoryPolicy
 
 RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that reads the full content."""
@@ -27,21 +26,21 @@ _SUFFIX = "\n[tool_message_id: {}, source_ids: {}]"
 _NAMED = re.compile(r'source_ids"?: "?([\d, -]+)(?:"\}|\])\Z')
 """The end of a stub or a suffix."""
 
-STUB_MIN_TOKENS = HistoryPolicy().stub_min_tokens
-"""A larger result without sources becomes a stub in the default view."""
+STUB_MIN_TOKENS = 256
+"""A larger result without sources becomes a stub."""
 
 _write = json.JSONEncoder(ensure_ascii=False).encode
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def wants_stub(tokens: int, *, has_sources: bool, min_tokens: int = STUB_MIN_TOKENS) -> bool:
+def wants_stub(tokens: int, *, has_sources: bool) -> bool:
     """Return True if a result is shown as a stub, or with a suffix, unless that is longer than the result.
 
     >>> wants_stub(2, has_sources=True), wants_stub(300, has_sources=False), wants_stub(2, has_sources=False)
     (True, True, False)
     """
-    return has_sources or tokens > min_tokens
+    return has_sources or tokens > STUB_MIN_TOKENS
 
 
 def named_sources(tool: str, source_ids: Collection[int], read_back: Collection[int]) -> set[int]:
@@ -57,18 +56,17 @@ def stub_of(
     tokens: int,
     source_ids: Collection[int] = (),
     error: str | None = None,
-    min_tokens: int = STUB_MIN_TOKENS,
 ) -> str | None:
     r"""Return the stub of a tool result, or its suffix; None if views show it as it is.
 
-    A result without sources stays unless it has more than `min_tokens`. `content` is its text, see `messages.text`.
+    A result without sources stays if it is not large. `content` is its text, see `messages.text`.
 
     >>> stub_of(tool="search", tool_message_id="m3", content="Found 10 songs.", tokens=4, source_ids=range(11, 21))
     '\n[tool_message_id: m3, source_ids: 11-20]'
     >>> stub_of(tool="book", tool_message_id="m3", content="Booked.", tokens=2) is None
     True
     """
-    if not wants_stub(tokens, has_sources=bool(source_ids), min_tokens=min_tokens):
+    if not wants_stub(tokens, has_sources=bool(source_ids)):
         return None
     stub = make_stub(
         tool=tool,

@@ -194,13 +194,12 @@ class LoadContract:
             (HistoryPolicy(), 0),
             (HistoryPolicy(stub_tools="never"), 6),
             (HistoryPolicy(never_stub=frozenset({"book"})), 3),
-            (HistoryPolicy(keep_last_results=2), 2),
         ],
     )
     async def test_a_policy_keeps_results_whole(
         self, chat: Conversation, policy: HistoryPolicy, whole: int
     ) -> None:
-        """A policy can keep all results, those of some tools, or the newest."""
+        """A policy can keep all results, or those of some tools."""
         turns = [
             rag_turn(f"Fish {number}?", tool="book" if number % 2 else "search")
             for number in range(6)

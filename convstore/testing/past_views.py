@@ -19,7 +19,7 @@ from convstore.values.policy import CompactionRule, HistoryPolicy
 __all__ = ["PastViewContract"]
 
 _RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
-_POLICIES = (HistoryPolicy(max_tokens=700), HistoryPolicy(max_turns=3, keep_last_results=1))
+_POLICIES = (HistoryPolicy(max_tokens=700), HistoryPolicy(max_turns=3))
 
 _NewStore = Callable[..., ConversationStore]
 

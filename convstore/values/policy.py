@@ -47,9 +47,7 @@ class HistoryPolicy:
         max_turns: Maximum number of turns in a view, including the one in progress; None for no limit. Above it turns
             leave down to three quarters of it.
         stub_tools: "finished_turns" replaces the tool results of finished turns by stubs; "never" loads all in full.
-        stub_min_tokens: A result without sources gets a stub only above this size.
-        keep_last_results: Minimum number of the newest results in finished turns that stay whole, unless the budget
-            shortens their turn. They become stubs several at a time, so up to twice as many are whole.
+            Results without sources of at most 256 tokens have no stub.
         never_stub: Names of tools whose results always stay whole.
         compact: "explicit" leaves summarising to `compact`. "before_load" summarises first when that is due, so a load
             may wait for the summarizer, for the store's `compaction_seconds` at most.
@@ -71,8 +69,6 @@ class HistoryPolicy:
     max_tokens: int | None = 32_000
     max_turns: int | None = None
     stub_tools: Literal["finished_turns", "never"] = "finished_turns"
-    stub_min_tokens: int = 256
-    keep_last_results: int = 0
     never_stub: frozenset[str] = frozenset()
     shorten_over: int | None = None
     media: Literal["finished_turns", "never"] = "finished_turns"
@@ -86,8 +82,6 @@ class HistoryPolicy:
         for name in ("max_tokens", "max_turns", "shorten_over", "max_request_bytes"):
             if (limit := getattr(self, name)) is not None:
                 check_number(limit, name=name, minimum=1)
-        for name in ("stub_min_tokens", "keep_last_results"):
-            check_number(getattr(self, name), name=name, minimum=0)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidInputError(

@@ -24,7 +24,6 @@ from convstore.log.stored_message import (
     Shown,
     payload_needed,
     read_message,
-    stub_again,
 )
 from convstore.log.summary import NamedResult, how_to_read
 from convstore.messages.encoding import decode_if_plain, decode_plain, digest_of, fields_of
@@ -59,7 +58,7 @@ from convstore.sources.shortening import (
     with_short_texts,
     without_media,
 )
-from convstore.sources.stub import wants_stub
+from convstore.sources.stub import STUB_MIN_TOKENS
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import made_for, with_original_ids
@@ -297,8 +296,8 @@ class Decoder:
         self._codec = codec
         self._figures = figures_of(self.counter)
         self._stored = figures_of(counter)
-        self._options = policy.media, policy.shorten_over, policy.stub_min_tokens, ""
-        self._media_options = (*self._options[:3], policy.provider or "")
+        self._options = policy.media, policy.shorten_over, ""
+        self._media_options = (*self._options[:2], policy.provider or "")
 
     def shown(self, message: EntryMessage, showing: Showing) -> Shown:
         """Return a message as a view shows it."""
@@ -348,7 +347,7 @@ class Decoder:
         if showing.whole:
             return True
         if message.type == "tool":
-            return message.tokens <= self.policy.stub_min_tokens
+            return message.tokens <= STUB_MIN_TOKENS
         return self.policy.shorten_over is None
 
     def _with_media(
@@ -421,9 +420,7 @@ class Decoder:
     def _has_stored_size(self, message: EntryMessage) -> bool:
         """Return True unless the policy makes a message of a finished turn smaller than its size in the log."""
         if message.type == "tool":
-            return message.stub is not None or not stub_below_default(
-                message, self.policy, self._codec
-            )
+            return True
         limit = self.policy.shorten_over
         return limit is None or message.type not in SHORTENED or _length(message) <= limit
 
@@ -518,12 +515,7 @@ class Decoder:
         policy = self.policy
         if message.type != "tool":
             return Form(message, False, None, policy.media == "never", policy.shorten_over)
-        stub = (
-            stub_below_default(message, policy, self._codec)
-            if message.stub is None
-            else message.stub
-        )
-        return Form(message, False, stub)
+        return Form(message, False, message.stub)
 
 
 def _ever_shorter(limit: int) -> Iterator[tuple[Arguments, int]]:
@@ -602,15 +594,6 @@ def _stored_tokens(message: EntryMessage, stub: str | None, *, is_whole: bool) -
     if message.is_estimate and stub is None:
         return None
     return message.tokens if is_whole else message.view_tokens
-
-
-def stub_below_default(message: EntryMessage, policy: HistoryPolicy, codec: Codec) -> str | None:
-    """Return a stub for a result that becomes one only under a policy with a lower `stub_min_tokens`."""
-    if message.payload or message.sources or not policy.stub_min_tokens < message.tokens:
-        return None
-    if wants_stub(message.tokens, has_sources=False):
-        return None  # large enough for a stored stub; it has none because its stub would be longer
-    return stub_again(message, read_message(codec, message), min_tokens=policy.stub_min_tokens)
 
 
 def _with_unique_ids(

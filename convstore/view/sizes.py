@@ -23,8 +23,6 @@ from convstore.log.rows import (
     is_exempt,
     is_finished,
     is_hidden,
-    kept_result,
-    results_before,
     turn_begins,
     unread_results,
 )
@@ -229,20 +227,14 @@ class SizedLog:
         return sizers.media(message, None) - sizers.media(message, gone)
 
     def _keep_exempt(self) -> None:
-        """Show results whole that the policy never stubs, or keeps as the last ones before the turn in progress."""
-        rows = self.rows
-        policy = self.policy
-        kept = None
-        if policy.keep_last_results and rows:
-            kept = kept_result(results_before(rows, self.now.begin), policy)
-        for index, row in enumerate(rows):
-            if row.message.type != "tool" or not is_exempt(row, policy, kept):
+        """Show results whole that have no stub under the policy."""
+        for index, row in enumerate(self.rows):
+            if row.message.type != "tool" or not is_exempt(row, self.policy):
                 continue
             self._finished[index] = WHOLE
             self._final[index] = self._whole[index]
-            if kept is None or is_exempt(row, policy, None):
-                self._settled_whole.add(index)
-                self._settled[index] = self._whole[index]
+            self._settled_whole.add(index)
+            self._settled[index] = self._whole[index]
 
     def _hide(self) -> None:
         """Give messages that the policy hides no size."""
@@ -537,7 +529,7 @@ class SizedLog:
 
     @cached_property
     def _in_shortened(self) -> Forms:
-        """Return the forms in a shortened turn, where `keep_last_results` keeps no result."""
+        """Return the forms in a shortened turn, where results that no model has read are stubs, too."""
         shown = [FINISHED] * len(self.rows)
         for at in self._settled_whole:
             shown[at] = WHOLE

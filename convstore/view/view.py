@@ -36,8 +36,6 @@ _MISSING = missing_result(
 )
 """A result made up for a call without one, which is measured to decide."""
 
-_STUB_MIN = HistoryPolicy().stub_min_tokens
-
 
 @dataclass(slots=True, kw_only=True)
 class ActiveRows:
@@ -125,10 +123,7 @@ def sized(active: ActiveRows, decoder: Decoder, *, begin: int) -> SizedLog:
     """Return the turns from a row on with their sizes under the decoder's policy."""
     policy = decoder.policy
     counter = decoder.counter
-    is_default = (policy.shorten_over, policy.media) == (
-        None,
-        "finished_turns",
-    ) and policy.stub_min_tokens >= _STUB_MIN
+    is_default = (policy.shorten_over, policy.media) == (None, "finished_turns")
     sizers = Sizers(
         None if is_default else decoder.size,
         decoder.size_cut,

@@ -165,9 +165,7 @@ def test_what_would_save_little_is_not_folded() -> None:
     """At least an eighth of the trigger beyond what the summary is expected to take, unless it is forced."""
     rows = [*rows_from("h a"), *(row for row in rows_from("h a h a h") if row.place > 2)]
     rows = [
-        Row(
-            replace(row.message, ordinal=n, tokens=size, view_tokens=size), ENTRY, n, 0, row.turn, 0
-        )
+        Row(replace(row.message, ordinal=n, tokens=size, view_tokens=size), ENTRY, n, 0, row.turn)
         for n, (row, size) in enumerate(zip(rows, [5, 5, 5, 5, 900], strict=True), 1)
     ]
     assert plan_compaction(rows, rule_of(160, keep=0)) == 0
@@ -1292,7 +1290,7 @@ async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
     """The process that rewound them may have been killed before it selected the earlier summary."""
     chat = await six_turns(ScriptedWriter(_nothing))
     assert (await chat.compact()).status == "done"
-    (await host_of(chat).services()).rewinder._reselect = lambda *_values, **_options: _nothing()
+    (await host_of(chat).services()).rewinder.reselect = lambda *_values, **_options: _nothing()
     await chat.rewind(before_id="q2")
     history = await chat.load_history()
     assert history.summary is None

@@ -65,7 +65,7 @@ POLICIES = (
     HistoryPolicy(max_tokens=None, stub_tools="never"),
     HistoryPolicy(max_tokens=None, view="conversation"),
     HistoryPolicy(max_tokens=600),
-    HistoryPolicy(max_tokens=1_200, max_turns=3, keep_last_results=1),
+    HistoryPolicy(max_tokens=1_200, max_turns=3),
 )
 KINDS = ("turn", "turn", "rag", "rag", "pairs", "ask", "open", "late", "again", "system", "paste")
 LEARNT = 11

@@ -302,10 +302,8 @@ def policy_of(pick: random.Random, budget: int) -> HistoryPolicy:
 _OPTIONS: dict[str, Sequence[Any]] = {
     "shorten_over": [5, 50, 400, 1_000, 1_200, 4_000],
     "media": ["never"],
-    "keep_last_results": [1, 3, 10],
     "never_stub": [frozenset({"shell"})],
     "stub_tools": ["never"],
-    "stub_min_tokens": [0, 20, 1_000],
     "max_turns": [1, 5],
     "view": ["conversation"],
 }

@@ -237,7 +237,7 @@ def _render(shown: Shown) -> BaseMessage:
         return _with_short_texts(message, shown.limit)
     if shown.form != "stub":
         return message
-    stub = _stub(shown.line, 0) or ""
+    stub = _stub(shown.line) or ""
     content = message.text + stub if stub.startswith("\n") else stub
     return message.model_copy(update={"content": content, "artifact": None})
 
@@ -268,7 +268,7 @@ def _cut(text: str, message: BaseMessage, limit: int) -> str:
     return next((name for name in shown if name != text), text)
 
 
-def _stub(line: Line, minimum: int) -> str | None:
+def _stub(line: Line) -> str | None:
     message = line.message
     if not isinstance(message, ToolMessage):
         return None
@@ -279,7 +279,6 @@ def _stub(line: Line, minimum: int) -> str | None:
         tokens=line.size,
         source_ids=line.sources,
         error=message.text if message.status == "error" else None,
-        min_tokens=minimum,
     )
 
 
@@ -384,7 +383,7 @@ class Oracle:
         ]
         found, room = set[int](), self.budget // 4
         for line in reversed(unread):
-            if self._is_exempt(line) or _stub(line, self.policy.stub_min_tokens) is None:
+            if self._is_exempt(line) or _stub(line) is None:
                 continue
             room -= self._size(Shown(line, "whole"))
             if room < 0:
@@ -422,7 +421,7 @@ class Oracle:
         """A line of a finished turn or settled step: results are stubs, texts keep at most `limit`."""
         if line.message.type == "tool":
             is_whole = self._is_exempt(line) or line.ordinal in self.left_unread
-            is_stub = not is_whole and _stub(line, self.policy.stub_min_tokens) is not None
+            is_stub = not is_whole and _stub(line) is not None
             return Shown(line, "stub" if is_stub else "whole")
         shown = Shown(line, "shortened", limit)
         is_text = line.message.type in ("human", "ai")

@@ -415,13 +415,11 @@ policies = st.builds(
     HistoryPolicy,
     max_tokens=st.one_of(st.integers(300, 1_500), st.integers(300, 4_000), st.none()),
     max_turns=st.one_of(st.none(), st.none(), st.integers(1, 12)),
-    keep_last_results=st.sampled_from([0, 0, 1, 3]),
     never_stub=st.sampled_from([(), ("search",)]),
     stub_tools=st.sampled_from(["finished_turns", "finished_turns", "never"]),
     view=st.sampled_from(["full", "full", "conversation"]),
     shorten_over=st.sampled_from([None, None, 5, 20, 60]),
     media=st.sampled_from(["finished_turns", "finished_turns", "never"]),
-    stub_min_tokens=st.sampled_from([256, 256, 20]),
 )
 """Policies of all kinds, with budgets that the turns of a short log exceed."""
 

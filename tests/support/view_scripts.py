@@ -209,7 +209,6 @@ VARIANTS: Sequence[Callable[[int], HistoryPolicy]] = [
     lambda budget: HistoryPolicy(max_tokens=budget, max_turns=5),
     lambda budget: HistoryPolicy(max_tokens=budget, max_turns=8),
     lambda budget: HistoryPolicy(max_tokens=budget, view="conversation"),
-    lambda budget: HistoryPolicy(max_tokens=budget, stub_min_tokens=0),
 ]
 
 

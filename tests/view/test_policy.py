@@ -22,11 +22,6 @@ from convstore.values.policy import HistoryPolicy
         {"max_tokens": "32000"},
         {"max_turns": 0},
         {"max_turns": "3"},
-        {"stub_min_tokens": -1},
-        {"stub_min_tokens": None},
-        {"keep_last_results": -1},
-        {"keep_last_results": None},
-        {"keep_last_results": False},
         {"stub_tools": "always"},
         {"stub_tools": None},
         {"stub_tools": []},
@@ -62,8 +57,6 @@ def test_the_defaults_are_these() -> None:
         "max_tokens": 32_000,
         "max_turns": None,
         "stub_tools": "finished_turns",
-        "stub_min_tokens": 256,
-        "keep_last_results": 0,
         "never_stub": frozenset(),
         "shorten_over": None,
         "media": "finished_turns",
@@ -79,8 +72,6 @@ def test_edges_are_allowed() -> None:
     policy = HistoryPolicy(
         max_tokens=None,
         max_turns=None,
-        stub_min_tokens=0,
-        keep_last_results=0,
         never_stub=iter("ab"),
     )
     assert policy.never_stub == frozenset("ab")

@@ -208,7 +208,7 @@ def test_a_view_is_within_the_budget_unless_the_unseen_part_is_not(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
 ) -> None:
     """Only what the model has not read yet, and a note, exceed `max_tokens`."""
-    kept = policy.stub_tools == "never" or policy.never_stub or policy.keep_last_results
+    kept = policy.stub_tools == "never" or policy.never_stub
     for log, _, _, view in _calls(log_of(script, begin=begin), policy):
         if policy.max_tokens is not None and not kept:
             assert view.tokens <= max(policy.max_tokens, _unseen(log, policy)) + 210
@@ -221,9 +221,7 @@ def test_what_fits_is_whole(
 ) -> None:
     """While the whole log fits, nothing is left out or shortened, and nothing is stored."""
     log = log_of(script, begin=begin)
-    unlimited = HistoryPolicy(
-        max_tokens=10**6, keep_last_results=policy.keep_last_results, view=policy.view
-    )
+    unlimited = HistoryPolicy(max_tokens=10**6, view=policy.view)
     for *_, decision, view in _calls(log, unlimited):
         assert decision.stored == (1, 0, 0)
         assert not view.shortened

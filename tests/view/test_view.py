@@ -26,7 +26,6 @@ from convstore.log.rows import rows_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.messages.values import Codec
-from convstore.sources.stub import make_stub
 from convstore.values.policy import HistoryPolicy
 from convstore.view.provider_rules import PROVIDERS
 from convstore.view.render import Decoder, build_view, get_conversational_history, make_note
@@ -266,42 +265,6 @@ def test_a_small_result_keeps_its_content_without_its_large_artifact() -> None:
     assert (shown.content, shown.artifact) == ("plot saved", None)
     assert log.payloads_needed(DEFAULT) == []
     assert [id_ for id_, _ in log.payloads_needed(HistoryPolicy(stub_tools="never"))] == ["t"]
-
-
-@each_case(
-    "content", ["x" * 900, '{"success": false, "error": "none left", "pad": "' + "x" * 700 + '"}']
-)
-def test_a_lower_limit_makes_stubs_when_loading(content: Any) -> None:
-    """A policy with a lower `stub_min_tokens` gets the stub that append would have made, and its true size."""
-    call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "call-id"}])
-    result = ToolMessage(
-        content, id="t", tool_call_id="call-id", name="book", additional_kwargs={"k": 1}
-    )
-    log = _log([HumanMessage("?", id="h"), call, result, AIMessage("done", id="z")])
-    assert log.view(DEFAULT).messages[2].content == content
-    tokens = log.entries[0].messages[2].tokens
-    assert log.view(HistoryPolicy(stub_min_tokens=tokens)).messages[2].content == content
-    view = log.view(HistoryPolicy(stub_min_tokens=tokens - 1))
-    error = "none left" if content[0] == "{" else None
-    assert view.messages[2].content == make_stub(
-        tool="book", tool_message_id="t", content=content, error=error
-    )
-    assert view.tokens == sum(log.counter([message]) for message in view.messages)
-    assert view.stubbed == ("t",)
-
-
-def test_a_short_result_is_never_replaced_by_a_longer_stub() -> None:
-    """A short result stays even with the lowest limit for stubs, because its stub would be longer."""
-    call = AIMessage("", id="a", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
-    log = _log(
-        [
-            HumanMessage("?", id="h"),
-            call,
-            ToolMessage("ok", id="t", tool_call_id="c"),
-            AIMessage("done", id="z"),
-        ]
-    )
-    assert log.view(HistoryPolicy(stub_min_tokens=0)).messages[2].content == "ok"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

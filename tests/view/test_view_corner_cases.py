@@ -160,45 +160,6 @@ async def test_a_load_that_lost_decides_again(
     assert late.messages == (await other.load_history(policy)).messages
 
 
-@pytest.mark.slow
-@pytest.mark.costly
-@pytest.mark.parametrize("kept", [1, 3, 5])
-async def test_the_last_results_stay_whole(stores: list[ConversationStore], kept: int) -> None:
-    """With `keep_last_results`, at least so many of the newest results are whole, in turns after the marks."""
-    policy = HistoryPolicy(max_tokens=5_000, keep_last_results=kept)
-    for seed in range(3):
-        script = Script(random.Random(seed), 2_000)
-        chat = handles(stores)[0]
-        running = Replay(script, [chat], [policy])
-        for event in script.events(20):
-            if not isinstance(event, Load):
-                await running.make(event)
-                continue
-            history = await chat.load_history(policy)
-            oracle = Oracle(script.log, policy)
-            assert history.tokens <= 5_000 or oracle.unseen + kept_size(oracle, kept) > 5_000
-            assert history.stamp
-            marks = history.stamp.marks
-            shown = [
-                turn
-                for turn in oracle.finished
-                if turn.first > max(marks.short_through, marks.stubs_through)
-            ]
-            results = [
-                str(line.message.id)
-                for turn in shown
-                for line in turn.lines
-                if line.message.type == "tool"
-            ]
-            assert not {*results[-kept:]} & {*history.report.stubbed}
-
-
-def kept_size(oracle: Oracle, kept: int) -> int:
-    """Tokens of as many results of finished turns as may be whole."""
-    lines = [line for turn in oracle.finished for line in turn.lines if line.message.type == "tool"]
-    return sum(line.size for line in lines[-2 * kept :])
-
-
 @pytest.mark.costly
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_real_counter_keeps_within_the_budget_and_a_note(

@@ -136,8 +136,6 @@ def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy
         name: int(text) if text.isascii() and text.isdigit() else text or None
         for name, text in options.items()
     }
-    if values.get("keep_last_results", 0) is None:
-        values["keep_last_results"] = 0
     return replace(policy, **values)
 
 

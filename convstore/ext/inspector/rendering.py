@@ -20,7 +20,6 @@ _MAX_NUMBER = 2**53 - 1
 _OPTIONS = (
     "max_tokens",
     "max_turns",
-    "keep_last_results",
     "shorten_over",
     "stub_tools",
     "media",
