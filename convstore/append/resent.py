@@ -62,11 +62,6 @@ class Match(NamedTuple):
         return max(max(self.matched, default=-1) + 1, self.skipped)
 
 
-def is_history(messages: Iterable[BaseMessage]) -> bool:
-    """Return True for a batch with two or more human messages; one turn alone is always new."""
-    return sum(message.type == "human" for message in messages) > 1
-
-
 def comparable(message: BaseMessage, codec: Codec) -> Comparable:
     """Return the comparable form of a batch's message."""
     is_reply = message.type == "ai"

@@ -19,12 +19,11 @@ from convstore.append.resent import (
     Match,
     comparable,
     compare,
-    is_history,
     leading_systems,
     parting,
     stored,
 )
-from convstore.append.trust import SentMessage, Trust, read_sent, taken_from
+from convstore.append.trust import read_sent, taken_from
 from convstore.append.writer import Writer
 from convstore.exceptions import (
     ConversationDeletedError,
@@ -33,6 +32,7 @@ from convstore.exceptions import (
     UntrustedMessageError,
 )
 from convstore.log.entry import Entry, Totals
+from convstore.messages.filing import is_history
 from convstore.mongo.log import NO_CONTENT
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout
@@ -42,6 +42,7 @@ from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
+from convstore.values.trust import SentMessage, Trust
 
 _NO_LOG = Totals()
 _NOTHING = Receipt(message_ids=(), first=0, last=0, ordinals=(), written=0)

@@ -6,9 +6,8 @@ tools that run on the client. All other messages that the log does not have are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from langchain_core.messages import BaseMessage, ChatMessage, ToolMessage
 from pydantic import ValidationError
@@ -16,58 +15,13 @@ from pydantic import ValidationError
 from convstore.append.fields import check_fields
 from convstore.append.formats import field_error, result_of, without_input
 from convstore.append.resent import Match
-from convstore.exceptions import InvalidInputError
 from convstore.log.comparison import is_said
 from convstore.log.entry import OpenCall
 from convstore.messages.provenance import MARK
-from convstore.values.scope import check_choice, check_names
+from convstore.values.trust import SentMessage, Trust
 
 _MARKS = frozenset({MARK, "lc_source"})
 """Keys under which the store and LangChain's summarization mark what they generate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """Options that say which messages of a history are taken.
-
-    Attributes:
-        is_all: Every message is taken, else human messages only.
-        is_chosen: The caller has chosen between the two.
-        client_tools: Names of tools that run on the client; results of their open calls are taken, too.
-        strict: Refuse a history that holds a message that would be ignored.
-        own: Ids of messages that the application added to the history; they are taken.
-    """
-
-    is_all: bool = False
-    is_chosen: bool = False
-    client_tools: frozenset[str] = frozenset()
-    strict: bool = False
-    own: frozenset[str] = frozenset()
-
-
-def check_trust(trust: str | None, client_tools: Collection[str], strict: bool) -> Trust:
-    """Return the options of a caller as one value; None for `trust` if the caller has not chosen.
-
-    >>> check_trust(None, ["pick_date"], False).client_tools
-    frozenset({'pick_date'})
-    """
-    check_choice(trust, None, "human", "all", name="trust")
-    check_choice(strict, False, True, name="strict")
-    tools = check_names(client_tools, name="client_tools")
-    if trust == "all" and (tools or strict):
-        raise InvalidInputError(
-            'trust="all" takes every message; omit client_tools and strict, or pass trust="human"'
-        )
-    return Trust(trust == "all", trust is not None, tools, strict)
-
-
-class SentMessage(NamedTuple):
-    """A message that a client sent: its name for errors, the message, and the caller's object with its position."""
-
-    name: str
-    message: BaseMessage
-    origin: BaseMessage
-    position: int
 
 
 def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[SentMessage]:

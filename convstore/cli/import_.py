@@ -397,7 +397,7 @@ class Source:
     ) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
         """Yield the records, the length of the progress bar, and a function that returns the position on it."""
         from convstore import transfer  # noqa: PLC0415 - likewise
-        from convstore.integration import estimated_count, open_database  # noqa: PLC0415 - loads the database driver
+        from convstore.integration import driver_errors, open_database  # noqa: PLC0415 - loads the database driver
 
         if self.kind == "langgraph":
             async with self._checkpoints() as checkpoints:
@@ -422,7 +422,8 @@ class Source:
                 return
             collection = database[self._collection]
             keys = {"session_key": self.names.session_key, "history_key": self.names.history_key}
-            count = await estimated_count(collection)
+            async with driver_errors():
+                count = int(await collection.estimated_document_count())  # from its metadata
             yield transfer.read_history_collection(collection, **keys), count, _messages_seen
 
     @asynccontextmanager

@@ -51,7 +51,7 @@ async def list_command(
       convstore list | cut -f 1,7
       convstore list --json | jq '.conversations[].title'
     """
-    from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
+    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
 
     async with target.open() as store:
         page = await store.list_conversations(

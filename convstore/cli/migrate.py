@@ -72,7 +72,7 @@ def migrate_command(
     """
 
     async def work() -> Answer:
-        from convstore.integration import shard_key_indexes  # noqa: PLC0415
+        from convstore.integration import host_of  # noqa: PLC0415
 
         async with open_store(uri, scope_key, collection_prefix) as store:
             before = await store.migrations()
@@ -81,7 +81,9 @@ def migrate_command(
                 await set_up(store, listings=listings, after_deployment=after_deployment)
             after = await store.migrations()
             keys = store.scope_keys
-            shard_keys = await shard_key_indexes(store, create=not dry_run) if sharded else []
+            shard_keys = (
+                await host_of(store).shard_key_indexes(create=not dry_run) if sharded else []
+            )
         states = _states(before, after)
         head = {"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys)}
         if sharded:

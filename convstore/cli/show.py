@@ -95,7 +95,7 @@ async def show_command(
 
 async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answer:
     """Answer with a source and its whole text; InvalidInputError if the conversation has none with the number."""
-    from convstore.integration import with_source  # noqa: PLC0415 - loads the database driver
+    from convstore.edges import with_source  # noqa: PLC0415 - loads the database driver
 
     if not (found := await with_source(chat, number)):
         raise InvalidInputError(f"the conversation has no source {number}")
@@ -120,7 +120,7 @@ async def _view_answer(
 
 
 async def _log_answer(chat: Conversation, *, limit: int, before: int | None, full: bool) -> Answer:
-    from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
+    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
 
     messages = await chat.list_messages(limit=limit, before=before, full=full)
     first = messages[0].ordinal if len(messages) == limit else 0
@@ -193,7 +193,7 @@ async def _in_row(
     store: ConversationStore, row: int, below: int, chosen: dict[str, str]
 ) -> Conversation:
     """Return the conversation in a row of `convstore list`, or one below it."""
-    from convstore.integration import with_children  # noqa: PLC0415 - loads the database driver
+    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
 
     page = await store.list_conversations(limit=row, everything=not chosen, **chosen)
     if len(page.conversations) < row:

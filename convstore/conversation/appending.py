@@ -12,7 +12,6 @@ from convstore.append.condition import Condition, TailMoved
 from convstore.append.formats import Item
 from convstore.append.inputs import items_of, whole_messages
 from convstore.append.items import named_items, split_items
-from convstore.append.trust import Trust
 from convstore.conversation.host import Host
 from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.values.append_options import AppendOptions
@@ -20,6 +19,7 @@ from convstore.values.items import PlacedItem
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope, check_choice, check_id, check_number
 from convstore.values.stamps import ViewStamp, check_stamp
+from convstore.values.trust import Trust
 
 
 class Batch(NamedTuple):

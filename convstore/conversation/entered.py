@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
@@ -38,15 +37,6 @@ class _Session(Protocol):
 
 _ENTERED: ContextVar[tuple[_Session, ...]] = ContextVar("_ENTERED", default=())
 _FINDERS: list[Callable[[], Sequence[_Session]]] = []
-
-
-def find_sessions_by(find: Callable[[], Sequence[_Session]]) -> None:
-    """Also take the sessions that a function returns as entered, the innermost last.
-
-    A framework holds the turns of its runs: they are found by the run that the current code is a part of, which only
-    the framework's integration knows, and not by the context, as each node of a graph has its own.
-    """
-    _FINDERS.append(find)
 
 
 def _all_sessions() -> list[_Session]:
@@ -119,6 +109,25 @@ class EnteredTurn(NamedTuple):
         session = next((each for each in reversed(_all_sessions()) if each._is_entered), None)
         return cls(session, session._held) if session and not is_streaming() else None
 
+    @classmethod
+    def of_session(cls, session: _Session) -> EnteredTurn:
+        """Return the turn of a session."""
+        return cls(session, session._held)
+
+    @staticmethod
+    def find_by(find: Callable[[], Sequence[_Session]]) -> None:
+        """Also take the sessions that a function returns as entered, the innermost last.
+
+        A framework holds the turns of its runs: they are found by the run that the current code is a part of, which
+        only the framework's integration knows, and not by the context, as each node of a graph has its own.
+        """
+        _FINDERS.append(find)
+
+    @property
+    def chat(self) -> Any:
+        """Its conversation."""
+        return self.session._chat
+
     @property
     def notes(self) -> dict[type, Any]:
         """Notes that frameworks keep with the session as long as it lives, by their classes."""
@@ -149,8 +158,3 @@ def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
         for session in _sessions(store, scope)
     ):
         raise TurnLostError(str(turn_id))
-
-
-def observed(session: _Session) -> tuple[Any, asyncio.Event]:
-    """Return the conversation of a session, and the event that is set after each append to its turn."""
-    return session._chat, session._held.changed

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.inputs import copy_ids, naming_conflicts
-from convstore.append.trust import check_trust
 from convstore.append.turn import question_message
 from convstore.conversation.appending import Writing, check_append, read_batch, read_history
 from convstore.conversation.entered import entered_turn
@@ -22,10 +21,10 @@ from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ApplicationState
 from convstore.conversation.turn import TurnSession
 from convstore.exceptions import InvalidInputError
-from convstore.readback.request import PAGE_TOKENS, request_of
+from convstore.readback.request import request_of
 from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
-from convstore.turns.keeper import Busy
+from convstore.sources.stub import PAGE_TOKENS
 from convstore.turns.variants import check_asked
 from convstore.values.citations import Citation
 from convstore.values.items import LogItem, StoredItem
@@ -53,7 +52,8 @@ from convstore.values.scope import (
     child_scope,
 )
 from convstore.values.stamps import TurnOutline, ViewStamp
-from convstore.values.turns import TurnCall, Variant, Verdict, call_named, check_decision
+from convstore.values.trust import check_trust
+from convstore.values.turns import Busy, TurnCall, Variant, Verdict, call_named, check_decision
 from convstore.view.past import check_moment
 from convstore.wire.history import History, PastView
 

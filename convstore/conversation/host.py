@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from convstore.conversation.operations import Observer, observe
 from convstore.conversation.services import Services
-from convstore.exceptions import InvalidInputError, StoreClosedError, SyncUnsupportedError
+from convstore.exceptions import (
+    CorruptDocumentError,
+    InvalidInputError,
+    SchemaVersionError,
+    StoreClosedError,
+    SyncUnsupportedError,
+)
 from convstore.messages.values import Codec
+from convstore.mongo.migrator import Migrator
 from convstore.readback.request import Request
+from convstore.runtime.background import in_parallel
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import BothWays, Twin
 from convstore.sources.detection import SourceExtractor
 from convstore.tools.search_page import search_page
-from convstore.values.models import SourcePage
+from convstore.values.ends import ConversationEnd
+from convstore.values.models import ConversationInfo, SourcePage
+from convstore.values.reports import ConversationHits
 from convstore.values.scope import Scope
 
 _Result = TypeVar("_Result")
+_Named = TypeVar("_Named", ConversationInfo, ConversationHits)
 _SWEEP_SECONDS = 60.0
+_ENDS_AT_ONCE = 16
 
 
 class Host:
@@ -107,6 +119,49 @@ class Host:
                 f"call: use {instead}, or make the store with `ConversationStore.connect(uri)`"
             )
         return self.twin.run(work)
+
+    async def conversation_id(self, scope: Mapping[str, str]) -> str:
+        """Return the id of a conversation, "" if there is none. No command if this process knows it, else one."""
+        found = await (await self.services()).reader.find(tuple(scope.items()))
+        return found.conversation if found else ""
+
+    async def titled(self, conversations: Sequence[_Named]) -> list[_Named]:
+        """Return conversations in which the first question stands for a missing title. At most one command.
+
+        The question may have been rewound since. A conversation that begins with an answer has no question.
+        """
+        nameless = [info.conversation_id for info in conversations if not info.title]
+        questions = await (await self.services()).catalog.first_questions(nameless)
+        found = list[_Named]()
+        for info in conversations:
+            title = info.title or questions.get(info.conversation_id)
+            found.append(info.model_copy(update={"title": title}))
+        return found
+
+    async def ends(
+        self, conversations: Sequence[tuple[Mapping[str, str], str]]
+    ) -> list[ConversationEnd]:
+        """Return the ends of conversations, which are given by scope and id: the state of the newest turn, and so on.
+
+        One command for each whose turn is over, two or about seven for the others; 16 conversations at a time. The end
+        of one that is damaged, or was written by a newer version, is empty.
+        """
+        ends = (await self.services()).ends
+
+        async def read(conversation: tuple[Mapping[str, str], str]) -> ConversationEnd:
+            scope, id_ = conversation
+            chat = self.store.conversation(**scope)
+            try:
+                return await ends.read(tuple(chat.scope.items()), id_)
+            except (CorruptDocumentError, SchemaVersionError):
+                return ConversationEnd()
+
+        return await in_parallel(read, conversations, limit=_ENDS_AT_ONCE)
+
+    async def shard_key_indexes(self, *, create: bool) -> list[str]:
+        """Create the indexes by which collections can be sharded, if asked to; return the collections without one."""
+        migrator = Migrator(self.driver, scope_keys=self.store.scope_keys)
+        return await (migrator.add_shard_keys() if create else migrator.missing_shard_keys())
 
     def check_open(self) -> None:
         """Raise a StoreClosedError once the store was closed."""

@@ -49,6 +49,13 @@ class ResultNumbering:
         self.names = None if names is None else check_names(names, name="number_sources")
         self._without_results = set(self.names or ())
 
+    @staticmethod
+    def with_split_lists(tool: Any, *, is_chosen: bool) -> Any | None:
+        """Return a tool that keeps a list of sources as its artifact; None for one that needs no such change."""
+        from convstore.tools.numbering import with_split_lists  # noqa: PLC0415 - LangChain's tools load slowly
+
+        return with_split_lists(tool, is_chosen=is_chosen)
+
     async def number(
         self,
         chat: Any,

@@ -11,7 +11,7 @@ from typing import Any
 from convstore.conversation.host import host_of
 from convstore.conversation.turn import TurnSession
 from convstore.turns.held import HeldTurn
-from convstore.turns.keeper import Busy
+from convstore.values.turns import Busy
 
 WAIT_SECONDS = 30.0
 """How long a run waits for another one that works on the conversation."""

@@ -17,7 +17,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.older_checkpoint import run_config
 from convstore.ext.run_scope import ScopeChoice, scope_of
-from convstore.integration import HeldTurn, begun_by_caller, entered_by_caller, log_of
+from convstore.integration import HeldTurn, TurnAccess, log_of
 from convstore.messages.filing import ids_of, last_question
 from convstore.values.scope import root_scope
 
@@ -91,7 +91,7 @@ def _own_conversation(chat: Conversation) -> Conversation:
 def turn_around() -> HeldTurn | None:
     """Return the turn within which an agent around this one has called the tool that runs; None without one."""
     turns = (
-        begun_by_caller(outer, turn_id) for outer, call, turn_id in reversed(_OUTER.get()) if call
+        TurnAccess(outer).begun(turn_id) for outer, call, turn_id in reversed(_OUTER.get()) if call
     )
     return next((turn for turn in turns if turn), None)
 
@@ -104,7 +104,7 @@ async def with_turn_id(
     Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
     own. One command if the ids differ, else none.
     """
-    held = entered_by_caller(chat)
+    held = TurnAccess(chat).entered()
     at = last_question(messages)
     if held is None or at is None or held.record.turn_id in ids_of(messages):
         return messages, []

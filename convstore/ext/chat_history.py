@@ -27,8 +27,9 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, Runn
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
+from convstore.edges import read_current
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.integration import log_of, read_current, run_sync
+from convstore.integration import log_of, run_sync
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import count

@@ -7,7 +7,7 @@ from typing import Any
 
 from convstore import Conversation
 from convstore.exceptions import ConversationDeletedError, InvalidScopeError
-from convstore.integration import conversation_id_of
+from convstore.integration import host_of
 from convstore.messages.encoding import digest_of
 
 
@@ -30,7 +30,11 @@ async def check_owner(chat: Conversation, owner: Any, *, is_begin: bool = False)
             'by thread_id alone; make that unique, such as f"{user_id}:{thread_id}", pass the '
             "scope as context=..., and scope=lambda run: run.context to the middleware or the nodes"
         )
-    if is_begin and conversation and conversation != await conversation_id_of(chat):
+    if (
+        is_begin
+        and conversation
+        and conversation != await host_of(chat).conversation_id(chat.scope)
+    ):
         raise ConversationDeletedError(
             "the conversation of this checkpoint was deleted, and the checkpoint still has its "
             "messages; delete it, too, with `await checkpointer.adelete_thread(thread_id)`"

@@ -20,10 +20,11 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from convstore import Conversation
 from convstore.exceptions import OlderCheckpointError
-from convstore.integration import StoredId, log_of
+from convstore.integration import log_of
 from convstore.messages.filing import ids_of, last_question
 from convstore.messages.provenance import kind_of
 from convstore.types import History
+from convstore.values.log_records import StoredId
 
 OnFork = Literal["rewind", "raise"]
 _PAGE = 1_000

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from convstore import ConversationStore
-from convstore.integration import check_store
+from convstore.edges import check_store
 from convstore.values.run_scope import Run, ScopeChoice, check_scope_choice, chosen_values
 from convstore.values.scope import scope_of_run
 

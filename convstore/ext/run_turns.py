@@ -22,17 +22,11 @@ from langgraph.errors import GraphBubbleUp
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.integration import (
-    Busy,
-    HeldTurn,
-    RunTurn,
-    check_session,
-    find_sessions_by,
-    held_by_caller,
-    last_seen,
-)
+from convstore.integration import EnteredTurn, HeldTurn, RunTurn, TurnAccess
 from convstore.types import History
 from convstore.values.scope import PATH
+from convstore.values.turns import Busy
+from convstore.wire.history import last_seen
 
 _MOST_RUNS = 100_000
 """Runs that are remembered at once; the oldest ones, whose end nobody heard, are forgotten."""
@@ -254,11 +248,11 @@ async def hold_turn(
         TurnBusyError: Another run works on the conversation, and did not end in time.
         TurnLostError: The caller's task began within a session of the turn, which was left meanwhile.
     """
-    held = held_by_caller(chat, turn_id)
+    held = TurnAccess(chat).held(turn_id)
     if held is not None:
         _RUNS.touch(held)
         return held
-    check_session(chat, turn_id)
+    TurnAccess(chat).check_not_left(turn_id)
     holder = _RUNS.holder(chat)
     if holder is None:
         raise InvalidInputError(
@@ -282,10 +276,10 @@ async def _take(
     """Take a turn for a run; if the run works on another one of the conversation meanwhile, under its lease."""
     async with _RUNS.turns.setdefault(holder, _TurnsOfRun()).lock_of(chat):
         turns = _RUNS.turns.setdefault(holder, _TurnsOfRun())
-        if held := held_by_caller(chat, turn_id):  # a parallel part of the run was first
+        if held := TurnAccess(chat).held(turn_id):  # a parallel part of the run was first
             return held
         await turns.leave_finished(chat)
-        around = held_by_caller(chat)
+        around = TurnAccess(chat).held()
         turn = await RunTurn.enter(chat, turn_id, busy=busy, is_new=is_new, around=around)
         turns.held.append(turn)
         return turn.held
@@ -300,4 +294,4 @@ for _handler in (_RUNS, _ENDS):
     register_configure_hook(
         ContextVar(f"convstore_{type(_handler).__name__}", default=_handler), inheritable=True
     )
-find_sessions_by(_sessions_of_run)
+EnteredTurn.find_by(_sessions_of_run)

@@ -92,3 +92,8 @@ def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
 def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
     """Return the ids of the messages that have one."""
     return {message.id for message in messages if message.id}
+
+
+def is_history(messages: Iterable[BaseMessage]) -> bool:
+    """Return True for a batch with two or more human messages; one turn alone is always new."""
+    return sum(message.type == "human" for message in messages) > 1

@@ -13,9 +13,9 @@ from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.readback.cursor import Place, compact_names, quoted, read_cursor, room_for_last_line
 from convstore.sources.source import MAX_SOURCES, read_ids
+from convstore.sources.stub import PAGE_TOKENS
 from convstore.values.scope import MAX_IDS, check_ids, check_number
 
-PAGE_TOKENS = 4_000
 MAXIMUM_PAGE_TOKENS = 16_000
 _MINIMUM_PAGE_TOKENS = 100
 _MESSAGE = 4 * CHARACTERS_PER_TOKEN

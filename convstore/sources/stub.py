@@ -19,6 +19,9 @@ from convstore.sources.source import read_ids, write_ids
 RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that reads the full content."""
 
+PAGE_TOKENS = 4_000
+"""Size of an answer of it, unless the application chooses another one."""
+
 PREVIEW_CHARACTERS = 200
 
 _SUFFIX = "\n[tool_message_id: {}, source_ids: {}]"

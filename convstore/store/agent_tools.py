@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from convstore.conversation import Conversation
 from convstore.conversation.host import both_ways, host_of, read_back
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.readback.request import PAGE_TOKENS, check_page_tokens
+from convstore.readback.request import check_page_tokens
 from convstore.sources.prompt import RenderSources
+from convstore.sources.stub import PAGE_TOKENS
 from convstore.store.handle import ConversationStore
 from convstore.values.run_scope import Run, ScopeChoice, check_scope_choice, chosen_values
 from convstore.values.scope import Scope, scope_of_run

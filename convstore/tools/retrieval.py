@@ -14,9 +14,9 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from convstore.readback.request import PAGE_TOKENS, Request, check_page_tokens
+from convstore.readback.request import Request, check_page_tokens
 from convstore.runtime.loop_thread import BothWays
-from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.sources.stub import PAGE_TOKENS, RETRIEVAL_TOOL
 from convstore.tools.agent_tool import AgentTool, agent_tool
 from convstore.tools.arguments import read_arguments
 from convstore.values.scope import check_choice

@@ -42,7 +42,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast, get_args
 
-from convstore.integration import LogMessage, VariantChange
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
 from convstore.transfer.records import (
@@ -55,6 +54,7 @@ from convstore.transfer.records import (
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.log_records import LogMessage, VariantChange
 from convstore.values.plain import counted
 from convstore.values.ranges import numbers_in
 from convstore.values.scope import id_problem

@@ -23,8 +23,9 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
 )
+from convstore.edges import each_conversation, with_children
 from convstore.exceptions import InvalidScopeError, StoreError
-from convstore.integration import LogMessage, each_conversation, host_of, log_of, with_children
+from convstore.integration import host_of, log_of
 from convstore.transfer.archive import begin_line, end_line, fact_line, item_line, message_line
 from convstore.transfer.openai_lines import (
     as_training,
@@ -33,6 +34,7 @@ from convstore.transfer.openai_lines import (
     training_problem,
 )
 from convstore.transfer.records import ExportReport, Problem
+from convstore.values.log_records import LogMessage
 from convstore.values.models import Turn
 from convstore.values.plain import counted
 from convstore.values.scope import PATH, check_number, check_partial_scope

@@ -41,7 +41,7 @@ from convstore.exceptions import (
     MessageRewoundError,
     NotSetUpError,
 )
-from convstore.integration import StoredId, VariantChange, as_of, host_of, log_of
+from convstore.integration import as_of, host_of, log_of
 from convstore.transfer.jobs import each_of, location_of, run_each
 from convstore.transfer.prepare import (
     Batch,
@@ -65,6 +65,7 @@ from convstore.transfer.records import (
 from convstore.transfer.second_import import differences, items_at_end, rewound_ids
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.log_records import StoredId, VariantChange
 from convstore.values.plain import counted
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp

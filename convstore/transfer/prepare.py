@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import VariantChange, normalize_messages
+from convstore.integration import normalize_messages
 from convstore.messages.encoding import SMALLEST_PART, digest_of, encode_message, fields_of
 from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
@@ -23,6 +23,7 @@ from convstore.transfer.records import ConversationRecord, Message, Problem, Rec
 from convstore.values.append_options import Columns
 from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
+from convstore.values.log_records import VariantChange
 from convstore.values.plain import part_of
 from convstore.values.ranges import joined
 from convstore.values.scope import check_choice, check_id, check_number, id_problem

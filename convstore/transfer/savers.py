@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import database_with, driver_errors
+from convstore.integration import driver_errors, open_database
 
 POSTGRES = ("postgresql://", "postgres://")
 COLLECTION = "checkpoints"
@@ -128,6 +128,19 @@ def _is_file(source: str) -> bool:
     return Path(source).exists()
 
 
+async def _database_with(uri: str, collection: str) -> str:
+    """Return the name of the database that an address names, or the default one; it must have the collection."""
+    async with open_database(uri, default=DATABASE) as database:
+        async with driver_errors():
+            names = await database.list_collection_names(filter={"name": collection})
+        if not names:
+            raise InvalidInputError(
+                f"the database {database.name!r} has no collection {collection!r}; "
+                "name the database in the address"
+            )
+        return str(database.name)
+
+
 @asynccontextmanager
 async def _opened_mongodb(
     source: str, collection: str, writes_collection: str
@@ -137,7 +150,7 @@ async def _opened_mongodb(
     except ImportError as error:
         raise _missing("langgraph-checkpoint-mongodb") from error
     # The saver would create collections with indexes in another database.
-    database = await database_with(source, collection, default=DATABASE)
+    database = await _database_with(source, collection)
     opening = MongoDBSaver.from_conn_string(
         source, database, collection, writes_collection, serde=_serde()
     )

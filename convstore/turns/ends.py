@@ -7,7 +7,7 @@ turn is read as `Watcher` reads it, so that lists, pages and watchers say the sa
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from langchain_core.messages import AIMessage
 
@@ -19,26 +19,9 @@ from convstore.mongo.drafts import Drafts
 from convstore.mongo.states import LogTip, States
 from convstore.runtime.log_reader import LogReader
 from convstore.turns.watching import Watcher
+from convstore.values.ends import ConversationEnd
 from convstore.values.models import Status, TurnState
 from convstore.values.scope import Scope
-
-
-class ConversationEnd(NamedTuple):
-    """The end of a conversation.
-
-    Attributes:
-        status: The status of its newest turn, as in `TurnState`; "" without a turn.
-        waiting: Names of the tools whose calls wait for a person.
-        error: Class and first line of the error by which the turn broke off, "" if that is not known.
-        cut: Stop reason of the last answer, if the output limit or a filter ended it; else "".
-        is_only_asked: True if the turn has only its question: nothing says that somebody worked on it.
-    """
-
-    status: Status | Literal[""] = ""
-    waiting: tuple[str, ...] = ()
-    error: str = ""
-    cut: str = ""
-    is_only_asked: bool = False
 
 
 class EndReader:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -40,10 +40,10 @@ from convstore.turns.variants import VariantRequest, Variants
 from convstore.turns.writing import TurnWriter
 from convstore.values.json_form import valid_text
 from convstore.values.scope import Scope
+from convstore.values.turns import Busy
 
 _ERROR_CHARACTERS = 300
 _Result = TypeVar("_Result")
-Busy = Literal["raise", "wait", "interrupt"]
 Drafting = AbstractAsyncContextManager[Callable[[], Awaitable[None]]]
 
 _FIRST_PAUSE = 0.05

@@ -14,6 +14,9 @@ from convstore.values.value import Value
 
 Verdict = Literal["approve", "edit", "reject", "respond"]
 
+Busy = Literal["raise", "wait", "interrupt"]
+"""What a turn does while a worker is at another one of its conversation."""
+
 OverBy = Literal["", "answered", "finished", "stopped", "superseded"]
 """Why a turn is over: it was answered, finished, stopped, or a later question was asked; "" if it is in progress."""
 

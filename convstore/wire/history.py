@@ -190,3 +190,14 @@ class PastView(History):
     is_first_use: bool = False
     match: Literal["exact", "rebuilt", "differs"] = "rebuilt"
     difference: str = ""
+
+
+def last_seen(history: History) -> int:
+    """Return the last ordinal that a view saw; 0 for an empty log."""
+    stamp = history._stamp  # noqa: SLF001 - without the digest of its messages, which takes long
+    return stamp([], None).ordinal if stamp else 0
+
+
+def open_turn_of(history: History) -> str:
+    """Return the id of the message with which a view's turn in progress begins; "" if the newest turn is over."""
+    return history._open_turn  # noqa: SLF001 - no name for backends, which ask `get_turn`

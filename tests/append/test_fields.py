@@ -26,13 +26,14 @@ from langchain_core.messages import (
 from convstore import Conversation, ConversationStore, InvalidInputError
 from convstore.append.fields import check_fields
 from convstore.append.inputs import normalize_messages
-from convstore.append.trust import Trust, read_sent
+from convstore.append.trust import read_sent
 from convstore.exceptions import InvalidMessageError
 from convstore.messages.values import Codec
 from convstore.testing.samples import new_id
 from convstore.transfer import ConversationRecord, ImportReport, import_conversations
 from convstore.transfer.dicts import as_item
 from convstore.transfer.prepare import make_ready
+from convstore.values.trust import Trust
 
 
 class Name(str):

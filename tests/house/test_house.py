@@ -23,7 +23,7 @@ FLOORS = (
     ("admin", "append", "readback", "search", "verify", "view"),
     ("compaction", "tools", "turns"),
     ("conversation", "store"),
-    ("", "ext", "integration", "public", "testing", "transfer", "types"),
+    ("", "edges", "ext", "integration", "public", "testing", "transfer", "types"),
     ("__main__", "cli"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -60,7 +60,7 @@ ALLOWED = {
     "orjson": {"messages", "values"},
     "zstandard": {"messages"},
 }
-EDGES = {"cli", "ext", "transfer"}
+EDGES = {"cli", "edges", "ext", "transfer"}
 OPEN_TO_EDGES = EDGES | {
     "",
     "chain",
@@ -110,6 +110,7 @@ KNOW_REWINDS = {
     "turns.activating",
     "turns.variants",
     "values.items",
+    "values.log_records",
     "values.models",
     "verify.active_totals",
     "verify.copied",

@@ -15,7 +15,7 @@ import pytest
 from adapters import can_import
 
 import convstore
-from convstore import exceptions, summarization, types
+from convstore import exceptions, integration, summarization, types
 
 PACKAGE = Path(__file__).parents[2] / "convstore"
 FOR_USERS = {
@@ -144,6 +144,11 @@ def test_the_package_has_what_is_typed_every_day() -> None:
     """All else is in a module whose name says what is there."""
     assert len(convstore.__all__) == 24
     assert {name for name in types.__all__ if hasattr(convstore, name)} < set(convstore.__all__)
+
+
+def test_adapters_need_thirty_names() -> None:
+    """What frameworks, transfer and the command line reach beneath the public API is one short list."""
+    assert len(integration.__all__) <= 30
 
 
 def test_the_package_shows_what_it_names() -> None:

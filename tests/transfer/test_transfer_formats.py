@@ -27,7 +27,6 @@ from strategies import messages, same
 
 from convstore import InvalidInputError
 from convstore.append.inputs import normalize_messages
-from convstore.conversation.log import LogMessage
 from convstore.exceptions import InvalidScopeError
 from convstore.messages.encoding import encode_message, fields_of
 from convstore.messages.values import Codec
@@ -44,6 +43,7 @@ from convstore.transfer.files import Line, check_readable, read_lines
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.prepare import batches_of, make_ready
 from convstore.types import ConversationInfo
+from convstore.values.log_records import LogMessage
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 123_000, tzinfo=UTC)
 KEYS = ("user_id", "thread_id")

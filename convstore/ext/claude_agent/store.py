@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from claude_agent_sdk import fold_session_summary
 
 from convstore import Conversation, ConversationInfo, ConversationStore
+from convstore.edges import append_in_halves, check_store, each_conversation, read_current
 from convstore.exceptions import (
     BatchTooLargeError,
     ContentConflictError,
@@ -17,14 +18,7 @@ from convstore.exceptions import (
     StateConflictError,
 )
 from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
-from convstore.integration import (
-    append_in_halves,
-    as_of,
-    check_store,
-    each_conversation,
-    read_current,
-    update_state_of,
-)
+from convstore.integration import as_of, update_state_of
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:

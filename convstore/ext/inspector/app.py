@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from convstore import Conversation, ConversationStore
+from convstore.edges import check_store
 from convstore.exceptions import (
     ConvstoreError,
     CorruptDocumentError,
@@ -33,7 +34,6 @@ from convstore.ext.inspector.detail_pages import image_page, message_page, sourc
 from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
-from convstore.integration import check_store
 from convstore.values.addresses import without_addresses
 from convstore.values.policy import HistoryPolicy, check_policy
 

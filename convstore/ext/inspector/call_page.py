@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
+from convstore.edges import with_children
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector.calls import UNEXPECTED, Calls, moment_of
 from convstore.ext.inspector.changes import same_beginning
@@ -26,15 +27,10 @@ from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.integration import (
-    ConversationEnd,
-    conversation_id_of,
-    ends_of,
-    titled,
-    with_children,
-)
+from convstore.integration import host_of
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import ConversationInfo, PastView, StoredMessage
+from convstore.values.ends import ConversationEnd
 from convstore.values.explanations import MATCHES
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, changed_options
@@ -98,7 +94,9 @@ async def _view_at(
 
 
 async def _end_of(chat: Conversation) -> ConversationEnd:
-    [end] = await ends_of(chat.store, [(chat.scope, await conversation_id_of(chat))])
+    [end] = await host_of(chat.store).ends(
+        [(chat.scope, await host_of(chat).conversation_id(chat.scope))]
+    )
     return end
 
 
@@ -141,7 +139,7 @@ def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy
 
 async def titled_info(chat: Conversation) -> ConversationInfo:
     """Return information about a conversation, with its first question if it has no title."""
-    [info] = await titled(chat.store, [await chat.info()])
+    [info] = await host_of(chat.store).titled([await chat.info()])
     return info
 
 

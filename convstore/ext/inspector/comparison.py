@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
-from convstore.integration import ConversationEnd, open_turn_of
 from convstore.messages.parts import parts_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import APPROXIMATE, TokenCounter, count
 from convstore.types import PastView, StoredMessage
+from convstore.values.ends import ConversationEnd
 from convstore.values.explanations import ADDED, MISSING_RESULT, STATES, label_of, limit_of
 from convstore.values.stamps import ViewReason
+from convstore.wire.history import open_turn_of
 
 LEGEND: Mapping[str, tuple[str, str]] = {
     **STATES,

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
+from convstore.edges import with_source
 from convstore.ext.inspector.call_page import load_view, titled_info
 from convstore.ext.inspector.calls import moment_of
 from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, own_numbers, rendered, whole_parts
-from convstore.integration import with_source
 from convstore.sources.marks import cites
 from convstore.types import StoredMessage, Summary, ToolRecord
 

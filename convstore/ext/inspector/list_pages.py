@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation, ConversationStore
+from convstore.edges import with_children
 from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.list_rows import (
     CHIPS,
@@ -32,8 +33,9 @@ from convstore.ext.inspector.list_rows import (
     with_chip,
 )
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.integration import ConversationEnd, ends_of, marks_of, titled, with_children
+from convstore.integration import host_of, marks_of
 from convstore.types import ConversationInfo
+from convstore.values.ends import ConversationEnd
 from convstore.values.reports import ConversationHits, SearchResult
 
 _COVERED = 200
@@ -158,7 +160,7 @@ async def _with_sub_agents(
         shown += [row, *(ListRow(child, ConversationEnd()) for child in children)]
         if left := len(family) - 1 - len(children):
             more[shown[-1].info.conversation_id] = left
-    named = await titled(store, [row.info for row in shown])
+    named = await host_of(store).titled([row.info for row in shown])
     return [replace(row, info=info) for row, info in zip(shown, named, strict=True)], more
 
 
@@ -167,7 +169,7 @@ async def _rows(
 ) -> list[ListRow]:
     """Return the rows of conversations, with their ends; those that are damaged have none."""
     whole = [info for info in conversations if not info.problem]
-    read = await ends_of(store, [(info.scope, info.conversation_id) for info in whole])
+    read = await host_of(store).ends([(info.scope, info.conversation_id) for info in whole])
     ends = {info.conversation_id: end for info, end in zip(whole, read, strict=True)}
     return [
         ListRow(info, ends.get(info.conversation_id, ConversationEnd())) for info in conversations
@@ -207,7 +209,9 @@ async def search_all_page(
     choice = await _choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
     found = await store.search(text, limit=_HITS, everything=not scope, **scope)
-    found = found.model_copy(update={"conversations": await titled(store, found.conversations)})
+    found = found.model_copy(
+        update={"conversations": await host_of(store).titled(found.conversations)}
+    )
     return _hits(request, text, found, info=None, choice=choice)
 
 

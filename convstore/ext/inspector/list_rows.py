@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from convstore.integration import ConversationEnd
 from convstore.types import ConversationInfo
+from convstore.values.ends import ConversationEnd
 
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""

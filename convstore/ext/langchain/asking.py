@@ -19,7 +19,7 @@ from langchain_core.runnables.config import (
 
 from convstore import Conversation
 from convstore.ext.around import NO_STREAM, turn_around
-from convstore.integration import HeldTurn, drafting_in_turn, held_by_caller
+from convstore.integration import HeldTurn, TurnAccess
 from convstore.wire.streams import StreamedReply
 
 _Response = ModelResponse[Any]
@@ -71,14 +71,14 @@ async def ask(
         TurnClosedError: The turn was stopped before anything was said.
         TurnLostError: Another worker took the turn over.
     """
-    own = held_by_caller(chat, turn_id)
+    own = TurnAccess(chat).held(turn_id)
     held = [turn for turn in (own, turn_around()) if turn]
     _check(held)
     heard = _Heard()
     config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
     async with AsyncExitStack() as stack:
         if redact and own:
-            drafting = await drafting_in_turn(chat, own, lambda: redact(heard.reply.text))
+            drafting = await TurnAccess(chat).drafting(own, lambda: redact(heard.reply.text))
             own.drop_draft = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)

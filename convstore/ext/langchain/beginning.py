@@ -17,11 +17,12 @@ from convstore.ext.langchain.steps import Rules, load, new_view
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
 from convstore.ext.langchain.unimported import find_unimported
 from convstore.ext.older_checkpoint import go_back, is_nested, may_be_behind, run_config
-from convstore.integration import log_of, open_turn_of
+from convstore.integration import log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
 from convstore.messages.provenance import is_made_up
 from convstore.types import History
+from convstore.wire.history import open_turn_of
 
 Begun = tuple[AgentRun | RefusedRun, list[BaseMessage]]
 """A run, and the changes to the state's messages."""

@@ -74,20 +74,15 @@ from convstore.ext.langchain.run import (
 from convstore.ext.langchain.steps import Rules, catch_up, end, hold, prepare, take_up
 from convstore.ext.older_checkpoint import OnFork
 from convstore.ext.run_scope import ScopeChoice, check_choice
-from convstore.integration import (
-    PAGE_TOKENS,
-    Busy,
-    agent_tools,
-    check_trust,
-    conversation_id_of,
-    pause_in_turn,
-    run_sync,
-)
+from convstore.integration import TurnAccess, agent_tools, host_of, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of
+from convstore.sources.stub import PAGE_TOKENS
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
+from convstore.values.trust import check_trust
+from convstore.values.turns import Busy
 
 _Result = TypeVar("_Result")
 _ModelOutput = ExtendedModelResponse[Any]
@@ -434,7 +429,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Record in the log which calls wait for a person, and raise the interrupt that asks."""
         pauses = pauses_in(interrupt, messages)
         if pauses and (held := await hold(chat, self._rules, run)):
-            await pause_in_turn(chat, held, pauses)
+            await TurnAccess(chat).pause(held, pauses)
         raise interrupt
 
     async def _stored(
@@ -506,7 +501,7 @@ async def _owner(chat: Conversation, state: Any) -> dict[str, Any]:
     is_named = not str(state.get(OWNER) or " ").endswith(" ")
     if is_named:
         return {}
-    conversation = await conversation_id_of(chat)
+    conversation = await host_of(chat).conversation_id(chat.scope)
     return {OWNER: owner_of(chat.scope, conversation)} if conversation else {}
 
 

@@ -10,7 +10,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain.results import messages_in
-from convstore.integration import ResultNumbering, with_split_lists
+from convstore.integration import ResultNumbering
 from convstore.sources.outputs import with_results
 
 
@@ -36,7 +36,7 @@ class ToolNumbers:
         """Return the tool of a call with its list of sources as artifact; None if it stays as it is."""
         if tool is None or (self._names is not None and not self._names):
             return None
-        return with_split_lists(tool, is_chosen=name in (self._names or ()))
+        return ResultNumbering.with_split_lists(tool, is_chosen=name in (self._names or ()))
 
     async def number(self, chat: Conversation, output: Any, call: ToolCall) -> Any:
         """Return a tool's output with numbers on the sources of its results."""

@@ -17,9 +17,10 @@ from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
 from convstore.ext.langchain.turn import read_turn
 from convstore.ext.older_checkpoint import ids_without_input
-from convstore.integration import Decision, SentMessage, Trust, host_of, is_history, read_sent
-from convstore.messages.filing import ids_of, last_question
+from convstore.integration import Decision, host_of, read_sent
+from convstore.messages.filing import ids_of, is_history, last_question
 from convstore.messages.provenance import is_made_up
+from convstore.values.trust import SentMessage, Trust
 
 
 @dataclass(frozen=True, slots=True)

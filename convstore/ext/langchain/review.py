@@ -19,7 +19,7 @@ from langgraph.types import Command
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.older_checkpoint import run_config
-from convstore.integration import paused_calls
+from convstore.integration import TurnAccess
 from convstore.messages.tool_calls import result_ids
 from convstore.values.turns import Pause, TurnCall
 
@@ -41,7 +41,7 @@ async def resume_command(chat: Conversation, turn_id: str) -> Command[Any] | Non
     Raises:
         UnknownMessageError: The turn is not in the log, or was rewound.
     """
-    paused = await paused_calls(chat, turn_id)
+    paused = await TurnAccess(chat).paused_calls(turn_id)
     if not paused or any(call.decision is None for call, _ in paused):
         return None
     resume: dict[str, Any] = {}

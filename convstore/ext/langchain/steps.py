@@ -24,16 +24,7 @@ from convstore.ext.langchain.shown import ShownView
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed
 from convstore.ext.run_turns import has_moved, hold_turn
-from convstore.integration import (
-    Busy,
-    HeldTurn,
-    Trust,
-    append_in_turn,
-    finish_in_turn,
-    held_by_caller,
-    host_of,
-    read_again,
-)
+from convstore.integration import HeldTurn, TurnAccess, host_of
 from convstore.messages.filing import (
     ids_of,
     last_question,
@@ -46,6 +37,8 @@ from convstore.messages.unread import with_unread
 from convstore.types import History, Receipt
 from convstore.values.append_options import AppendOptions
 from convstore.values.policy import HistoryPolicy
+from convstore.values.trust import Trust
+from convstore.values.turns import Busy
 
 _Result = TypeVar("_Result")
 
@@ -77,7 +70,9 @@ async def take_up(
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
         if held:
-            await read_again(chat, held)  # the task of a parallel call may have gone back
+            await TurnAccess(chat).read_again(
+                held
+            )  # the task of a parallel call may have gone back
         found = await read_turn(chat, run.turn_id)
     run.resume(found)
     run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
@@ -125,7 +120,7 @@ async def hold(
     """
     if run.turn_id is None:
         return None
-    known = held_by_caller(chat, run.turn_id)
+    known = TurnAccess(chat).held(run.turn_id)
     is_new = run.turn_id not in run.logged if is_new is None else is_new
     held = await hold_turn(chat, run.turn_id, busy=rules.busy, is_new=is_new)
     if held is known:
@@ -163,12 +158,12 @@ async def _append(
     if run.resent is not None:
         receipt = await _append_resent(chat, rules, run.resent, missing, **how)
     elif held is not None:
-        receipt = await append_in_turn(chat, held, missing, **how)
+        receipt = await TurnAccess(chat).append(held, missing, **how)
     else:
         receipt = await chat.append(without_marks(missing), **how)
     if held is not None:
         if run.resent is not None:
-            await read_again(chat, held)
+            await TurnAccess(chat).read_again(held)
         is_begun = run.turn_id in ids_of(missing)
         if is_begun and has_moved(held, run.view.history, end=receipt.first - 1):
             run.view.before = None
@@ -260,7 +255,7 @@ async def end(
     # of a tool with `return_direct`
     is_result_last = bool(messages) and isinstance(messages[-1], ToolMessage)
     if is_result_last and (held := await hold(chat, rules, run)):
-        await finish_in_turn(chat, held)
+        await TurnAccess(chat).finish(held)
     await _summarise(chat, rules, run, messages)
     return []
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation
-from convstore.integration import TurnRecord, log_of, record_of_turn
+from convstore.integration import TurnAccess, TurnRecord, log_of
 from convstore.messages.filing import marked_as_added
 
 
@@ -52,7 +52,7 @@ class TurnMessages:
 
 async def read_turn(chat: Conversation, turn_id: str | None) -> TurnMessages | None:
     """Read the turn that begins with a human message; None if the log does not have it, or it was rewound."""
-    record = await record_of_turn(chat, turn_id) if turn_id else None
+    record = await TurnAccess(chat).record(turn_id) if turn_id else None
     return TurnMessages.of(record) if record else None
 
 

@@ -24,7 +24,7 @@ from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import NO_STREAM, is_asking
 from convstore.ext.run_turns import has_loop
-from convstore.integration import EnteredTurn, HeldTurn, drafting_in_turn
+from convstore.integration import EnteredTurn, HeldTurn, TurnAccess
 from convstore.wire.streams import StreamedReply
 
 
@@ -65,7 +65,7 @@ class Joined:
     async def _draft(
         self, text: Callable[[], str], done: asyncio.Event
     ) -> Callable[[], Awaitable[None]]:
-        async with await drafting_in_turn(self.chat, self.held, text) as drop:
+        async with await TurnAccess(self.chat).drafting(self.held, text) as drop:
             waiting = [asyncio.ensure_future(event.wait()) for event in (done, self.held.ended)]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

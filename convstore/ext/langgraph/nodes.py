@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
+from convstore.edges import append_in_halves
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
@@ -34,14 +35,7 @@ from convstore.ext.langgraph.state import (
 from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind
 from convstore.ext.run_scope import ScopeChoice, check_choice
 from convstore.ext.run_turns import has_moved, hold_turn, is_in_run
-from convstore.integration import (
-    Busy,
-    ResultNumbering,
-    append_in_halves,
-    append_in_turn,
-    record_of_turn,
-    run_sync,
-)
+from convstore.integration import ResultNumbering, TurnAccess, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
 from convstore.types import History
@@ -49,6 +43,7 @@ from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.stamps import ViewStamp
+from convstore.values.turns import Busy
 
 
 def load_node(
@@ -405,7 +400,7 @@ async def _append_named(
             await chat.append(without_marks(batch), stamp=left, **options)
         else:
             held = await hold_turn(chat, turn_id, busy=busy)
-            await append_in_turn(chat, held, batch, stamp=left, **options)
+            await TurnAccess(chat).append(held, batch, stamp=left, **options)
         is_begun = not is_earlier
         left = None if any(isinstance(message, AIMessage) for message in batch) else left
 
@@ -437,5 +432,5 @@ async def _answer(
     question = last_turn_of(messages)
     if question not in ids_of(history.messages[:-1]):
         return None
-    record = await record_of_turn(chat, str(question))
+    record = await TurnAccess(chat).record(str(question))
     return record.answer if record else None

@@ -10,9 +10,9 @@ from agent_framework import AgentSession, FunctionTool, HistoryProvider, Message
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.edges import read_current
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
-from convstore.integration import read_current
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message

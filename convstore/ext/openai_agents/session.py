@@ -15,9 +15,10 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.edges import append_in_halves, newest_first, read_current
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
-from convstore.integration import append_in_halves, newest_first, read_current, settle
+from convstore.integration import settle
 from convstore.messages.tokens import count
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.json_form import sendable

@@ -27,10 +27,11 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.run import AgentRunResult
 
 from convstore import Conversation, ConversationStore
+from convstore.edges import each_conversation, newest_first, read_current
 from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
-from convstore.integration import each_conversation, newest_first, read_current, settle
+from convstore.integration import settle
 
 _BATCH = 100
 _MAX_TIPS = 10_000

@@ -12,7 +12,7 @@ from convstore import Conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
 from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader
-from convstore.integration import variants_at_places
+from convstore.integration import TurnAccess
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
 from convstore.values.json_form import valid_text
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
@@ -119,7 +119,7 @@ async def newest(chat: Conversation) -> ConversationUpdate:
 async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader) -> None:
     """Give a reader the sources and the metadata of the messages of a page."""
     turn_ids = {str(message.id): turn.turn_id for turn in turns for message in turn.messages}
-    places = await variants_at_places(chat, [turn.turn_id for turn in turns if turn.number])
+    places = await TurnAccess(chat).at_places([turn.turn_id for turn in turns if turn.number])
     ids = list(turn_ids)
     for start in range(0, len(ids), MAX_IDS):
         annotations = await chat.annotations(ids[start : start + MAX_IDS])

@@ -31,7 +31,7 @@ from convstore.ext.ui.ai_sdk import AISDKEncoder
 from convstore.ext.ui.messages import newest, ui_messages
 from convstore.ext.ui.requests import UIRequest
 from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
-from convstore.integration import conversation_id_of, hidden_variant, observed
+from convstore.integration import EnteredTurn, TurnAccess, host_of
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS
 from convstore.wire.streams import StreamedReply
@@ -75,7 +75,7 @@ async def ui_stream(
     ai_sdk = AISDKEncoder(turn.turn_id, request.shown)
     ag_ui = AGUIEncoder(request.thread_id, request.run_id, request.shown)
     encoder = ai_sdk if request.format == "ai-sdk" else ag_ui
-    screen = _Screen(observed(turn)[0], turn.turn_id, encoder, request.client_tools)
+    screen = _Screen(EnteredTurn.of_session(turn).chat, turn.turn_id, encoder, request.client_tools)
     task = asyncio.create_task(_Answer(turn, screen, events).run(chunks, on_error))
     _ANSWERING.add(task)
     task.add_done_callback(_ANSWERING.discard)
@@ -124,7 +124,7 @@ async def _up_to_question(
     ids = [message["id"] for message in shown]
     if state.turn_id in ids:
         return shown[: ids.index(state.turn_id) + 1]
-    own, replaced = await hidden_variant(chat, state)
+    own, replaced = await TurnAccess(chat).hidden_variant(state)
     if replaced in ids:
         shown = shown[: ids.index(replaced)]
     question = TurnReader(client_tools).turn(state.turn_id, own[:1])
@@ -239,7 +239,7 @@ class _Answer:
             await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self) -> None:
-        changed = observed(self._turn)[1]
+        changed = EnteredTurn.of_session(self._turn).held.changed
         while await changed.wait():
             changed.clear()
             await self._take()
@@ -267,7 +267,7 @@ async def _log(error: Exception, chat: Conversation) -> None:
     """Log where an error was raised, without its text: an error of the application may quote messages."""
     conversation = ""
     with suppress(ConvstoreError):  # the server may be down
-        conversation = await conversation_id_of(chat)
+        conversation = await host_of(chat).conversation_id(chat.scope)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     line = (
         "conversation %s: the answer to a page ended with %s at %s:%s; on_error of ui_stream "
@@ -327,7 +327,7 @@ async def _follow(
     own = [*islice(rest, 1), *takewhile(lambda message: message.type != "human", rest)]
     # of another answer, or an edited question
     if state.turn_id == screen.turn_id and (state.variant_id or not own):
-        own, _ = await hidden_variant(screen.chat, state)
+        own, _ = await TurnAccess(screen.chat).hidden_variant(state)
     if state.turn_id != screen.turn_id:
         return await screen.end(own, (), "finished")
     if state.status != "running":

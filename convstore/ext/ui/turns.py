@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import normalize_messages, pairs_of
+from convstore.integration import normalize_messages
+from convstore.messages.turn_calls import pairs_of
 from convstore.sources.citations import Mention, citations_in, distinct
 from convstore.types import Source, TurnCall
 from convstore.values.json_form import valid_text

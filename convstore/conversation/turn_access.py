@@ -1,0 +1,144 @@
+"""The turns of one conversation as agents and pages work on them, beneath `Conversation` and `TurnSession`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+
+from convstore.append.inputs import normalize_messages
+from convstore.conversation.entered import begun_turn, check_not_left, held_turn
+from convstore.conversation.handle import Conversation
+from convstore.conversation.host import host_of
+from convstore.conversation.services import Services
+from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.log.facts.event import TurnEvent
+from convstore.log.facts.standing import Standing
+from convstore.log.turn_record import TurnRecord
+from convstore.messages.filing import came_with, without_marks
+from convstore.turns.held import Addition, HeldTurn
+from convstore.turns.keeper import Drafting
+from convstore.values.append_options import AppendOptions, Columns
+from convstore.values.models import Receipt, TurnState
+from convstore.values.turns import Pause, TurnCall
+
+
+class TurnAccess:
+    """Finds the turns that a caller holds, and writes to them.
+
+    Attributes:
+        chat: The conversation.
+    """
+
+    def __init__(self, chat: Conversation) -> None:
+        self.chat = chat
+        self._scope = tuple(chat.scope.items())
+
+    async def _services(self) -> Services:
+        return await host_of(self.chat).services()
+
+    def held(self, *turn_ids: str | None) -> HeldTurn | None:
+        """Return the turn that this context has entered, or its run holds.
+
+        None without one, and if it is another one than these.
+        """
+        return held_turn(self.chat.store, self._scope, *turn_ids)
+
+    def entered(self) -> HeldTurn | None:
+        """Return the turn that this context has entered, not one that its run took; None without one."""
+        return held_turn(self.chat.store, self._scope, of_run=False)
+
+    def begun(self, turn_id: str | None) -> HeldTurn | None:
+        """Return a turn that this context has entered, though its session was left since; None if it has not."""
+        return begun_turn(self.chat.store, self._scope, turn_id)
+
+    def check_not_left(self, turn_id: str | None) -> None:
+        """Raise a TurnLostError if this task began within a session of a turn that was left meanwhile."""
+        check_not_left(self.chat.store, self._scope, turn_id)
+
+    async def append(self, held: HeldTurn, messages: Sequence[BaseMessage], **how: Any) -> Receipt:
+        """Append messages of an agent to a turn. `how` are options of `Conversation.append`.
+
+        Those that a tool added to its result are marked in the state of the agent, and have a column for it in the
+        log. The messages go to the log alone if it does not have the question, or that was rewound: its end then says
+        which turn they belong to. The draft of a reply among them is deleted.
+        """
+        columns = dict[str, Columns]()
+        for message in messages:
+            if result_id := came_with(message):
+                columns[str(message.id)] = Columns(held.record.turn_id, answers=result_id)
+        whole = normalize_messages(without_marks(messages))
+        options = AppendOptions(columns=columns, **how)
+        services = await self._services()
+        addition = Addition(whole, of_state=True, options=options)
+        try:
+            receipt = await services.turn_keeper.writes.append(held, addition)
+        except UnknownMessageError:
+            if held.branch:
+                raise
+            receipt = (await services.writer.append(self._scope, whole, options=options)).receipt
+        if held.drop_draft and any(isinstance(message, AIMessage) for message in whole):
+            await held.drop_draft()
+            held.drop_draft = None
+        return receipt
+
+    async def read_again(self, held: HeldTurn) -> None:
+        """Read again what the log has of a turn, for example after a rewind."""
+        await (await self._services()).turn_keeper.writes.read_again(held)
+
+    async def pause(self, held: HeldTurn, pauses: Mapping[str, Pause]) -> None:
+        """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
+        await (await self._services()).turn_keeper.writes.pause(held, pauses)
+
+    async def finish(self, held: HeldTurn) -> None:
+        """Record that an agent's run ended its turn without an answer, with the result of a tool; safe to repeat."""
+        finished = Addition.of_event(TurnEvent("finish", held.record.turn_id))
+        writes = (await self._services()).turn_keeper.writes
+        await writes.record(held, lambda: finished if held.record.fold.is_done else None)
+
+    async def drafting(self, held: HeldTurn, text: Callable[[], str]) -> Drafting:
+        """Return a context that stores what `text` returns as the draft of a reply, once a second.
+
+        It yields a function that drops the draft, for when the reply was appended.
+        """
+        return (await self._services()).turn_keeper.drafting(held, text, keeps=True)
+
+    async def record(self, turn_id: str) -> TurnRecord | None:
+        """Return a turn with its messages in full: as the caller who has entered it knows it, else as the log has it.
+
+        None if the log does not have its question, or that was rewound.
+        """
+        held = self.held(turn_id)
+        if held is not None and held.record.is_asked:
+            return held.record
+        records = (await self._services()).turn_records
+        with suppress(InvalidInputError):
+            return (await records.read(self._scope, turn_id))[0]
+        return None
+
+    async def paused_calls(self, turn_id: str) -> list[tuple[TurnCall, Pause]]:
+        """Return the calls that an agent's interrupt is about, as they were decided, in order.
+
+        Two or three commands.
+        """
+        if held := self.held(turn_id):
+            return held.record.paused
+        return await (await self._services()).decisions.find_paused(self._scope, turn_id)
+
+    async def hidden_variant(self, state: TurnState) -> tuple[list[BaseMessage], str]:
+        """Return the messages of a variant that views do not show yet, and the id of the question shown instead.
+
+        Nothing if the question was not asked yet. Four commands, or five.
+        """
+        with suppress(UnknownMessageError):
+            variants = (await self._services()).variants
+            return await variants.hidden(
+                self._scope, state.turn_id, state.variant_id or state.turn_id
+            )
+        return [], ""
+
+    async def at_places(self, turn_ids: Sequence[str]) -> dict[str, Standing]:
+        """Return the variants at the places of some active turns, by turn id; nothing for one that is alone there."""
+        return await (await self._services()).variants.at_places(self._scope, turn_ids)

@@ -1,0 +1,77 @@
+"""What imports and exports read of a log, besides the messages themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage
+
+from convstore.values.stamps import ViewStamp
+
+Range = tuple[int, ...]
+"""First and last ordinal of a range, and what else is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message of the log.
+
+    Attributes:
+        message: Equal to the appended message.
+        ordinal: Its position in the log.
+        entry: Number of its entry.
+        turn: Ordinal of the question that it belongs to, its own if it is one; 0 for none.
+        unseen: For an AI message the number of messages directly before it that its model was not shown.
+        created_at: When it was appended (UTC).
+        sources: Ids of the sources that it brought, as text such as "3, 11-20".
+        rewound: The ranges before its entry that were rewound when it was appended.
+        annotations: Values set with `annotate`.
+        stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
+        added_to: For a message that a tool added to its result the `result_id` of the call, "" for any other.
+    """
+
+    message: BaseMessage
+    ordinal: int
+    entry: int
+    turn: int
+    unseen: int
+    created_at: datetime
+    sources: str
+    rewound: Sequence[Range] = ()
+    annotations: dict[str, Any] = field(default_factory=dict)
+    stamp: ViewStamp | None = None
+    added_to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredId:
+    """A message that is in the log: the number of its entry, the digest of its content, the ids of its sources."""
+
+    entry: int
+    ordinal: int
+    digest: bytes
+    sources: str
+
+
+class VariantChange(NamedTuple):
+    """Change that an entry made to a variant of a turn.
+
+    Attributes:
+        ordinal: The last one of the log then.
+        kind: "begin"; "append" for an entry with messages that are not shown yet; "show", or "finish" and "stop" which
+            end the turn, too, for the one that shows it; or "activate".
+        turn: Id of the variant's turn.
+        first_turn: Id of the turn that stood first at its place.
+        variant: Id of the variant.
+        at: When it was written.
+    """
+
+    ordinal: int
+    kind: str
+    turn: str
+    first_turn: str
+    variant: str
+    at: datetime
