@@ -6,7 +6,7 @@ turns returned: their ranges, and one look-up for what stands of them after late
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -130,9 +130,7 @@ class Turns:
         if cached is None or not remaining:
             return
         log = await self._snapshot(cached)
-        reading = self._backward if newest_first else self._forward
-        if everything:
-            reading = self._everything_backward if newest_first else self._everything_forward
+        reading = self._reading(newest_first=newest_first, everything=everything)
         until = _MAX_NUMBER if before is None else before
         async with aclosing(
             reading(log, after or 0, until, at_once=_entries_with(log, remaining))
@@ -142,6 +140,14 @@ class Turns:
                 remaining -= 1
                 if not remaining:
                     return
+
+    def _reading(
+        self, *, newest_first: bool, everything: bool
+    ) -> Callable[..., AsyncGenerator[StoredTurn, None]]:
+        """Return the method that reads turns in an order."""
+        if everything:
+            return self._everything_backward if newest_first else self._everything_forward
+        return self._backward if newest_first else self._forward
 
     async def _forward(
         self, log: Snapshot, after: int, before: int, *, at_once: int, start: int = 0
