@@ -70,9 +70,8 @@ async def take_up(
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
         if held:
-            await TurnAccess(chat).read_again(
-                held
-            )  # the task of a parallel call may have gone back
+            # the task of a parallel call may have gone back
+            await TurnAccess(chat).read_again(held)
         found = await read_turn(chat, run.turn_id)
     run.resume(found)
     run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
