@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -123,6 +124,28 @@ async def test_a_reply_that_was_complete_before_a_stop_is_the_answer(chat: Conve
 
         await _graph(chat, ask, drafts=True).ainvoke(ASKED, {"configurable": chat.scope})
     assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "They do."]
+
+
+async def test_a_node_that_gives_its_model_up_answers_itself(
+    chat: Conversation, database: Any
+) -> None:
+    """LangChain tells no handler of a cancelled call: the append node ends its draft instead of waiting for it."""
+    model = PausingModel(replies=["They ", asyncio.Event()])
+
+    async def ask(state: ConversationState) -> dict[str, Any]:
+        asking = asyncio.ensure_future(model.ainvoke(view_of(state)))
+        assert await _draft(chat) == "They "
+        asking.cancel()
+        await asyncio.wait({asking})
+        return {"messages": [AIMessage("Ask me later.")]}
+
+    async with asyncio.timeout(20):
+        await _stream(_graph(chat, ask, drafts=True), chat)
+    drafts = {"conversation": (await chat.info()).conversation_id}
+    assert await database["drafts"].count_documents(drafts) == 0
+    assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "Ask me later."]
+    gc.collect()
+    assert not _HEARING.get()._calls  # the session held it
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ class Joined:
             drafting = asyncio.get_running_loop().create_task(work)
 
             async def drop() -> None:
+                done.set()  # no handler hears the end of a call that is cancelled
                 await (await drafting)()
 
             self.held.drop_draft = drop
