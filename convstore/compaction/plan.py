@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, is_finished, turn_begins, unread_results, weigh
+from convstore.log.turns import LoggedTurn
 from convstore.values.policy import CompactionRule
 
 _MAX_OPEN_ROUNDS = 8
@@ -80,9 +82,9 @@ def replacement_cuts(rows: Sequence[Row]) -> list[int]:
 def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     """Return the indexes where a log may be cut without separating calls from their results, in order.
 
-    Each index comes with True if a turn begins there. A cut may be before a human message, before an AI message if all
-    calls of its turn have results, and after a finished log. A call that is still open after several more AI messages
-    is treated as abandoned.
+    Each index comes with True if a turn begins there. A cut may be before a question, before a reply of a model if all
+    calls of its turn have results, and after a finished log. A call that is still open after several more replies is
+    treated as abandoned.
     """
     cuts = dict[int, bool]()
     pending = _PendingCalls()
@@ -93,14 +95,12 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
         if index in begins:
             cuts[index] = True
             pending = _PendingCalls()
-        elif message.type == "tool":
-            pending.answered.add(message.call)
-        elif message.type == "ai":
+        elif message.is_reply:
             pending.rounds += 1
             if pending.is_settled:
                 cuts[index] = False
                 pending = _PendingCalls()
-            pending.calls += len(message.calls)
+        pending.add(message)
     if rows and end == len(rows) and is_finished(rows):
         cuts[end] = True
     cuts.pop(0, None)  # nothing to fold is before it
@@ -109,22 +109,26 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
 
 @dataclass(slots=True)
 class _PendingCalls:
-    """Calls of a turn whose results may be missing.
+    """Calls whose results may be missing, of one turn or of several that interleave.
 
     Attributes:
-        calls: Number of calls.
-        answered: Ids of calls with results, of which a call may have several.
-        rounds: Number of AI messages since the first of the calls.
+        turns: The messages of each turn since the first of the calls.
+        rounds: Number of replies since then.
     """
 
-    calls: int = 0
-    answered: set[str] = field(default_factory=set)
+    turns: dict[int, LoggedTurn] = field(default_factory=dict)
     rounds: int = 0
+
+    def add(self, message: EntryMessage) -> None:
+        """Add the next message of the log."""
+        turn = self.turns.setdefault(message.turn, LoggedTurn(message.turn, ""))
+        turn.add([message])
 
     @property
     def is_settled(self) -> bool:
         """Return True if all calls have results, or those without are abandoned."""
-        return len(self.answered) >= self.calls or self.rounds > _MAX_OPEN_ROUNDS
+        has_open = any(turn.without_result for turn in self.turns.values())
+        return not has_open or self.rounds > _MAX_OPEN_ROUNDS
 
 
 def _first_unread(rows: Sequence[Row]) -> int:

@@ -90,7 +90,7 @@ def rows_from(script: str, *, size: int = 10) -> list[Row]:
         calls += number
         answered += kind == "t"
         type_ = {"h": "human", "a": "ai", "c": "ai", "t": "tool", "s": "system"}[kind[0]]
-        call = f"call{answered}" if type_ == "tool" else ""
+        call = f"call{answered - 1}" if type_ == "tool" else ""
         made = tuple(f"call{calls - number + at}" for at in range(number))
         saw = index - 1 if type_ == "ai" else 0
         message = EntryMessage(
@@ -104,7 +104,8 @@ def rows_from(script: str, *, size: int = 10) -> list[Row]:
             turn=question,
             saw=saw,
             calls=made,
-            call=call,
+            answers=call,
+            call="same" if call else "",
         )
         rows.append(Row(message, ENTRY, index, (index - 1) * size, turn, 0))
     is_over = bool(rows) and script.rsplit(maxsplit=1)[-1] == "a"
@@ -141,6 +142,7 @@ TURNS = "h a " * 10
         ("h c2 t t! c t c t c t", 60, 1, 0),  # a second result answers no other call
         ("h c t t! c t c t c t", 60, 1, 8),
         ("h h h h h h h h", 60, 1, 6),
+        ("c2 t c t c t c t", 60, 1, 0),  # the first row has calls, too
         ("c t c t c t c t", 60, 1, 6),  # a turn whose question is summarised
         ("h a h c t c t c t c t", 60, 1, 9),
         ("h s a s h a h a h a", 60, 1, 8),
