@@ -357,9 +357,9 @@ class Decoder:
         if look.is_stub or not message.media:
             return shown, look
         limited = shown
-        if showing.media is not None:
+        if showing.media is not None and showing.media < len(message.media):
+            # Those in a payload that was not read have placeholders already.
             limited = without_media(shown, everywhere=True, keep=showing.media)
-        if limited is not shown:
             look.tokens = None
             look.has_placeholder = True
         elif look.tokens is not None and showing.room is None and has_media(shown):

@@ -33,10 +33,10 @@ def media(kind: str, data: bytes) -> dict[str, Any]:
     return {"type": kind, "base64": b64encode(data).decode(), "mime_type": mime_type}
 
 
-def pdf(pages: int) -> dict[str, Any]:
+def pdf(pages: int, *, size: int = 0) -> dict[str, Any]:
     """A PDF."""
     page = b"<< /Type /Page /Font 1 0 R >>"
-    return media("file", b"%PDF-1.4\n" + page * pages)
+    return media("file", b"%PDF-1.4\n" + page * pages + bytes(size))
 
 
 def image(size: int = 0) -> dict[str, Any]:
@@ -99,14 +99,18 @@ async def test_a_pdf_larger_than_the_budget_leaves_earlier_turns_a_quarter(
     assert not after.report.over_budget
 
 
-async def test_media_never_shows_the_newest_files_in_half_of_the_budget(chat: Conversation) -> None:
-    """A file of a finished turn stays as long as newer ones leave it room."""
+@pytest.mark.parametrize("size", [0, 40_000])
+async def test_media_never_shows_the_newest_files_in_half_of_the_budget(
+    chat: Conversation, size: int
+) -> None:
+    """A file of a finished turn stays as long as newer ones leave it room, in its entry and in a payload."""
     policy = HistoryPolicy(max_tokens=16_000, media="never")
     for number in range(4):
-        question = [{"type": "text", "text": f"Question {number}"}, pdf(1)]
+        question = [{"type": "text", "text": f"Question {number}"}, pdf(1, size=size)]
         await chat.append([HumanMessage(question, id=f"q{number}"), AIMessage("Yes.")])
     history = await chat.load_history(policy)
     assert shown(history.messages) == [1, 1, 1]
+    assert history.tokens == approximate_tokens(history.messages)
     assert history.report.placeholders == ("q0",)
     assert questions(history) == 4
     assert shown((await chat.load_history(HistoryPolicy(media="never"))).messages) == [1] * 4
