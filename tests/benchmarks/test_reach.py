@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import reach
 import reach_data
 from reach_data import content_words, own, text_of
+from reach_ways import measured, table
 
 SMALL = 6_000
 
@@ -74,3 +76,28 @@ def test_plain_bm25_prefers_rare_words() -> None:
     ranking = reach.Bm25(["the cat and the dog", "the heron", "the dog", "nothing at all"])
     assert ranking.best_first("the heron or the dog")[0] == 1
     assert 3 not in ranking.best_first("the heron or the dog")
+
+
+async def test_the_ways_of_reading_back_are_counted(tmp_path: Path) -> None:
+    """Of each result but the last the passage that people found relevant, by all ways; by its number in one call."""
+    messages: list[dict[str, Any]] = []
+    for topic in ("owls", "orcas", "seals"):
+        passages = [
+            {"text": f"{topic} and {what}. " * 30, "title": topic, "url": "", "relevant": [vote]}
+            for what, vote in (("fish", "no"), ("sleep", "yes"))
+        ]
+        call = {"id": topic, "function": {"name": "search", "arguments": "{}"}}
+        found = {"content": "2 passages", "name": "search", "tool_call_id": topic}
+        messages += [
+            {"role": "user", "content": f"Do {topic} sleep?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", **found, "sources": passages},
+            {"role": "assistant", "content": "Yes."},
+        ]
+    path = tmp_path / "mtrag_small.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps({"id": "c", "messages": messages}).encode()))
+    costs = (await measured([path]))[path.name]
+    assert {way: len(taken) for way, taken in costs.items()} == dict.fromkeys(costs, 2)
+    assert all(cost.found for taken in costs.values() for cost in taken)
+    assert {cost.calls for cost in costs["number"]} == {1}
+    assert "number           2    100%     1.0" in table({path.name: costs})
