@@ -56,7 +56,9 @@ class OwnNumbers:
         characters = sum(len(str(record.content)) for record in records)
         return await run_in_thread_if_long(lambda: _shown(records), characters=characters)
 
-    async def explained(self, scope: Scope, answer: EntryMessage, texts: Iterable[str]) -> str:
+    async def explained(
+        self, scope: Scope, message_id: str, ordinal: int, texts: Iterable[str]
+    ) -> str:
         """Return a line on what the numbers mean that texts of an answer cite; "" if all are those of the log.
 
         No command for texts without citations.
@@ -64,11 +66,11 @@ class OwnNumbers:
         marks = [mark for text in texts for mark in marks_in(text)]
         if not marks:
             return ""
-        own = await self.before(scope, answer.id)
+        own = await self.before(scope, message_id)
         cited = sorted({number for mark in marks for number in mark.numbers})
         other = [number for number in cited if own.get(number, number) != number]
         meant = ", ".join(f"[{number}] is source {own[number]}" for number in other[:_EXPLAINED])
-        return f"In m{answer.ordinal}, {meant}." if meant else ""
+        return f"In m{ordinal}, {meant}." if meant else ""
 
 
 def _counted_by_tools(entries: Iterable[Entry], message: EntryMessage) -> list[str]:

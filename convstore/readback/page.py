@@ -150,6 +150,16 @@ def beginning_of(
     return following, offset
 
 
+def fitting_lines(lines: Iterable[str], room: int) -> list[str]:
+    """Return the lines, without empty ones, that a page has room for."""
+    kept: list[str] = []
+    for line in filter(None, lines):
+        room -= weight(line) + 1
+        if room > 0:
+            kept.append(line)
+    return kept
+
+
 def remark_on_next(page: Page, passages: Sequence[Passage]) -> str:
     """Return the line that announces the first passage of the next page, "" if it needs none."""
     following = (passage for passage in passages if f"{passage.key}@0" == page.following)

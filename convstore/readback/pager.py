@@ -31,6 +31,7 @@ from convstore.readback.page import (
     beginning_of,
     fill,
     fill_words,
+    fitting_lines,
     next_texts,
     no_match,
     remark_on_next,
@@ -78,13 +79,16 @@ class Pager:
         reader: Reads the logs.
         records: Reads results whole.
         visible_metadata: Names of the fields that a model is shown with a source.
+
+    Attributes:
+        own_numbers: Reads the numbers by which results show their sources.
     """
 
     def __init__(
         self, reader: LogReader, records: Records, visible_metadata: Sequence[str] = ()
     ) -> None:
         self._reader = reader
-        self._own_numbers = OwnNumbers(records)
+        self.own_numbers = OwnNumbers(records)
         self._names = Names(reader)
         self._codec = reader.codec
         self._visible = visible_metadata
@@ -150,7 +154,7 @@ class Pager:
         said = await self._numbers_of_answers(cached, page, named.rows)
         if not request.find:
             said.append(remark_on_next(page, passages))
-        lines += _fitting(said, page.room)
+        lines += fitting_lines(said, page.room)
         return Answer(
             page.shown, lines, self._source_page(cached, page, named.missing, request), request
         )
@@ -163,7 +167,9 @@ class Pager:
         lines: list[str] = []
         for row in answers[:MAX_APPENDS]:
             texts = [part.text for part in page.parts if _has_part(row, part.passage.key)]
-            lines.append(await self._own_numbers.explained(cached.scope, row.message, texts))
+            id_ = row.message.id
+            ordinal = row.message.ordinal
+            lines.append(await self.own_numbers.explained(cached.scope, id_, ordinal, texts))
         return lines
 
     async def _filled(
@@ -385,16 +391,6 @@ class Pager:
                 child = {} if owner == cached.conversation else {"child_id": owner}
                 sources.append(source.model_copy(update=child))
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
-
-
-def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """Return the lines, without empty ones, that a page has room for."""
-    kept: list[str] = []
-    for line in filter(None, lines):
-        room -= weight(line) + 1
-        if room > 0:
-            kept.append(line)
-    return kept
 
 
 def _ranges_of(piece: Piece, room: int) -> list[_Range]:

@@ -5,18 +5,21 @@ A header names the ids that read the whole message.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import fitting, weight
 from convstore.readback.cursor import read_cursor
-from convstore.readback.page import Answer, no_match, remarks
+from convstore.readback.own_numbers import OwnNumbers
+from convstore.readback.page import Answer, fitting_lines, no_match, remarks
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
 from convstore.search.request import SearchRequest
 from convstore.search.searcher import Match, Searcher
 from convstore.values.models import Source, SourcePage
+from convstore.values.reports import SearchHit
 from convstore.values.scope import Scope
 
 _PASSAGE_CHARACTERS = 800
@@ -27,9 +30,13 @@ _MAX_PASSAGES = 40
 _MAX_OFFSET = 200
 """A search ends after so many passages. Those before a page are read again, as the page does not repeat them."""
 _LABEL_CHARACTERS = 200
+_MAX_EXPLAINED = 3
+"""Answers on a page whose citations are looked at, each with two commands."""
 
 
-async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Answer:
+async def search_page(
+    searcher: Searcher, own_numbers: OwnNumbers, scope: Scope, request: Request
+) -> Answer:
     """Return one page of the best passages of the conversation. Never raises on arguments."""
     cursor = read_cursor(request.cursor)
     through, offset = (int(cursor.key[1:]), cursor.offset) if cursor else (0, 0)
@@ -47,6 +54,7 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Ans
         ),
     )
     texts = list[str]()
+    answers = list[SearchHit]()
     sources = list[Source]()
     whole = room
     position = 0
@@ -59,18 +67,31 @@ async def search_page(searcher: Searcher, scope: Scope, request: Request) -> Ans
         room -= weight(text) + 1
         texts.append(text)
         sources += _sources(match)
+        answers += [match.hit] if match.hit.type == "ai" else []
     else:
         position = len(found.matches)
     is_last = not texts or (
         position == len(found.matches) and (found.is_last or position > _MAX_OFFSET)
     )
     following = None if is_last else f"f{through or found.last}@{position}"
+    lines += fitting_lines(await _explained(own_numbers, scope, answers), room)
     return Answer(
         texts or [no_match(request)],
         lines,
         SourcePage(sources=sources, next_cursor=following),
         request,
     )
+
+
+async def _explained(
+    own_numbers: OwnNumbers, scope: Scope, answers: Sequence[SearchHit]
+) -> list[str]:
+    """Return a line for each of the best answers that cites sources by numbers that only its results show."""
+    explained = [
+        own_numbers.explained(scope, hit.message_id, hit.ordinal, [hit.snippet])
+        for hit in answers[:_MAX_EXPLAINED]
+    ]
+    return await asyncio.gather(*explained)
 
 
 def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:

@@ -223,3 +223,4 @@ async def test_an_answer_cites_by_the_numbers_that_its_results_showed(
     page = await tool.ainvoke({"tool_message_ids": ["orcas"]})
     assert "In m8, [1] is source 3." in page
     assert " is source " not in await tool.ainvoke({"tool_message_ids": ["seals"]})
+    assert "In m8, [1] is source 3." in await tool.ainvoke({"find": "So of orcas"})
