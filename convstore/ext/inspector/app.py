@@ -26,6 +26,7 @@ from convstore.exceptions import (
     InvalidScopeError,
     StoreUnavailableError,
 )
+from convstore.ext.inspector.answers_page import answers_page
 from convstore.ext.inspector.call_page import export_page
 from convstore.ext.inspector.call_tabs import changes_page, sent_page, tools_page
 from convstore.ext.inspector.conversation_page import conversation_page
@@ -52,6 +53,7 @@ _PAGES: dict[str, _Page] = {
     "/tools": tools_page,
     "/view.json": export_page,
     "/messages/{ordinal}": message_page,
+    "/answers/{ordinal}": answers_page,
     "/sources/{number}": source_page,
     "/summaries/{version}": summary_page,
     "/image/{message_id:path}/{number}": image_page,

@@ -29,6 +29,8 @@ from convstore.ext.inspector.comparison import LEGEND, Given, Row, begins_turn
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line, own_numbers
+from convstore.integration import variants_at_places
+from convstore.messages.filing import is_answer
 from convstore.sources.detection import has_failed
 from convstore.sources.marks import marks_in
 from convstore.types import StoredItem, StoredMessage, ToolRecord
@@ -156,8 +158,8 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
     choice = _choice(request)
     page = await _read(request, chat, calls, _SCANNED if choice else _PAGE)
     end = page.stored[-1].ordinal + 1 if page.stored else None
-    view, number = await asyncio.gather(
-        load_call(request, chat, calls, before=end), _last_turn(chat, page)
+    view, number, variants = await asyncio.gather(
+        load_call(request, chat, calls, before=end), _last_turn(chat, page), _variants(chat, page)
     )
     rows = view.rows(page.stored)
     if choice:
@@ -177,11 +179,39 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         on_page={message.ordinal for row in rows for message in row.stored},
         sources=await _cited_sources(chat, lines),
         replaced=_replaced(page.stored),
+        variants=variants,
         choice=choice,
         roles=ROLES,
         tools=_tools_of(calls),
         legend=_legend(lines),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An answer among several: its number, 0 for one that is hidden, their number, and the question's ordinal."""
+
+    number: int
+    count: int
+    question: int
+
+
+async def _variants(chat: Conversation, page: _LogPage) -> dict[int, _Answer]:
+    """Return what is known of the answers of a page whose question has several, by the ordinals of the answers."""
+    questions = {
+        str(stored.message.id): stored.ordinal
+        for stored in page.stored
+        if stored.turn_id == stored.message.id and not stored.is_rewound
+    }
+    found = dict[int, _Answer]()
+    places = await variants_at_places(chat, list(questions)) if questions else {}
+    for stored in page.stored:
+        standing = places.get(stored.turn_id)
+        if standing and is_answer(stored.message):
+            number = 0 if stored.is_rewound else standing.shown.number
+            question = questions[stored.turn_id]
+            found[stored.ordinal] = _Answer(number, standing.variants, question)
+    return found
 
 
 def _filtered(

@@ -88,6 +88,7 @@ async def test_each_state_is_a_button_with_its_number(
         "refused": 1,
         "over 80 %": 1,
     }
+    assert "broke off" not in chips(await listed(browse, q="waits"))
     kept = {
         "attention": ["Refused?", "Cut?", "Asked?", "Broken?", "Waits?"],
         "waiting": ["Waits?"],

@@ -399,3 +399,29 @@ async def test_a_call_without_a_result_is_explained(lesson: tuple[httpx.AsyncCli
     changes = text_in(await body(client, f"{here}/changes"))
     assert "No result was recorded for this call. The agent stopped before" in changes
     assert "missing_result" not in changes
+
+
+async def test_an_answer_among_several_has_its_number_and_a_page_with_all(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """The middle one that is shown is "answer 2 of 3"; any two of them stand side by side, with their messages."""
+    chat = store.conversation(user_id="ada", thread_id="variants")
+    async with await chat.turn("q", human="What do orcas eat?") as turn:
+        await turn.append(AIMessage("Fish.", id="first"))
+    for key in ("second", "third"):
+        async with await chat.turn("q", regenerate=key) as turn:
+            await turn.append(AIMessage(f"Answer {key}.", id=key))
+    await chat.activate((await chat.variants("q"))[1])
+    here, client = await address(chat), browse()
+    shown = text_in(await body(client, here))
+    assert "Answer second. Answer 2 of 3: compare the answers" in shown
+    assert shown.count("One of 3 answers: compare the answers") == 2
+    both = text_in(await body(client, f"{here}/answers/1"))
+    assert "Answer 1 of 3 hidden" in both
+    assert "2 model Fish." in both
+    assert "Answer 2 of 3 shown" in both
+    assert "Answer second." in both
+    others = text_in(await body(client, f"{here}/answers/1?first=3&second=1"))
+    assert others.index("Answer third.") < others.index("Fish.")
+    for path in ("/answers/2", "/answers/9", "/answers/1?first=4"):
+        assert (await client.get(here + path)).status_code == 404, path

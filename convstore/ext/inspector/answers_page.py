@@ -1,0 +1,115 @@
+"""The page of the answers to one question, and of the questions in its place: two of them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import BaseMessage
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from convstore import Conversation
+from convstore.ext.inspector.call_page import titled_info
+from convstore.ext.inspector.rendering import number_in, render
+from convstore.ext.inspector.text import Body, body_of
+from convstore.integration import hidden_variant
+from convstore.messages.filing import is_answer
+from convstore.types import StoredMessage, TurnState, Variant
+
+_LISTED = 50
+_BODY_BYTES = 4_000
+_MOST_MESSAGES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A variant that the page shows: its messages with their ordinals, and how many are not on the page."""
+
+    variant: Variant
+    messages: list[tuple[int, BaseMessage, Body]]
+    left: int
+
+
+async def answers_page(request: Request, chat: Conversation) -> Response:
+    """Return the page of what stands, or stood, at the place of a question; two variants are shown in full."""
+    question = await _question(request, chat)
+    variants = await chat.variants(str(question.message.id), limit=_LISTED)
+    numbers = [variant.number for variant in variants]
+    shown = [number_in(request, name) for name in ("first", "second")]
+    if shown == [None, None]:
+        shown = list[int | None](_two_of(variants))
+    if not set(shown) <= {*numbers, None}:
+        raise HTTPException(404)
+    sides = [
+        await _side(chat, question, variant)
+        for number in shown
+        for variant in variants
+        if variant.number == number
+    ]
+    return render(
+        "answers.html",
+        request,
+        info=await titled_info(chat),
+        question=question,
+        variants=variants,
+        sides=sides,
+        shown=shown,
+    )
+
+
+async def _question(request: Request, chat: Conversation) -> StoredMessage:
+    """Return the question that the address names; HTTPException if it is none."""
+    ordinal = number_in(request, "ordinal") or 0
+    found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True) if ordinal else []
+    if not found or found[0].ordinal != ordinal or found[0].turn_id != found[0].message.id:
+        raise HTTPException(404)
+    return found[0]
+
+
+def _two_of(variants: Sequence[Variant]) -> list[int]:
+    """Return the numbers of the variant that views show and of the one before it; else of the newest two."""
+    numbers = [variant.number for variant in variants]
+    active = [variant.number for variant in variants if variant.is_active]
+    at = numbers.index(active[0]) if active else len(numbers) - 1
+    start = max(0, min(at - 1, len(numbers) - 2))
+    return numbers[start : start + 2]
+
+
+async def _side(chat: Conversation, question: StoredMessage, variant: Variant) -> _Side:
+    """Return a variant with its messages, without the question of the page."""
+    messages = await _messages(chat, question, variant)
+    messages = [message for message in messages if message.id != question.message.id]
+    shown = messages[:_MOST_MESSAGES]
+    records = await chat.get_tool_messages([str(message.id) for message in shown])
+    ordinals = {record.tool_message_id: record.ordinal for record in records}
+    rows = [
+        (ordinals.get(str(message.id), 0), message, body_of(message, _BODY_BYTES))
+        for message in shown
+    ]
+    return _Side(variant, rows, len(messages) - len(shown))
+
+
+async def _messages(
+    chat: Conversation, question: StoredMessage, variant: Variant
+) -> list[BaseMessage]:
+    """Return the messages of a variant; of the one that stood there first, those up to its answer."""
+    state = TurnState(turn_id=variant.turn_id, variant_id=variant.variant_id, status="finished")
+    messages, _ = await hidden_variant(chat, state)
+    if messages:
+        return messages
+    first = question
+    if variant.turn_id != question.message.id:
+        [record] = await chat.get_tool_messages([variant.turn_id])
+        [first] = await chat.list_messages(after=record.ordinal - 1, limit=1, rewound=True)
+    following = await chat.list_messages(
+        after=first.ordinal - 1, limit=_MOST_MESSAGES, rewound=True
+    )
+    own = list[BaseMessage]()
+    for stored in following:
+        if stored.turn_id == variant.turn_id:
+            own.append(stored.message)
+        if is_answer(stored.message):
+            break
+    return own
