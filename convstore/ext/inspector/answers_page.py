@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
+from convstore.ext.inspector.calls import is_answer
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import Body, body_of
-from convstore.integration import hidden_variant
-from convstore.messages.filing import is_answer
+from convstore.integration import TurnAccess
 from convstore.types import StoredMessage, TurnState, Variant
 
 _LISTED = 50
@@ -96,7 +96,7 @@ async def _messages(
 ) -> list[BaseMessage]:
     """Return the messages of a variant; of the one that stood there first, those up to its answer."""
     state = TurnState(turn_id=variant.turn_id, variant_id=variant.variant_id, status="finished")
-    messages, _ = await hidden_variant(chat, state)
+    messages, _ = await TurnAccess(chat).hidden_variant(state)
     if messages:
         return messages
     first = question

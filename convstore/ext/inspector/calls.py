@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from convstore import Conversation
 from convstore.ext.inspector.rendering import number_in
+from convstore.messages.tool_calls import has_calls
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, break_between
@@ -151,6 +152,11 @@ class Calls:
                     caller, ordinal, has_failed(message)
                 )
         return found
+
+
+def is_answer(message: BaseMessage) -> bool:
+    """Return True for a model's message without calls."""
+    return message.type == "ai" and not has_calls(message)
 
 
 async def moment_of(request: Request, chat: Conversation) -> StoredMessage | None:

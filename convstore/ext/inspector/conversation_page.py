@@ -24,13 +24,12 @@ from starlette.responses import RedirectResponse, Response
 from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.call_page import load_call, render_call
-from convstore.ext.inspector.calls import Calls, ToolCall, calls_of
+from convstore.ext.inspector.calls import Calls, ToolCall, calls_of, is_answer
 from convstore.ext.inspector.comparison import LEGEND, Given, Row, begins_turn
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line, own_numbers
-from convstore.integration import variants_at_places
-from convstore.messages.filing import is_answer
+from convstore.integration import TurnAccess
 from convstore.sources.detection import has_failed
 from convstore.sources.marks import marks_in
 from convstore.types import StoredItem, StoredMessage, ToolRecord
@@ -204,7 +203,7 @@ async def _variants(chat: Conversation, page: _LogPage) -> dict[int, _Answer]:
         if stored.turn_id == stored.message.id and not stored.is_rewound
     }
     found = dict[int, _Answer]()
-    places = await variants_at_places(chat, list(questions)) if questions else {}
+    places = await TurnAccess(chat).at_places(list(questions)) if questions else {}
     for stored in page.stored:
         standing = places.get(stored.turn_id)
         if standing and is_answer(stored.message):

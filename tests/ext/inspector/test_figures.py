@@ -1,0 +1,358 @@
+"""Every figure of every page is computed again through the API, on generated conversations.
+
+They have other answers, edited questions, rewinds, sub-agents, summaries, images, failed tools, damaged results, and a
+last turn that is answered, runs, waits for a person or broke off.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from itertools import takewhile
+
+import httpx
+import pytest
+from conftest import text_in
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from convstore import Conversation, ConversationStore, HistoryPolicy
+from convstore.conversation.host import host_of
+from convstore.ext.inspector import EVERYTHING, inspector
+from convstore.messages.tokens import count
+from convstore.sources.detection import has_failed
+from convstore.summarization import CompactionRule, HeadTailSummarizer
+from convstore.testing.samples import new_id, rag_turn
+from convstore.types import PastView, StoredMessage
+
+RULE = CompactionRule(max_tokens_before_summary=500, max_summary_tokens=150, keep_last_turns=2)
+POLICIES = (HistoryPolicy(max_tokens=900), HistoryPolicy(max_tokens=2_500, max_turns=6))
+ENDS = ("answered", "running", "waiting", "broken")
+PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(900)).decode()
+
+
+class Talk:
+    """A conversation that a random application makes, with a stamp and the provider's usage for most answers."""
+
+    def __init__(self, store: ConversationStore, pick: random.Random) -> None:
+        self.chat = store.conversation(user_id="ada", thread_id=new_id())
+        self.policy = pick.choice(POLICIES)
+        self.pick = pick
+        self.number = 0
+
+    async def make(self, end: str, held: AsyncExitStack) -> Conversation:
+        """Make turns of all kinds; the last of them ends in a way."""
+        await self.chat.append(SystemMessage("Cite sources by number."))
+        await self.chat.append(rag_turn("What is in the whole handbook?", sources=40))
+        for _ in range(self.pick.randint(8, 14)):
+            kind = self.pick.choice(("rag", "rag", "fail", "image", "again", "edit", "rewind"))
+            await self._turn(kind)
+            if self.pick.random() < 0.2:
+                await self.chat.compact()
+        [*_, last] = [stored async for stored in self.chat.messages()]
+        await self.chat.child(str(last.id), "call").append(rag_turn("What do krill eat?"))
+        await self._end(end, held)
+        return self.chat
+
+    async def _turn(self, kind: str) -> None:
+        self.number += 1
+        id_ = f"q{self.number}"
+        question = f"Question {self.number}? {'Please explain. ' * self.pick.randint(1, 12)}"
+        if kind in ("rag", "fail"):
+            asked, call, result, answer = rag_turn(question, sources=self.pick.randint(1, 5))
+            if kind == "fail":
+                result = ToolMessage(
+                    "Timeout", tool_call_id=result.tool_call_id, name="search", status="error"
+                )
+            await self.chat.append(asked)
+            await self._say(call)
+            await self.chat.append(result)
+            await self._say(answer)
+            return
+        content: list[str | dict[str, str]] = [question]
+        if kind == "image":
+            content.append({"type": "image", "base64": PICTURE, "mime_type": "image/png"})
+        async with await self.chat.turn(id_, human=HumanMessage(content, id=id_)) as turn:
+            await turn.load_history(self.policy)
+            await turn.append(AIMessage(f"Answer {self.number}.", id=f"a{self.number}"))
+        if kind == "again":
+            for key in ("x", "y"):
+                async with await self.chat.turn(id_, regenerate=f"{id_}{key}") as turn:
+                    await turn.append(AIMessage(f"Another {key}.", id=f"a{self.number}{key}"))
+        elif kind == "edit":
+            edited = f"{id_}e"
+            how = {"human": "Rather this.", "instead_of": id_}
+            async with await self.chat.turn(edited, **how) as turn:
+                await turn.append(AIMessage("Edited.", id=f"a{self.number}e"))
+        elif kind == "rewind":
+            await self.chat.rewind(before_id=f"a{self.number}")
+
+    async def _say(self, message: BaseMessage) -> None:
+        """Append an answer; seldom without the stamp of its view."""
+        stamp = (await self.chat.load_history(self.policy)).stamp
+        billed = self.pick.randint(50, 5_000)
+        usage = {
+            "input_tokens": billed,
+            "output_tokens": 9,
+            "total_tokens": billed + 9,
+            "input_token_details": {"cache_read": self.pick.choice((0, billed // 3))},
+        }
+        said = message.model_copy(update={"usage_metadata": usage})
+        await self.chat.append(said, stamp=stamp if self.pick.random() < 0.9 else None)
+
+    async def _end(self, end: str, held: AsyncExitStack) -> None:
+        if end == "answered":
+            return
+        call = AIMessage("", tool_calls=[{"name": "refund", "args": {}, "id": "c"}])
+        with suppress(RuntimeError):
+            turn = await self.chat.turn("last", human="Refund me?")
+            if end == "running":
+                await (await held.enter_async_context(turn)).append(call)
+                return
+            async with turn:
+                await turn.append(call)
+                if end == "broken":
+                    raise RuntimeError("no shop")
+                await turn.wait_for(turn.open_calls[0])
+
+
+@pytest.fixture(params=range(8), ids=lambda seed: f"{ENDS[seed % 4]}-{seed}")
+async def made(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[tuple[Conversation, httpx.AsyncClient]]:
+    """A generated conversation, alone in its store, and a client of the inspector."""
+    seed = request.param
+    options = {"summarizer": HeadTailSummarizer(RULE)}
+    async with (
+        await ConversationStore.connect("memory://", **options) as store,
+        AsyncExitStack() as held,
+    ):
+        await store.setup()
+        pick = random.Random(seed)
+        chat = await Talk(store, pick).make(ENDS[seed % 4], held)
+        transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
+        async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
+            yield chat, client
+
+
+async def body(client: httpx.AsyncClient, path: str) -> str:
+    """The body of a page that must be there."""
+    answer = await client.get(path)
+    assert answer.status_code == 200, answer.text
+    return html.unescape(answer.text)
+
+
+def figure(text: str) -> int:
+    """A number as pages write it."""
+    return int(text.replace(",", ""))
+
+
+async def whole(chat: Conversation) -> list[StoredMessage]:
+    """All messages of the log."""
+    return await chat.list_messages(limit=1_000, rewound=True)
+
+
+def rows_in(page: str) -> dict[int, tuple[str, list[int]]]:
+    """What stands at the right edge of each message's own row, and the figures in it, by ordinal."""
+    rows = dict[int, tuple[str, list[int]]]()
+    for row in page.split('<li class="m')[1:]:
+        number = re.match(r'[^>]* id="m(\d+)"', row)
+        edge = re.search(r'class="got">(.*?)</(?:p|span)>', row, re.DOTALL)
+        if number and edge and not re.search("in summary|left out", edge[1]):
+            text = text_in(edge[1])
+            rows[int(number[1])] = text, [figure(size) for size in re.findall(r"[\d,]+", text)]
+    return rows
+
+
+def sizes_in(view: PastView, chat: Conversation) -> list[int]:
+    """The size of each message of a view, by the store's counter."""
+    return [count(chat.store.token_counter, message) for message in view.messages]
+
+
+@pytest.mark.slow
+async def test_the_figures_of_the_list(made: tuple[Conversation, httpx.AsyncClient]) -> None:
+    """Turns, tokens, the last call and its share, billed tokens, failed tools, the state."""
+    chat, client = made
+    stored = await whole(chat)
+    active = [message for message in stored if not message.is_rewound]
+    row = re.findall(r"<tr><th scope=\"row\".*?</tr>", await body(client, "/"), re.DOTALL)[0]
+    cells = [text_in(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+    _, state, turns, tokens, call, billed, failed, _ = cells
+    assert figure(turns) == sum(message.turn_id == message.message.id for message in active)
+    assert figure(tokens) == sum(message.tokens for message in active)
+    stamp = [message.stamp for message in stored if message.stamp][-1]
+    assert stamp
+    budget = stamp.history_policy.max_tokens
+    assert budget
+    assert call == f"{stamp.tokens:,} {round(100 * stamp.tokens / budget)} %"
+    usage = [
+        found
+        for message in stored
+        if isinstance(message.message, AIMessage) and (found := message.message.usage_metadata)
+    ]
+    sums = [sum(counts[name] for counts in usage) for name in ("input_tokens", "output_tokens")]
+    assert billed == f"{sums[0]:,} / {sums[1]:,}"
+    failures = sum(has_failed(message.message) for message in active)
+    assert failed == (f"{failures:,}" if failures else "\u2013")
+    watching = chat.watch(limit=1)
+    turn = (await anext(watching)).turn
+    await watching.aclose()
+    assert turn
+    words = {"running": "running", "waiting": "waits", "interrupted": "broke off"}
+    assert state.startswith(words.get(turn.status, state))
+    assert bool(state) == (turn.status in words)
+
+
+@pytest.mark.slow
+async def test_the_figures_of_every_call(made: tuple[Conversation, httpx.AsyncClient]) -> None:
+    """Sizes of the view and its parts, what was billed, the strip, each row, the cache and the messages as sent."""
+    chat, client = made
+    stored = await whole(chat)
+    here = f"/c/{(await chat.info()).conversation_id}"
+    calls = [message for message in stored if message.message.type == "ai"]
+    for call in [*calls, None]:
+        at = f"?at={call.ordinal}" if call else ""
+        moment = (call.stamp or call.ordinal) if call else None
+        has_own = call is not None and call.stamp is not None
+        view = await chat.view_at(moment, policy=None if has_own else await chat.last_policy())
+        sizes = sizes_in(view, chat)
+        page = await body(client, here + at)
+        check_head(page, view, sizes, call)
+        check_strip(page, view, stored, call)
+        check_rows(page, view, sizes, stored)
+        check_sent(await body(client, f"{here}/sent{at}"), sizes)
+        await check_changes(await body(client, f"{here}/changes{at}"), chat, view, sizes, stored)
+
+
+def check_head(page: str, view: PastView, sizes: list[int], call: StoredMessage | None) -> None:
+    """The size of the view, that of what is stored, its parts, and the provider's own count."""
+    text = text_in(page)
+    assert view.tokens == sum(sizes)
+    found = re.search(r"([\d,]+) of ([\d,]+) tokens counted approximately", text)
+    assert found
+    assert [figure(found[1]), figure(found[2])] == [view.tokens, view.policy.max_tokens]
+    before = view.report.tokens_before
+    if saved := max(0, before - view.tokens) * 100 // max(1, before):
+        assert f"{saved} % less than the {before:,} stored" in text
+    [keys] = re.findall(r'<ul class="keys" aria-label="Parts.*?</ul>', page, re.DOTALL)
+    assert sum(map(figure, re.findall(r"<strong>([\d,]+)</strong>", keys))) == view.tokens
+    usage = getattr(call.message, "usage_metadata", None) if call else None
+    assert ("billed" in text) == bool(usage)
+    if usage:
+        cached = usage["input_token_details"]["cache_read"]
+        share = f", {cached:,} from the cache" if cached else ""
+        shown = re.sub(r" (?=,|;)", "", text)
+        assert f"{usage['input_tokens']:,} billed{share}; {usage['output_tokens']} written" in shown
+
+
+def check_strip(
+    page: str, view: PastView, stored: list[StoredMessage], call: StoredMessage | None
+) -> None:
+    """Each bar has the size of its stamp; that of the page has the size of the view."""
+    stamps = {message.ordinal: message.stamp for message in stored}
+    bars = re.findall(r'title="Call for message (\d+): ([\d,]+ tokens|no stamp)', page)
+    assert bars
+    for ordinal, size in bars:
+        stamp = stamps[int(ordinal)]
+        if call and call.ordinal == int(ordinal):
+            assert size == f"{view.tokens:,} tokens"
+        elif stamp is None:
+            assert size == "no stamp"
+        else:
+            assert figure(size.removesuffix(" tokens")) == stamp.tokens == sum(stamp.parts)
+    [following] = re.findall(r'title="The next call: ([\d,]+) tokens', page) or ["0"]
+    assert call or figure(following) == view.tokens
+
+
+def check_rows(page: str, view: PastView, sizes: list[int], stored: list[StoredMessage]) -> None:
+    """Each message has its stored size, and the one that the model got; a summary says how many it stands for."""
+    shown = {message.id: size for message, size in zip(view.messages, sizes, strict=True)}
+    by_ordinal = {message.ordinal: message for message in stored}
+    for number, (got, counts) in rows_in(page).items():
+        message = by_ordinal[number]
+        assert counts[0] == message.tokens, (number, got)
+        if "\u2192" in got:
+            assert counts[1] == shown.get(message.message.id, 0), (number, got)
+    ranges = [reason for reason in view.report.reasons if reason.state == "summarised"]
+    covered = sum(reason.last - reason.first + 1 for reason in ranges)
+    for part, total in re.findall(
+        r"</strong>.*?replaces (?:([\d,]+) of )?([\d,]+) messages?:", page
+    ):
+        assert figure(total) == covered
+        assert not part or figure(part) < covered
+
+
+def check_sent(page: str, sizes: list[int]) -> None:
+    """Each message as it was sent has its size, and the sum is that of the view."""
+    shown = re.findall(r'</pre><p class="got">([\d,]+)', page)
+    assert [figure(size) for size in shown] == sizes[: len(shown)]
+    words = re.search(r"([\d,]+) messages?, ([\d,]+) tokens?", text_in(page))
+    assert words
+    assert [figure(words[1]), figure(words[2])] == [len(sizes), sum(sizes)]
+
+
+async def check_changes(
+    page: str, chat: Conversation, view: PastView, sizes: list[int], stored: list[StoredMessage]
+) -> None:
+    """What a cache held is the size of the messages with which both calls begin; the three parts are the whole."""
+    text = text_in(page)
+    found = re.search(
+        r"From the cache ([\d,]+) Sent again or in another form ([\d,]+) New ([\d,]+) "
+        r"Compared with the call for message (\d+)",
+        text,
+    )
+    if found is None:
+        assert "There is no call before this one" in text
+        return
+    held, again, new = (figure(found[at]) for at in (1, 2, 3))
+    assert held + again + new == view.tokens
+    [before] = [message for message in stored if message.ordinal == int(found[4])]
+    policy = None if before.stamp else await chat.last_policy()
+    earlier = await chat.view_at(before.stamp or before.ordinal, policy=policy)
+    pairs = zip(earlier.messages, view.messages, strict=False)
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    assert held == sum(sizes[:same])
+
+
+@pytest.mark.slow
+async def test_the_figures_of_the_tools(made: tuple[Conversation, httpx.AsyncClient]) -> None:
+    """Calls, failures and tokens of each tool are those of the messages that are not rewound."""
+    chat, client = made
+    active = [message for message in await whole(chat) if not message.is_rewound]
+    calls = Counter[str]()
+    failed = Counter[str]()
+    tokens = Counter[str]()
+    for stored in active:
+        calls.update(call["name"] for call in getattr(stored.message, "tool_calls", ()))
+        if isinstance(stored.message, ToolMessage):
+            name = stored.message.name or ""
+            failed[name] += has_failed(stored.message)
+            tokens[name] += stored.tokens
+    page = await body(client, f"/c/{(await chat.info()).conversation_id}/tools")
+    found = re.search(r'aria-label="By tool".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
+    table = found[1] if found else ""
+    rows = [text_in(row).split() for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)]
+    assert {name: [figure(size) for size in sizes[:3]] for name, *sizes in rows} == {
+        name: [number, failed[name], tokens[name]] for name, number in calls.items()
+    }
+
+
+@pytest.mark.slow
+async def test_a_damaged_result_leaves_the_other_figures_true(
+    made: tuple[Conversation, httpx.AsyncClient],
+) -> None:
+    """The page of the conversation still says the sizes of all messages."""
+    chat, client = made
+    log = host_of(chat.store).driver.collection("log")
+    changed = await log.update_many({"data": {"$exists": True}}, {"$set": {"data": b"x"}})
+    stored = {message.ordinal: message for message in await whole(chat)}
+    page = await body(client, f"/c/{(await chat.info()).conversation_id}")
+    rows = rows_in(page)
+    assert changed.modified_count
+    assert rows
+    for number, (_, counts) in rows.items():
+        assert counts[0] == stored[number].tokens
