@@ -1,7 +1,8 @@
 """Convert items of the Agents SDK to what the log keeps, and back to the same items.
 
 The items of one answer become one AI message, so that parallel calls stand together; an item that is no message, a
-`LogItem`. A message keeps its items in ``additional_kwargs``, with references to the long texts in its content.
+`LogItem`. Calls of shell, apply_patch and computer tools and their outputs are calls and results like any other. A
+message keeps its items in ``additional_kwargs``, with references to the long texts in its content.
 """
 
 from __future__ import annotations
@@ -12,21 +13,28 @@ from itertools import takewhile
 from typing import Any, Final, TypeAlias
 from uuid import NAMESPACE_OID, uuid5
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.exceptions import InvalidMessageError
 from convstore.integration import is_answer_item, normalize_messages
+from convstore.messages.text import text_of
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.scope import id_problem
 from convstore.wire.exact import marked, restored
+from convstore.wire.steps import role_of
 
 Item: TypeAlias = dict[str, Any]
 KIND: Final = "openai."  # the beginning of kinds of items that are no messages
 _KEPT: Final = "openai_agents"  # the key of the items in `additional_kwargs`
+_PROMPTS: Final = ("developer", "system", "user")
 _FAKE_ID: Final = "__fake_id__"  # of all items of a model without ids
 _COMPACTION: Final = (
     "compaction"  # the history before it, encrypted; `append` takes it as a part of an answer
 )
+
+_CALLS: Final = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "shell_call"})
+"""Calls that the client answers in ways of their own, each with an item that ends with ``_output``."""
+_NOT_ARGUMENTS: Final = frozenset({"call_id", "id", "status", "type"})
 
 
 def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
@@ -72,8 +80,60 @@ def converted(messages: Sequence[BaseMessage]) -> OpenAIMessages:
     return OpenAIMessages([*items, *rest], rest.dropped)
 
 
+def of_view(messages: Sequence[BaseMessage]) -> OpenAIMessages:
+    """Return a view as items; a prompt that was added as an item without a type is shown without one."""
+    # The run will ask the next question, so reasoning before it is left out.
+    found = History(messages=[*messages, HumanMessage("?")]).to_openai(api="responses")
+    del found[-1]
+    prompts = [item for item in found if item.get("role") in _PROMPTS]
+    others = [each for each in messages if not isinstance(each, ToolMessage)]
+    asked = [each for each in others if role_of(each) != "assistant"]
+    for item, message in zip(prompts, asked, strict=True):
+        kept = items_of(message)
+        if kept and "type" not in kept[0]:
+            del item["type"]
+    return found
+
+
 def _is_answer(item: Item) -> bool:
-    return is_answer_item(item) and item["type"] != _COMPACTION
+    return _is_call(item) or (is_answer_item(item) and item["type"] != _COMPACTION)
+
+
+def _is_call(item: Item) -> bool:
+    """Return True for a call that the client answers in a way of its own."""
+    return item.get("type") in _CALLS and isinstance(_call_id(item), str)
+
+
+def _call_id(item: Item) -> Any:
+    """Return the id of a call, or of the call that an output answers; some outputs of shells have no other id."""
+    return item.get("call_id") or item.get("id")
+
+
+def _is_output(item: Item) -> bool:
+    kind = str(item.get("type"))
+    is_known = kind.removesuffix("_output") in _CALLS and kind.endswith("_output")
+    return is_known and isinstance(_call_id(item), str) and "output" in item
+
+
+def _with_calls(message: AIMessage, calls: Sequence[Item]) -> AIMessage:
+    """Return an answer with these calls after its own."""
+    made: list[Any] = list(message.tool_calls)
+    for item in calls:
+        name = item["type"].removesuffix("_call")
+        arguments = {key: value for key, value in item.items() if key not in _NOT_ARGUMENTS}
+        made.append({"name": name, "args": arguments, "id": _call_id(item), "type": "tool_call"})
+    return message.model_copy(update={"tool_calls": made})
+
+
+def _result(item: Item) -> ToolMessage:
+    """Return the result that an output of such a call is: its text, or the picture of a screen."""
+    output = item["output"]
+    content: Any = text_of(output)
+    url = output.get("image_url") if isinstance(output, dict) else None
+    if isinstance(url, str):
+        content = [{"type": "image_url", "image_url": {"url": url}}]
+    name = item["type"].removesuffix("_call_output")
+    return ToolMessage(content, tool_call_id=str(_call_id(item)), name=name)
 
 
 def _message(group: list[Item]) -> BaseMessage | None:
@@ -81,11 +141,23 @@ def _message(group: list[Item]) -> BaseMessage | None:
     if not group or not all(map(_is_answer, group[1:])) or group[0].get("type") == _COMPACTION:
         return None
     try:
-        [message] = normalize_messages([_without_fake_ids(item) for item in group])
+        message = _read(group)
     except (InvalidMessageError, ValueError):
         return None
     message.additional_kwargs[_KEPT] = marked({"items": group}, message)
     return message
+
+
+def _read(group: Sequence[Item]) -> BaseMessage:
+    """Return the message of items; raise an error if they are none, or more than one."""
+    if _is_output(group[0]):
+        return _result(group[0])
+    calls = [item for item in group if _is_call(item)]
+    rest = [_without_fake_ids(item) for item in group if not _is_call(item)]
+    message: BaseMessage = AIMessage("")
+    if rest:
+        [message] = normalize_messages(rest)
+    return _with_calls(message, calls) if isinstance(message, AIMessage) and calls else message
 
 
 def _without_fake_ids(item: Item) -> Item:

@@ -12,12 +12,20 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.edges import append_in_halves, newest_first, read_current
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
-from convstore.ext.openai_agents.items import KIND, Item, converted, digest_of, items_of, to_log
+from convstore.ext.openai_agents.items import (
+    KIND,
+    Item,
+    converted,
+    digest_of,
+    items_of,
+    of_view,
+    to_log,
+)
 from convstore.integration import settle
 from convstore.messages.tokens import count
 from convstore.types import History, LogItem, OpenAIMessages
@@ -127,16 +135,15 @@ class ConvstoreSession:
         ``.dropped`` of the list names what the API has no place for; see `History.to_openai`.
         """
         state = self._state(wrapper)
-        found = list[Any]()
+        found = OpenAIMessages([], [])
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is None and not self._shows_all:
             state.view = await state.chat.load_history(self._policy)
             state.shown = state.view.messages
             state.entry = 0
-            # The run will ask the next question, so reasoning before it is left out.
-            found = History(messages=[*state.shown, HumanMessage("?")]).to_openai(api="responses")
-            del found[-1]
+            found = of_view(state.shown)
+            found.dropped = (*state.view.dropped, *found.dropped)
         elif limit is None or limit > 0:
             groups = [stored.items for stored in await _newest(state.chat, limit)]
             dropped = [part for items in groups for part in getattr(items, "dropped", ())]

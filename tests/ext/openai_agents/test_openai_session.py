@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from agents import (
     SQLiteSession,
 )
 from agents.extensions.memory import EncryptedSession
+from api_rules import responses_errors
 from fixture_types import Client
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,7 +155,8 @@ async def test_an_answer_is_one_message_and_other_items_are_none(session: Convst
     ]
     viewed: Any = await ConvstoreSession(session.store, **chat.scope).get_items()
     assert "__fake_id__" not in str(viewed)
-    assert {item["type"] for item in viewed} == {"message", "function_call", "function_call_output"}
+    kinds = {item.get("type", "") for item in viewed}
+    assert kinds == {"", "message", "function_call", "function_call_output"}
 
 
 async def test_pop_gives_the_newest_first(any_session: Any) -> None:
@@ -626,3 +629,45 @@ def test_any_items_come_back(items: Any) -> None:
     for logged in to_log(items, "seed"):
         back += [logged.data] if isinstance(logged, LogItem) else items_of(logged) or ["lost"]
     assert back == items
+
+
+SHELL: Any = [
+    {"type": "shell_call", "id": "sh_1", "call_id": "s1", "action": {"commands": ["ls"]}},
+    {
+        "type": "apply_patch_call",
+        "call_id": "p1",
+        "operation": {"type": "delete_file", "path": "a"},
+    },
+    {"type": "local_shell_call", "id": "l", "call_id": "l1", "action": {"command": ["pwd"]}},
+    {"type": "computer_call", "id": "cu_1", "call_id": "k1", "action": {"type": "screenshot"}},
+    {"type": "shell_call_output", "call_id": "s1", "output": [{"stdout": "fish " * 900}]},
+    {"type": "apply_patch_call_output", "call_id": "p1", "status": "completed", "output": "Done."},
+    {"type": "local_shell_call_output", "id": "l1", "output": "/sea"},
+    {
+        "type": "computer_call_output",
+        "call_id": "k1",
+        "output": {
+            "type": "computer_screenshot",
+            "image_url": "data:image/png;base64,iVBORw0KGgo=",
+        },
+    },
+]
+
+
+async def test_calls_that_the_client_answers_are_in_views(session: ConvstoreSession) -> None:
+    """As calls with results, a long one as a stub; they come back as they were added, and so does a prompt."""
+    items = [USER, STEP[0], *SHELL, ANSWER]
+    await session.add_items(items)
+    assert await session.get_items() == items
+    viewed = ConvstoreSession(session.store, **session.conversation().scope)
+    view: Any = await viewed.get_items()
+    assert view[0] == USER
+    calls = [item for item in view if item.get("type") == "function_call"]
+    assert [item["name"] for item in calls] == ["shell", "apply_patch", "local_shell", "computer"]
+    assert json.loads(calls[0]["arguments"]) == {"action": {"commands": ["ls"]}}
+    outputs = [item for item in view if item.get("type") == "function_call_output"]
+    assert [item["call_id"] for item in outputs] == ["s1", "p1", "l1", "k1"]
+    assert len(str(outputs[0])) < 900
+    assert (outputs[1]["output"], outputs[2]["output"]) == ("Done.", "/sea")
+    assert responses_errors(view[1:]) == []
+    assert [await session.pop_item(), await session.pop_item()] == [ANSWER, SHELL[-1]]
