@@ -231,10 +231,13 @@ class Log:
         self, conversation: str, id_: str, key: bytes
     ) -> tuple[StoredMessageRow | None, list[Entry]]:
         """Return a message by its id, and the entries with a key, in order. One command."""
-        query = {"conversation": conversation, "$or": [{"messages.id": id_}, {"lookup": key}]}
-        documents = await self._log.find(query, order=BY_KEY)
-        own = [document for document in documents if key in document.get("lookup", ())]
-        return rows_of(documents).get(id_), list(map(entry_from, own))
+        # each part needs the conversation, or a server scans the log: one of the indexes is partial
+        own = {"conversation": conversation}
+        query = {**own, "$or": [{**own, "messages.id": id_}, {**own, "lookup": key}]}
+        documents = await self._log.find(query)
+        found = [document for document in documents if key in document.get("lookup", ())]
+        entries = sorted(map(entry_from, found), key=lambda entry: entry.number)
+        return rows_of(documents).get(id_), entries
 
     async def messages_by_call(
         self, conversation: str, calls: Iterable[str]

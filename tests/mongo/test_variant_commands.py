@@ -58,3 +58,18 @@ async def test_another_answer_takes_six_commands(chat: Conversation, commands: C
             "update",
         ]
         await chat.activate((await chat.variants("q"))[0])
+
+
+async def test_another_answer_reads_no_more_of_a_longer_log(
+    chat: Conversation, client: Client, database_name: str
+) -> None:
+    """The question and the entries of the answer are found by indexes: one of them is partial."""
+    for number in range(20):
+        await _answer(chat, f"click-{number}")
+    database = client[database_name]
+    await database.command("profile", 2)
+    await _answer(chat, "once more")
+    await database.command("profile", 0)
+    seen = await database["system.profile"].find({"ns": {"$regex": r"\.log$"}}).to_list()
+    assert max(command.get("docsExamined", 0) for command in seen) <= 2
+    await database.drop_collection("system.profile")
