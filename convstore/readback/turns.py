@@ -333,10 +333,10 @@ class Turns:
 
 
 def _answer(turn: StoredTurn) -> EntryMessage | None:
-    """Return the last answer of a turn that has a stamp, else its last answer; None without one."""
-    answers = [message for message in turn.logged.messages if message.type == "ai"]
-    stamped = [message for message in answers if message.stamp]
-    return next(reversed(stamped or answers), None)
+    """Return the last reply of a model in a turn that has a stamp, else the last one; None without one."""
+    replies = [message for message in turn.logged.messages if message.is_reply]
+    stamped = [message for message in replies if message.stamp]
+    return next(reversed(stamped or replies), None)
 
 
 def _tokens(messages: Iterable[EntryMessage]) -> int:

@@ -211,7 +211,8 @@ class TurnOutline(Value):
         tokens_before: Size of the whole log before `answer`, in full; without an answer, up to the turn's end.
         is_finished: As in `Turn`.
         over: As in `Turn`.
-        answer: Ordinal of its last AI message, the last one with a stamp if there is one; None without any.
+        answer: Ordinal of a model's last reply in it, of the last one with a stamp if there is one; None without any.
+            An AI message that a tool added to its result is not a reply.
         stamp: The stamp of the view that this message answers.
     """
 

@@ -221,7 +221,8 @@ class Oracle:
         found = list[ExpectedTurn]()
         for place in sorted(lists):
             own = [stored for stored in lists[place] if self.turn_of(stored) == place]
-            spoken = [stored.ordinal for stored in own if stored.said.type == "ai"]
+            replies = [stored for stored in own if stored.said.type == "ai"]
+            spoken = [stored.ordinal for stored in replies if not stored.said.is_added]
             number = len([stored for stored in self.questions if stored.ordinal <= place])
             ids = tuple(stored.said.id for stored in lists[place])
             found.append(
