@@ -63,8 +63,9 @@ class HistoryReport(Value):
         orphans: Ids of tool messages left out because no call matches them.
         late_results: Ids of tool messages shown as text, because a summary or a note may have replaced their call.
         moved: Ids of tool messages that came late or out of order and were moved to their call.
-        over_budget: The view is larger than `max_tokens`. Either the turn in progress alone does not fit, or it no
-            longer fits in the form required by `provider`.
+        over_budget: The view is larger than `max_tokens`. Either the turn in progress alone does not fit, or its unread
+            images and files leave earlier turns a quarter of the budget, or it no longer fits in the form required by
+            `provider`.
         tokens_before: The whole log with every result in full, by the store's counter; without rewound messages.
         tokens_after: The view, by the store's counter.
         tokens_unsummarized: Messages not covered by a summary, in the view or not, as a compaction rule measures them:
