@@ -213,7 +213,7 @@ async def test_a_request_stays_below_its_bytes(
     assert history.report.request_bytes > 650_000
     free = await warm.load_history(HistoryPolicy(max_tokens=None, max_request_bytes=None))
     assert sum(shown(free.messages)) == 9
-    assert (await stores[0].verify()).findings == ()
+    assert (await stores[0].verify(**scope)).findings == ()
 
 
 async def test_a_past_view_has_the_same_placeholders(chat: Conversation) -> None:
