@@ -64,7 +64,7 @@ class Talk:
         question = f"Question {self.number}? {'Please explain. ' * self.pick.randint(1, 12)}"
         if kind in ("rag", "fail"):
             asked, call, result, answer = rag_turn(question, sources=self.pick.randint(1, 5))
-            if kind == "fail":
+            if kind == "fail" and isinstance(result, ToolMessage):
                 result = ToolMessage(
                     "Timeout", tool_call_id=result.tool_call_id, name="search", status="error"
                 )
@@ -85,8 +85,8 @@ class Talk:
                     await turn.append(AIMessage(f"Another {key}.", id=f"a{self.number}{key}"))
         elif kind == "edit":
             edited = f"{id_}e"
-            how = {"human": "Rather this.", "instead_of": id_}
-            async with await self.chat.turn(edited, **how) as turn:
+            asking = self.chat.turn(edited, human="Rather this.", instead_of=id_)
+            async with await asking as turn:
                 await turn.append(AIMessage("Edited.", id=f"a{self.number}e"))
         elif kind == "rewind":
             await self.chat.rewind(before_id=f"a{self.number}")
@@ -126,9 +126,9 @@ async def made(
 ) -> AsyncIterator[tuple[Conversation, httpx.AsyncClient]]:
     """A generated conversation, alone in its store, and a client of the inspector."""
     seed = request.param
-    options = {"summarizer": HeadTailSummarizer(RULE)}
+    summarizer = HeadTailSummarizer(RULE)
     async with (
-        await ConversationStore.connect("memory://", **options) as store,
+        await ConversationStore.connect("memory://", summarizer=summarizer) as store,
         AsyncExitStack() as held,
     ):
         await store.setup()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from conftest import text_in
@@ -13,6 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.ext.inspector import EVERYTHING
+from convstore.types import SearchResult
 
 ARROWS = " \u2039\u203a"
 NOT_KNOWN = "\u2013"
@@ -182,3 +185,23 @@ async def test_the_list_says_what_it_covers_and_links_to_older_ones(
     assert "order=tokens" in links["Older conversations"]
     assert len(questions(older.text)) == 3
     assert "Newest</a>" in older.text
+
+
+async def test_a_search_names_what_it_did_not_search_and_offers_to_search_again(
+    store: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an import, while the index of the messages is still made; the link keeps words and scope."""
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append(HumanMessage("Seals & whales?"))
+    id_ = (await chat.info()).conversation_id
+    found = SearchResult(searched=2, incomplete=[{"user_id": "ada", "thread_id": "u"}])
+
+    async def search(*_: Any, **__: Any) -> SearchResult:
+        return found
+
+    monkeypatch.setattr(ConversationStore, "search", search)
+    query = {"q": "seals & whales", "scope": f"user_id:{id_}"}
+    answer = await browse(lambda _: EVERYTHING).get("/search", params=query)
+    assert "1 of them was not searched whole, as after an import" in text_in(answer.text)
+    link = f"/search?q=seals%20%26%20whales&scope=user_id:{id_}"
+    assert f'<a href="{link}">Search again</a>' in html.unescape(answer.text)
