@@ -108,7 +108,7 @@ class Rewinder:
         return Change(log.active.through(ordinal), ordinal, entry, point, facts=facts)
 
     async def _standing_without(self, log: Snapshot, row: StoredMessageRow) -> Standing | None:
-        """Return what stands at the place of a turn once a message and all after it are rewound.
+        """Return the variant shown at the place of a turn once a message and all after it are rewound.
 
         None if the message neither is a question nor follows one directly. At most two commands, rarely four.
         """
@@ -192,7 +192,7 @@ class Rewinder:
         return restored if after is not before else 0
 
     async def _standing_after_undo(self, log: Snapshot, undone: Standing | None) -> Standing | None:
-        """Return what stands at a place once the entry that changed it is undone; None if it changed no place."""
+        """Return the variant shown at a place once the entry that changed it is undone; None if it changed no place."""
         if undone is None:
             return None
         rows = await self._reader.messages_by_id(log.cached, [undone.place])
@@ -309,5 +309,5 @@ class Rewinder:
 
 
 def _facts(standing: Standing | None, cuts: tuple[EntryItem, ...]) -> Facts:
-    """Return the facts of a rewind: what stands at a place then, and what it removes of items."""
+    """Return the facts of a rewind: the variant that it shows at a place, and the items that it removes."""
     return ITEMS.put(STANDING.put(NO_FACTS, standing), cuts)

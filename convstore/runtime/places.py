@@ -1,4 +1,4 @@
-"""Read what stands at a place of a log; see `log.facts.standing`."""
+"""Read which variant is shown at a place of a log; see `log.facts.standing`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Place(NamedTuple):
     Attributes:
         log: The log.
         question: The question of the turn that was asked for.
-        standing: What stands there.
+        standing: The variant that is shown there.
         is_shown: The place is in the active log: its question is active, or it is empty.
     """
 
@@ -33,7 +33,7 @@ def place_of(question: StoredMessageRow) -> str:
 
 
 async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
-    """Return what stands at a place by the last entry that changed it; its question may be lost.
+    """Return the variant shown at a place, by the last entry that changed it; its question may be lost.
 
     One or two commands.
     """
@@ -49,7 +49,7 @@ async def place_at(
     question: StoredMessageRow,
     standing: Standing | None = None,
 ) -> Place:
-    """Return what stands at the place of a turn, given what `standing_at` says of it. Rarely two commands.
+    """Return the place of a turn, given the result of `standing_at`. Rarely two commands.
 
     One command more without `standing`.
     """
@@ -61,7 +61,7 @@ async def place_at(
 
 
 async def shown_at(reader: LogReader, log: Snapshot, standing: Standing) -> tuple[Standing, bool]:
-    """Return what stands at a place, given what the last entry says that changed it, and if its question is active.
+    """Return the variant shown at a place, by the last entry that changed it, and True if its question is active.
 
     No command for a question that this store knows and that has its answer; else one or two.
     """
@@ -79,7 +79,7 @@ async def shown_at(reader: LogReader, log: Snapshot, standing: Standing) -> tupl
 async def _answered_since(
     reader: LogReader, log: Snapshot, standing: Standing, question: int
 ) -> Standing:
-    """Return what stands at a place; if the question stood alone and has an answer since then, its own variant."""
+    """Return the variant shown at a place; its own variant if the question stood alone and was answered since."""
     turn = standing.shown.turn
     is_answered = log.active.next_active(question + 1) <= log.tail.messages
     if standing.shown.variant or not is_answered:

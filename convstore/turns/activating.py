@@ -57,7 +57,7 @@ class _Wanted(NamedTuple):
 
     @property
     def standing(self) -> Standing:
-        """What the last entry says that changed the place."""
+        """The variant shown at the place, by the last entry that changed it."""
         found = STANDING.of(self.changes[0]) if self.changes else None
         return found or first_standing(self.place)
 
@@ -96,11 +96,11 @@ class Activator:
             if wanted.changed_at <= tail.entries == known:
                 log, change = await self._change(cached, tail, wanted)
                 return PlannedChange(log, change, may_have_summaries)
-            # what was read of the place may be older or newer than the end of the log
+            # the changes of the place may have been read before or after the end of the log moved
             known = tail.entries
 
     async def _wanted(self, cached: CachedConversation, turn_id: str, variant: str) -> _Wanted:
-        """Return what the log says of a variant's place. One round trip; two for an edited question."""
+        """Return the newest changes of a variant's place. One round trip; two for an edited question."""
         place = turn_id
         row = None
         if ordinals := cached.known_questions([turn_id]):
@@ -174,7 +174,7 @@ class Activator:
     ) -> tuple[Snapshot, Snapshot]:
         """Return the log, and the log as of the entry before the one that took the variant away.
 
-        One command, for what the entries that were read do not tell.
+        One command for further entries, none if those that were read are enough.
         """
         numbers = {tail.rewind_entry, tail.whole_list}
         found = {entry.number: entry for entry in changes}

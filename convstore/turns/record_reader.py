@@ -18,7 +18,7 @@ class TurnRecordReader:
         self._turns = turns
 
     async def newest(self, scope: Scope) -> TurnRecord | None:
-        """Return the newest turn; None if the log has none, because all of it was rewound, for example."""
+        """Return the newest turn; None without turns, for example after all of them were rewound."""
         for turn in await self._turns.outline(scope, before=None, limit=1):
             if turn.number:
                 return (await self.read(scope, turn.turn_id))[0]

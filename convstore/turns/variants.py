@@ -1,8 +1,8 @@
-"""The variants of a turn: begin another answer or another question, continue it, and list what stands at a place.
+"""The variants of a turn: begin another answer or another question, continue it, and list those at a place.
 
 A variant that is worked on is a `Branch`: readers see its messages only when its last entry makes it active.
 
-What stands at a place is recorded in the entries that change it (`log.facts.standing`), so no call reads all variants.
+The entries that change a place record the variant shown there (`log.facts.standing`), so no call reads all variants.
 
 The module is long because a variant is begun, continued, made active and listed by the same record of its place.
 """
@@ -157,7 +157,7 @@ class Variants:
         ]
 
     async def at_places(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, Standing]:
-        """Return what stands at the places of some active turns, by turn id; nothing for a turn that is alone there.
+        """Return the variants shown at the places of some active turns, by turn id; without turns that are alone there.
 
         Two commands; two or three more for a question whose answer was rewound.
         """
@@ -179,7 +179,7 @@ class Variants:
     async def _newest(
         self, cached: CachedConversation, places: Iterable[str]
     ) -> dict[str, Standing]:
-        """Return what the last entry of each place says. One command, unless some of them changed often since."""
+        """Return the variant shown at each place. One command, unless some of them changed often since."""
         found = dict[str, Standing]()
         wanted = {at_place(place) for place in places}
         while wanted:

@@ -1,4 +1,4 @@
-"""What imports and exports read of a log, besides the messages themselves."""
+"""Records that exports read of a log, and imports write to one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from convstore.values.stamps import ViewStamp
 
 Range = tuple[int, ...]
-"""First and last ordinal of a range, and what else is known of it."""
+"""First and last ordinal of a range, perhaps with its entries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Record which variant of a turn is active at its place in the log.
 
-A place is named by the turn that stood there first. Each entry that changes what stands there records it, with the
-variant that left, so that two look-ups tell all that a reader asks: what stands there now, and the last entry that took
-a variant away. The log as of the entry before that is the one to which the variant comes back.
+A place is named by the turn that stood there first. Each entry that changes the variant shown there records it, with
+the variant that left. So two look-ups answer all readers: the variant shown there, and the last entry that took a
+variant away. The log as of the entry before that is the one to which the variant comes back.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Standing(NamedTuple):
 
     Attributes:
         place: Id of the turn that stood there first.
-        shown: What stands there.
-        left: What the entry took away; `NOTHING` if it changed nothing.
+        shown: The variant that is shown there.
+        left: The variant that the entry took away; `NOTHING` if it changed nothing.
         variants: Number of variants of the place.
         unfinished: Ids of the newest variants that were begun there and never shown, oldest first.
         began: When the variant that the entry finished began, as ISO 8601; else "".
@@ -74,7 +74,7 @@ class Standing(NamedTuple):
 
 
 def first_standing(place: str) -> Standing:
-    """Return what stands at a place at which nothing has changed yet.
+    """Return the variant shown at a place at which nothing has changed yet.
 
     >>> first_standing("q1").finished("q1", "click", began="").changed(ShownVariant("q1", "q1", 1)).left.number
     2
@@ -83,7 +83,7 @@ def first_standing(place: str) -> Standing:
 
 
 def at_place(place: str) -> bytes:
-    """Return the key by which the entries are found that changed what stands at a place."""
+    """Return the key of the entries that changed a place."""
     return _key("place", place)
 
 
@@ -137,7 +137,7 @@ class StandingKind(FactKind[Standing]):
         return keys
 
     def cut(self, value: Standing, before: int, *, has_messages: bool) -> Standing | None:
-        """Return None: `append.forker` says what stands there in the fork."""
+        """Return None: `append.forker` finds the variant that is shown there in the fork."""
         return None
 
     def key_of(self, value: Standing) -> str:
