@@ -363,11 +363,12 @@ ORDERS = {
 }
 RANDOM = re.compile(
     r"[0-9a-f]{8}-?[0-9a-f-]{9,}|\d{4}-\d\d-\d\d[T ][\d:.+]+Z?|datetime\([^)]*\)|\d\d:\d\d:\d\d"
+    r"|read in \d+ ms"
 )
 
 
 async def outcomes_of(door: Door, order: Sequence[str], folder: Path) -> dict[str, list[str]]:
-    """Return the outcomes of each owner's calls through a door, without random ids and dates."""
+    """Return the outcomes of each owner's calls through a door, without random ids, dates and durations."""
     found: dict[str, list[str]] = {name: [] for name in order}
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
