@@ -17,6 +17,7 @@ from convstore.cli.output import Answer, compact, is_terminal, new_table, plain,
 from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
+    from convstore import ConversationStore
     from convstore.types import ConversationInfo, ConversationPage
 
 _NUMBERS = ("messages", "tokens", "last")
@@ -41,65 +42,84 @@ async def list_command(
 
     \b
     In a pipe the columns are separated by tabs, and whole: id, scope, date of
-    the last change, messages, turns, tokens, and the title or else the
-    beginning of the last message. `convstore show` takes the id and the scope.
+    the last change, messages, turns, tokens, and the title or else the first
+    question. `convstore show` takes the id and the scope. With --json, "title"
+    is only the title that was set.
 
     \b
     Examples:
       convstore list
       convstore list --scope user_id=ada --limit 200
       convstore list | cut -f 1,7
-      convstore list --json | jq '.conversations[].title'
+      convstore list --json | jq '.conversations[].scope'
     """
-    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
-
     async with target.open() as store:
         page = await store.list_conversations(
             limit=limit, cursor=cursor, everything=not target.chosen, **target.chosen
         )
-        families = [
-            [member async for member in with_children(store, info)] for info in page.conversations
-        ]
         keys = [key for key in store.scope_keys if key not in target.chosen]
-    listing = _Listing(page, families, keys, has_numbers=not cursor)
+        listing = await _read_rows(store, page, keys, has_numbers=not cursor)
     return Answer(listing.document, listing.show, is_long=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """A page of conversations, each with those of its sub-agents."""
+    """A page of conversations, each with those of its sub-agents.
+
+    Attributes:
+        page: The page, as the store lists it.
+        children: The conversations of sub-agents, as the store lists them.
+        rows: All of them by their row and their place below it, with the titles to print.
+        keys: The scope keys to print.
+        has_numbers: True if rows have numbers, not ids.
+    """
 
     page: ConversationPage
-    families: Sequence[Sequence[ConversationInfo]]
+    children: Sequence[ConversationInfo]
+    rows: Mapping[tuple[int, int], ConversationInfo]
     keys: Sequence[str]
     has_numbers: bool
 
     def document(self) -> dict[str, Any]:
         """Return the page for `--json`."""
         document = self.page.model_dump()
-        children = [child.model_dump() for family in self.families for child in family[1:]]
-        if children:
-            document["children"] = children
+        if self.children:
+            document["children"] = [child.model_dump() for child in self.children]
         return document
 
     def show(self, console: Console) -> None:
         """Print a table to a terminal, or else rows with tabs."""
-        rows = {
-            (row, below): info
-            for row, family in enumerate(self.families, 1)
-            for below, info in enumerate(family)
-        }
         aside = console
         if not is_terminal():
             aside = screen(stderr=True)
-            for info in rows.values():
+            for info in self.rows.values():
                 print("\t".join(_values(info)))  # noqa: T201 - a console would replace the tabs
-        elif rows:
-            console.print(_table(rows, self.keys, console.width, has_numbers=self.has_numbers))
-        if not self.families:
+        elif self.rows:
+            console.print(_table(self.rows, self.keys, console.width, has_numbers=self.has_numbers))
+        if not self.rows:
             aside.print("There are no conversations with this scope.", style="yellow")
         if self.page.next_cursor:
             aside.print(f"More: --cursor {self.page.next_cursor}", style="dim", soft_wrap=True)
+
+
+async def _read_rows(
+    store: ConversationStore, page: ConversationPage, keys: Sequence[str], *, has_numbers: bool
+) -> _Listing:
+    """Return the listing of a page: read the conversations of sub-agents, and the first questions for titles."""
+    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
+    from convstore.integration import host_of  # noqa: PLC0415 - as above
+
+    places: list[tuple[int, int]] = []
+    members: list[ConversationInfo] = []
+    children: list[ConversationInfo] = []
+    for row, info in enumerate(page.conversations, 1):
+        family = [member async for member in with_children(store, info)]
+        places += [(row, below) for below in range(len(family))]
+        members += family
+        children += family[1:]
+    named = await host_of(store).titled(members)
+    rows = dict(zip(places, named, strict=True))
+    return _Listing(page, children, rows, keys, has_numbers)
 
 
 def _table(

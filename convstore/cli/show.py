@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 600
+_MOST_ROWS = 1_000
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
 
@@ -164,7 +165,8 @@ async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator
 
 async def _named(store: ConversationStore, name: str, chosen: dict[str, str]) -> Conversation:
     """Return the conversation in a row of the list, or with an id."""
-    row = re.fullmatch(r"([1-9]\d{0,2}|1000)(?:\.(\d{1,4}))?", name)
+    # An id has 24 digits or more.
+    row = re.fullmatch(r"([1-9]\d{0,17})(?:\.(\d{1,4}))?", name)
     if row:
         return await _in_row(store, int(row[1]), int(row[2] or 0), chosen)
     found = await store.find_conversation(name, **chosen)
@@ -195,11 +197,16 @@ async def _in_row(
     """Return the conversation in a row of `convstore list`, or one below it."""
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
 
-    page = await store.list_conversations(limit=row, everything=not chosen, **chosen)
-    if len(page.conversations) < row:
+    limit = min(row, _MOST_ROWS)
+    page = await store.list_conversations(limit=limit, everything=not chosen, **chosen)
+    rows = len(page.conversations)
+    if rows < row and page.next_cursor:
         raise InvalidInputError(
-            f"the list has {counted(len(page.conversations), 'row')}, not {row}"
+            f"the list numbers its first {counted(rows, 'row')}, so none is {row}; "
+            "name the conversation by its id, which `convstore list --json` prints"
         )
+    if rows < row:
+        raise InvalidInputError(f"the list has {counted(rows, 'row')}, not {row}")
     family = [member async for member in with_children(store, page.conversations[-1])]
     if below >= len(family):
         raise InvalidInputError(

@@ -78,14 +78,14 @@ def document(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
-    """A line for each conversation: id, scope, date, counts, beginning of the last message; nothing is cut."""
+    """A line for each conversation: id, scope, date, counts, first question; nothing is cut."""
     result = convstore("list", "--uri", uri, "--scope", "user_id=ada")
     rows = {row[1]: row for row in (line.split("\t") for line in result.stdout.splitlines())}
     assert rows.keys() == {"user_id=ada thread_id=one", "user_id=ada thread_id=two"}
     row_of_one = rows["user_id=ada thread_id=one"]
     assert re.fullmatch(r"[0-9a-f]{24}", row_of_one[0])
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", row_of_one[2])
-    assert (row_of_one[3:5], row_of_one[6]) == (["12", "3"], "It comes and goes [1].")
+    assert (row_of_one[3:5], row_of_one[6]) == (["12", "3"], "What of the tide, 0?")
 
 
 @pytest.mark.costly
@@ -283,6 +283,7 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
         (["user_id=nobody", "thread_id=one"], "no conversation has this whole scope"),
         (["user_id=ada"], "`convstore list --scope user_id=ada` lists"),
         (["99"], "the list has 3 rows, not 99"),
+        (["99999"], "the list has 3 rows, not 99999"),
         (["1.2"], "row 1 has 0 sub-agents, not 2"),
         (["0123456789abcdef01234567"], "no conversation has the id"),
         ([*ADA, "--at", "99"], "the log ends before message 99"),
@@ -293,6 +294,14 @@ def test_what_is_not_there_cannot_be_shown(uri: Any, arguments: Any, said: str) 
     result = convstore("show", *arguments, "--uri", uri)
     assert (result.exit_code, result.stdout) == (1, "")
     assert said in result.stderr
+
+
+def test_a_row_after_the_last_number_is_refused(uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says how many rows have numbers, and what names the others."""
+    monkeypatch.setattr("convstore.cli.show._MOST_ROWS", 2)
+    result = convstore("show", "3", "--uri", uri)
+    assert result.exit_code == 1
+    assert "the list numbers its first 2 rows, so none is 3; name the conv" in result.stderr
 
 
 @pytest.mark.costly
@@ -530,9 +539,10 @@ async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
             await child.append(rag_turn("When do beans grow?"))
         name = ["user_id=ada", "thread_id=one", "path=ai%201:call"]
         listed = await asyncio.to_thread(printed, "list", "--uri", address)
-        assert [line.split("\t")[1] for line in listed.splitlines()] == [
-            " ".join(name[:2]),
-            " ".join(name),
+        rows = [line.split("\t") for line in listed.splitlines()]
+        assert [(row[1], row[6]) for row in rows] == [
+            (" ".join(name[:2]), "Plan my garden."),
+            (" ".join(name), "When do beans grow?"),
         ]
         assert " ".join(name) in await asyncio.to_thread(
             printed, "show", *name[:2], "--uri", address
