@@ -36,6 +36,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from convstore.exceptions import ConvstoreError, InvalidInputError
 from convstore.values.addresses import without_addresses
+from convstore.values.plain import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -226,7 +227,7 @@ class DevNode:
             except (PyMongoError, OSError) as error:
                 problem = error
             time.sleep(0.02)
-        raise self._failure(f"is not ready after {_WAIT_SECONDS:g} s") from problem
+        raise self._failure(f"is not ready after {duration(_WAIT_SECONDS)}") from problem
 
     def _failure(self, problem: str) -> DevServerError:
         lines = (
@@ -294,7 +295,7 @@ class DevServer:
                 address = client.address
         except PyMongoError as error:
             raise DevServerError(
-                f"no primary in {_WAIT_SECONDS:g} s; a majority of the nodes must run"
+                f"no primary in {duration(_WAIT_SECONDS)}; a majority of the nodes must run"
             ) from error
         return next(node for node in self.nodes if address == (_HOST, node.port))
 

@@ -32,6 +32,7 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import SETTLE_SECONDS, Background, in_parallel
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_reader import LogReader
+from convstore.values.plain import duration
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import Scope
 
@@ -227,15 +228,17 @@ class Retention:
 
     def _date_before(self, older_than: timedelta) -> datetime:
         """Return the date so long ago; raise an InvalidInputError if it is no age at which conversations may end."""
-        if not isinstance(older_than, timedelta) or older_than < LEAST_AGE:
+        if not isinstance(older_than, timedelta):
+            raise InvalidInputError(f"older_than must be a timedelta, not {older_than!r}")
+        if older_than < LEAST_AGE:
             raise InvalidInputError(
-                f"older_than must be a timedelta of at least {LEAST_AGE}, not {older_than!r}"
+                f"older_than must be at least {duration(LEAST_AGE)}, not {duration(older_than)}"
             )
         try:
             return self.reader.clock.now() - older_than
         except OverflowError:
             raise InvalidInputError(
-                f"older_than goes back before the year 1: {older_than!r}"
+                f"older_than goes back before the year 1: {duration(older_than)}"
             ) from None
 
     async def _is_idle(self, head: Head, before: datetime) -> bool:

@@ -39,6 +39,7 @@ from convstore.runtime.log_end import LogEnd, LogEndReader
 from convstore.runtime.log_reader import Snapshot
 from convstore.sources.shortening import without_media
 from convstore.values.models import Compaction
+from convstore.values.plain import duration
 from convstore.values.policy import CompactionRule, HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.wire.history import History
@@ -131,7 +132,7 @@ class Compactor:
         return done or Compaction(
             status="running",
             problem=(
-                f"the summarizer was not done after {self._wait_seconds:g} s; "
+                f"the summarizer was not done after {duration(self._wait_seconds)}; "
                 "its summary is committed later"
             ),
         )
@@ -412,7 +413,7 @@ class Compactor:
             renewals += 1
             if renewals >= _MAX_RENEWALS:
                 raise SummaryError(
-                    f"the summarizer took longer than {_MAX_RENEWALS * _RENEW_SECONDS:.0f} s"
+                    f"the summarizer took longer than {duration(_MAX_RENEWALS * _RENEW_SECONDS)}"
                 )
             await self._reader.schema.check()
             return await self._states.renew(plan.state, owner=owner, time=_LEASE)

@@ -52,6 +52,7 @@ from convstore.exceptions import (
 from convstore.mongo.indexes import Index
 from convstore.mongo.times import ServerClock, Times
 from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of
+from convstore.values.plain import duration
 
 COMMAND_SECONDS = 40.0
 """Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
@@ -359,7 +360,7 @@ class driver_errors:  # noqa: N801 - used as a function; a generator takes three
 def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for each kind
     """Return our error for one of the driver or of a time limit; None for any other."""
     if isinstance(error, ConnectionFailure | ExecutionTimeout | WTimeoutError | TimeoutError):
-        reason = reason_of(error) or f"no answer in {COMMAND_SECONDS:.0f} s"
+        reason = reason_of(error) or f"no answer in {duration(COMMAND_SECONDS)}"
         text = f"MongoDB cannot be reached or did not answer in time: {reason}{_dns_hint(reason)}"
         return StoreUnavailableError(text)
     if isinstance(error, InvalidOperation):

@@ -25,6 +25,7 @@ from convstore.mongo.constructs import CONSTRUCTS, CREATION, Construct
 from convstore.mongo.driver import Driver, driver_errors, is_refusal, reason_of
 from convstore.mongo.keys import HEADS, LOG
 from convstore.mongo.workbench import DifferentAnswerError, Workbench
+from convstore.values.plain import duration
 from convstore.values.reports import ProbedConstruct, ServerReport
 
 PROBE_PREFIX = "convstore_probe_"
@@ -79,7 +80,7 @@ async def probe_server(database: Any, *, seconds: float = PROBE_SECONDS) -> Serv
         async with asyncio.timeout(seconds):
             await probe.identify()
     except TimeoutError as error:
-        text = f"the server did not answer in {seconds:g} s; check the address"
+        text = f"the server did not answer in {duration(seconds)}; check the address"
         raise StoreUnavailableError(text) from error
     return await probe.run(seconds)
 
@@ -133,7 +134,7 @@ class _Probe:
             async with asyncio.timeout(seconds):
                 await self._try_all()
         except TimeoutError:
-            obstacle = f"the time limit of {seconds:g} s ended before; allow more (--timeout)"
+            obstacle = f"the time limit of {duration(seconds)} ended before; allow more (--timeout)"
         except MissingPrivilegeError as error:
             obstacle = self._of_privilege(error)
         finally:

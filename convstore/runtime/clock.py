@@ -15,6 +15,7 @@ from functools import partial
 from bson import ObjectId
 
 from convstore.exceptions import StoreUnavailableError
+from convstore.values.plain import duration
 
 _said: ContextVar[datetime | None] = ContextVar("said", default=None)
 
@@ -33,7 +34,7 @@ async def append_timeout() -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise StoreUnavailableError(
-            f"the call took longer than {APPEND_SECONDS:.0f} s and was given up; "
+            f"the call took longer than {duration(APPEND_SECONDS)} and was given up; "
             "it may or may not have happened: repeat it with the same arguments"
         ) from error
 

@@ -1,18 +1,36 @@
-"""Small functions on plain values: a part by its name, and a count in words."""
+"""Small functions on plain values: a part by its name, a count in words, and a length of time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
-def counted(number: int, singular: str, many: str = "") -> str:
-    """Format a count with its noun.
 
-    >>> counted(1, "message"), counted(2_000, "summary", "summaries")
-    ('1 message', '2,000 summaries')
+def counted(number: int, singular: str = "", many: str = "") -> str:
+    """Format a count with its noun, if it is given.
+
+    >>> counted(1, "message"), counted(2_000, "summary", "summaries"), counted(2_000)
+    ('1 message', '2,000 summaries', '2,000')
     """
+    if not singular:
+        return f"{number:,}"
     return f"{number:,} {singular if number == 1 else many or singular + 's'}"
+
+
+def duration(time: timedelta | float) -> str:
+    """Format a length of time, in seconds if it is a number, as the command line takes it: in its largest whole unit.
+
+    >>> duration(timedelta(days=90)), duration(60), duration(90), duration(0.25)
+    ('90d', '1m', '90s', '0.25s')
+    """
+    seconds = time.total_seconds() if isinstance(time, timedelta) else time
+    for size, unit in _UNITS:
+        if seconds and seconds % size == 0:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.15g}s"
 
 
 def part_of(value: Any, name: str) -> Any:

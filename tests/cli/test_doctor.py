@@ -265,7 +265,7 @@ def test_scope_values_are_checked_before_anything_is_opened(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["prune", "--older-than", "4m"], "at least 0:05:00"),
+        (["prune", "--older-than", "4m"], "older_than must be at least 5m, not 4m"),
         (["prune", "--older-than", "90d", "--scope", "team=x"], "is not in this store's scope"),
         (["erase", "--scope", "team=x", "--yes"], "is not in this store's scope"),
         (["doctor", "--scope", "team=x"], "is not in this store's scope"),

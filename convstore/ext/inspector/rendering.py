@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
 from convstore.sources.detection import has_failed
+from convstore.values.plain import counted
 
 _MAX_NUMBER = 2**53 - 1
 _OPTIONS = (
@@ -77,7 +78,7 @@ def _environment() -> Environment:
         "ago": _ago,
         "cited": with_citations,
         "clip": shorten,
-        "count": _count,
+        "count": counted,
         "date": "{:%d %b %Y, %H:%M:%S} UTC".format,
         "failed": has_failed,
         "json": as_json,
@@ -85,15 +86,6 @@ def _environment() -> Environment:
         "marked": marked,
     }
     return environment
-
-
-def _count(number: int, unit: str = "") -> str:
-    """Format a number, and a word in the singular or plural.
-
-    >>> _count(1, "message"), _count(12345, "message")
-    ('1 message', '12,345 messages')
-    """
-    return f"{number:,} {unit}{'' if number == 1 else 's'}" if unit else f"{number:,}"
 
 
 def _age(at: datetime, now: datetime) -> str:
