@@ -73,6 +73,8 @@ _KNOWN: tuple[tuple[str, DriverName], ...] = (
     ("AsyncIOMotorDatabase", "motor"),
     ("AsyncDatabase", "pymongo"),
 )
+# Of PyMongo and of mongomock.
+_SYNCHRONOUS = frozenset({"Database", "MongoClient"})
 _CLUSTERED_SINCE = (5, 3)
 # The primary stepped down or shuts down; no majority to read from yet; a time limit of the server expired. A server
 # may also report these codes for single writes of a command, where the driver does not check them.
@@ -126,11 +128,7 @@ class Driver:
             (name for class_, name in _KNOWN if class_ in classes), None
         )
         if found is None:
-            raise InvalidInputError(
-                "database must be a database of PyMongo's AsyncMongoClient, Motor or "
-                'mongomock-motor, such as AsyncMongoClient(...)["app"], '
-                f"not {type(database).__qualname__}"
-            )
+            raise InvalidInputError(_not_a_database(database))
         self.name: DriverName = found
         self.database = database
         self.prefix = prefix
@@ -355,6 +353,21 @@ class driver_errors:  # noqa: N801 - used as a function; a generator takes three
             error = late
         if error is not None and (ours := _ours(error)):
             raise ours from error
+
+
+def _not_a_database(value: object) -> str:
+    """Return why a value is not a database that a store can use, and what to pass instead."""
+    name = type(value).__qualname__
+    if name in _SYNCHRONOUS:
+        return (
+            f"{name} is of a synchronous client, and a store awaits its database: pass "
+            'AsyncMongoClient(...)["app"] of PyMongo, with the same address, or call '
+            "`await ConversationStore.connect(address)`"
+        )
+    return (
+        "database must be a database of PyMongo's AsyncMongoClient, Motor or "
+        f'mongomock-motor, such as AsyncMongoClient(...)["app"], not {name}'
+    )
 
 
 def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for each kind

@@ -50,6 +50,7 @@ from convstore.values.scope import (
     check_scope_keys,
     check_selection,
 )
+from convstore.values.suggestions import suggests_options
 
 if TYPE_CHECKING:
     from convstore.chain import ChainSummarizer
@@ -73,6 +74,7 @@ class StoreOptions(TypedDict, total=False):
     clock: Clock | None
 
 
+@suggests_options
 class ConversationStore:
     """Keeps conversations in a MongoDB database.
 

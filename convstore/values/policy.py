@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.scope import check_names, check_number
+from convstore.values.suggestions import suggests_options
 
 Provider: TypeAlias = Literal[
     "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"
@@ -35,6 +36,7 @@ DEFAULT_TRIGGER = 16_000
 """Tokens after which turns are summarised if neither the rule nor the policy has a limit."""
 
 
+@suggests_options
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryPolicy:
     """Rules that turn a log into a view; equal policies give equal views of the same log.
