@@ -302,10 +302,8 @@ def policy_of(pick: random.Random, budget: int) -> HistoryPolicy:
 _OPTIONS: dict[str, Sequence[Any]] = {
     "shorten_over": [5, 50, 400, 1_000, 1_200, 4_000],
     "media": ["never"],
-    "provider": [None, None, None],  # decides nothing here; seeds keep their conversations
     "never_stub": [frozenset({"shell"})],
     "stub_tools": ["never"],
-    "compact": ["explicit", "explicit", "explicit"],  # likewise
     "max_turns": [1, 5],
     "view": ["conversation"],
 }
