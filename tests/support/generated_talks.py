@@ -151,8 +151,9 @@ class Talk:
         if made and model.startswith("gemini"):
             made[0]["extra_content"] = {"google": {"thought_signature": self._word()}}
         reason = "tool_calls" if made else "stop"
+        if made:
+            message["tool_calls"] = made
         choice = {"index": 0, "message": message, "finish_reason": reason}
-        choice["message"] |= {"tool_calls": made} if made else {}
         return [{"object": "chat.completion", "id": "x", "model": model, "choices": [choice]}]
 
     def _as_responses(
@@ -165,12 +166,15 @@ class Talk:
             output.append({"type": "reasoning", "summary": [], **own})
         if is_hosted:
             action = {"type": "search", "query": self._word()}
-            own = {"id": f"ws_{self._ids}", "status": "completed", "action": action}
-            output.append({"type": "web_search_call", **own})
+            id_ = f"ws_{self._ids}"
+            output.append(
+                {"type": "web_search_call", "id": id_, "status": "completed", "action": action}
+            )
         if said or not calls:
             text = {"type": "output_text", "text": said or " ", "annotations": []}
-            own = {"id": f"msg_{self._ids}", "status": "completed", "content": [text]}
-            output.append({"type": "message", "role": "assistant", **own})
+            id_ = f"msg_{self._ids}"
+            made = {"id": id_, "status": "completed", "content": [text]}
+            output.append({"type": "message", "role": "assistant", **made})
         for number, call in enumerate(calls):
             arguments = json.dumps({"q": call["q"]})
             own = {"id": f"fc_{self._ids}_{number}", "call_id": call["id"], "status": "completed"}

@@ -66,7 +66,7 @@ def _of_media(message: BaseMessage, size: int, counter: Any) -> int:
         return UNKNOWN.all_tokens(media_of(message), by_model=message.type == "ai")
     if message.type == "tool":
         return size
-    return size - counter([without_media(message)])
+    return size - int(counter([without_media(message)]))
 
 
 def _belongs_to(message: BaseMessage, unseen: set[str | None]) -> bool:

@@ -19,6 +19,7 @@ import httpx
 import pytest
 from conftest import text_in
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from properties import soaked
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.conversation.host import host_of
@@ -120,7 +121,7 @@ class Talk:
                 await turn.wait_for(turn.open_calls[0])
 
 
-@pytest.fixture(params=range(8), ids=lambda seed: f"{ENDS[seed % 4]}-{seed}")
+@pytest.fixture(params=soaked(range(8), first=4), ids=lambda seed: f"{ENDS[seed % 4]}-{seed}")
 async def made(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[Conversation, httpx.AsyncClient]]:
