@@ -166,6 +166,11 @@ class EntryMessage:
         return bool(self.answers) and self.type != "tool"
 
     @property
+    def keeps_content(self) -> bool:
+        """True if finished turns show its content: as it is, or with a suffix that names the sources of a result."""
+        return self.stub is None or self.stub.startswith("\n")
+
+    @property
     def is_answer(self) -> bool:
         """True if it ends a turn: a model's reply without calls that was not paused."""
         return self.is_reply and not self.calls and not self.is_paused

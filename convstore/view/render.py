@@ -343,7 +343,7 @@ class Decoder:
         if message.payload and (stub is None or message.payload.body):
             return False
         if stub is not None:
-            return not stub.startswith("\n")
+            return not message.keeps_content
         if showing.whole:
             return True
         if message.type == "tool":
@@ -354,14 +354,15 @@ class Decoder:
         self, message: EntryMessage, shown: BaseMessage, look: Look, showing: Showing
     ) -> Shown:
         """Count the media that a message shows by the view's figures; those that leave become placeholders."""
-        if look.is_stub or not message.media:
+        is_replaced = look.is_stub and not message.keeps_content
+        if is_replaced or not message.media:
             return shown, look
         limited = shown
         if showing.media is not None and showing.media < len(message.media):
             # Those in a payload that was not read have placeholders already.
             limited = without_media(shown, everywhere=True, keep=showing.media)
             look.tokens = None
-            look.has_placeholder = True
+            look.has_placeholder = not look.is_stub
         elif look.tokens is not None and showing.room is None and has_media(shown):
             look.tokens = max(0, look.tokens + self._more(message))
         return limited, look
@@ -406,7 +407,7 @@ class Decoder:
         media = 0
         if _keeps_media(message, self.policy):
             media = self.size_whole(message) - tokens
-        elif message.media and message.stub is None and message.type in ("system", "tool"):
+        elif message.media and message.keeps_content and message.type in ("system", "tool"):
             media = self._more(message)
         if self._has_stored_size(message):
             return tokens + media

@@ -200,7 +200,7 @@ class SizedLog:
         if self._finished[at].whole:
             return True
         if message.type == "tool":
-            return message.stub is None
+            return message.keeps_content
         return message.type == "system" or self.policy.media == "never"
 
     def _unseen_media(self, sizers: Sizers) -> int:

@@ -116,6 +116,35 @@ async def test_media_never_shows_the_newest_files_in_half_of_the_budget(
     assert shown((await chat.load_history(HistoryPolicy(media="never"))).messages) == [1] * 4
 
 
+@pytest.mark.parametrize("provider", ["google_genai", None])
+async def test_images_of_results_with_sources_keep_to_half_of_the_budget(
+    chat: Conversation, provider: Any
+) -> None:
+    """A short result whose sources a suffix names shows its images, too: the newest, as its provider counts them."""
+    source = ("Seals dive.", {"title": "Seals"})
+    for number in range(12):
+        await talk(chat, 1, words=1)
+        call = {"name": "look", "args": {}, "id": f"c{number}"}
+        result = ToolMessage(
+            [{"type": "text", "text": "Found."}, image()],
+            tool_call_id=f"c{number}",
+            name="look",
+            artifact=[source],
+        )
+        await chat.append([AIMessage("", tool_calls=[call]), result, AIMessage("Yes.")])
+    policy = HistoryPolicy(max_tokens=8_000, provider=provider)
+    figures = {"media": FIGURES[provider]} if provider else {}
+    for _ in range(2):
+        history = await chat.load_history(policy)
+        expected = approximate_tokens(history.messages, **figures)
+        assert history.tokens == pytest.approx(expected, abs=12)
+        assert not history.report.over_budget
+        assert questions(history) == 12
+        assert 2 <= sum(shown(history.messages)) <= 5
+        assert len(history.report.stubbed) == 12
+        assert history.report.placeholders == ()
+
+
 async def test_a_file_that_fits_changes_nothing(chat: Conversation) -> None:
     """Nothing of the earlier turns is left out for an image that has room beside them."""
     await talk(chat, 20)
