@@ -38,6 +38,8 @@ CHARACTERS_PER_TOKEN = 4
 _MAX_TOKENS = 2**40
 _PANIC = "PanicException"
 """Class of the error of a tokenizer in Rust that panics, which is no `Exception` and cannot be imported."""
+NO_NUMBER = "no whole number from 0"
+"""Stands for the class of an error if a counter returned anything else."""
 _MAX_NAME_CHARACTERS = 200
 """Limits the name of a counter, because every entry stores it."""
 
@@ -168,7 +170,7 @@ APPROXIMATE = "approximate"
 class NamedCounter:
     """A token counter with a name from the caller; counters that count alike share a name.
 
-    `errors` has the class of the last error that it raised, if any.
+    `errors` has the class of the last error that it raised, or `NO_NUMBER`; it is empty if it never failed.
     """
 
     name: str
@@ -278,10 +280,8 @@ def _bound_by(counter: TokenCounter) -> str:
 def count(counter: TokenCounter, message: BaseMessage) -> int:
     """Return the tokens of one message.
 
-    A counter of a model may refuse a message that stands alone, or not reach its server. Such a message is estimated.
-
-    Raises:
-        InvalidInputError: The counter returned anything but a whole number from 0.
+    A counter of a model may refuse a message that stands alone, not reach its server, or return no number. Such a
+    message is estimated.
     """
     try:
         tokens = counter([message])
@@ -291,21 +291,14 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
         valid = sendable_message(message)
         if valid is not message:  # tokenizers refuse lone surrogates
             return count(counter, valid)
-        _note(counter, error)
-        return approximate_tokens([message])
+        return _estimate(counter, message, type(error).__name__)
     if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MAX_TOKENS:
-        raise InvalidInputError(
-            f"the token counter returned {tokens!r}; it must return a whole number from 0"
-        )
+        return _estimate(counter, message, NO_NUMBER)
     return tokens
 
 
 def counted(counter: TokenCounter, message: BaseMessage) -> tuple[int, tuple[MediaSize, ...]]:
-    """Return the tokens of a message, as `count` does, and the sizes of its media, which are measured once.
-
-    Raises:
-        InvalidInputError: The counter returned anything but a whole number from 0.
-    """
+    """Return the tokens of a message, as `count` does, and the sizes of its media, which are measured once."""
     sizes = media_of(message)
     figures = figures_of(counter) if sizes else None
     if figures is None:
@@ -313,12 +306,11 @@ def counted(counter: TokenCounter, message: BaseMessage) -> tuple[int, tuple[Med
     return _with_blocks(message, figures, sizes), sizes
 
 
-def _note(counter: TokenCounter, error: BaseException) -> None:
-    """Note an error of a counter, and log the first one."""
-    if not isinstance(counter, NamedCounter):
-        return
-    kind = type(error).__name__
-    if not counter.errors:
-        line = "the token counter %s raised %s; sizes that it cannot count are estimates"
-        _LOGGER.warning(line, counter.name, kind)
-    counter.errors[:] = [kind]
+def _estimate(counter: TokenCounter, message: BaseMessage, problem: str) -> int:
+    """Estimate a message that a counter cannot count; the counter notes why, and the first time is logged."""
+    if isinstance(counter, NamedCounter):
+        if not counter.errors:
+            line = "the token counter %s fails: %s; sizes that it cannot count are estimates"
+            _LOGGER.warning(line, counter.name, problem)
+        counter.errors[:] = [problem]
+    return approximate_tokens([message])

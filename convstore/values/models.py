@@ -70,8 +70,9 @@ class HistoryReport(Value):
         tokens_after: The view, by the store's counter.
         tokens_unsummarized: Messages not covered by a summary, in the view or not, as a compaction rule measures them:
             without leading system messages, old results as stubs.
-        counter_error: Class of the last error that the store's token counter raised in this process, "" without one.
-            Messages that it could not count have estimated sizes.
+        counter_error: Class of the last error that the store's token counter raised in this process, or "no whole
+            number from 0" if it returned anything else; "" without one. Messages that it could not count have estimated
+            sizes.
         request_bytes: Estimated size of a request with the view: four bytes a token, and its images, audio and files
             as Base64.
         documents: Documents read from the server.
