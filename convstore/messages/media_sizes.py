@@ -1,8 +1,8 @@
 """Measure images, PDFs, audio and video from their bytes: pixels, pages and seconds, which providers bill.
 
 Providers count what a file shows, not its length. All of that is read from headers, in bounded time whatever the bytes:
-the beginning of an image or a recording, at most 32 MB of a PDF, and at most 8 MB of what is packed in it.
-`media_figures` has the tokens of each.
+the beginning of an image or a recording, at most 32 MB of a PDF, 2 MB of its packed objects, and 8 MB of these
+unpacked. `media_figures` has the tokens of each.
 
 The module is long because each format has a reader of a few lines.
 """
@@ -14,7 +14,6 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
@@ -38,6 +37,7 @@ _HEAD: Final = 300_000
 _START: Final = 32
 _MOST_OF_PDF: Final = 32 << 20
 _MOST_UNPACKED: Final = 8 << 20
+_MOST_PACKED: Final = 2 << 20
 _PIECE: Final = 64 << 10
 _STREAM_BYTES: Final = 256_000
 _MOST_OBJECTS: Final = 2_000
@@ -316,64 +316,67 @@ def pages_of(data: bytes) -> tuple[int, bool]:
     >>> pages_of(b"%PDF-1.4 1 0 obj << /Type /Pages /Count 3 >> endobj 2 0 obj << /Type /Font >> endobj")
     (3, False)
     """
+    unpacked, is_whole = _unpacked(data)
     pages, most = _pages_in(data)
-    has_font = b"/Font" in data
-    is_read = b"/Encrypt" not in data
-    for unpacked in _unpacked(data):
-        if unpacked is None:
-            is_read = False
-            continue
-        more, count = _pages_in(unpacked)
-        pages += more
-        most = max(most, count)
-        has_font = has_font or b"/Font" in unpacked
+    more, count = _pages_in(unpacked)
+    has_font = b"/Font" in data or b"/Font" in unpacked
+    is_read = is_whole and b"/Encrypt" not in data
     fitting = min(_MOST_PAGES, len(data) // _LEAST_PAGE)
-    return min(max(pages, most), fitting), is_read and not has_font
+    return min(max(pages + more, most, count), fitting), is_read and not has_font
 
 
-def _unpacked(data: bytes) -> Iterator[bytes | None]:
-    """Yield the objects in the object streams of a PDF; None where they are damaged, and at the bound."""
+def _unpacked(data: bytes) -> tuple[bytes, bool]:
+    """Return the objects in the object streams of a PDF, and False if a bound or damage left some out."""
+    pieces = list[bytes]()
     left = _MOST_UNPACKED
+    unread = _MOST_PACKED
     end = 0
+    is_whole = True
     for number, stream in enumerate(_PACKED.finditer(data)):
-        if number >= _MOST_OBJECTS or left <= 0:
-            yield None
-            return
+        if number >= _MOST_OBJECTS or left <= 0 or unread <= 0:
+            is_whole = False
+            break
         if stream.start() < end:
             continue
         start = data.find(b"stream", stream.end(), stream.end() + _NEAR)
         if start < 0:
             continue
         end = start + len(b"stream")
-        found, is_whole = _inflated(data[end : end + _STREAM_BYTES].lstrip(b"\r\n"), left)
+        packed = data[end : end + min(_STREAM_BYTES, unread)].lstrip(b"\r\n")
+        found, read, is_complete = _inflated(packed, left)
+        pieces.append(found)
         left -= len(found)
-        yield found
-        if not is_whole:
-            yield None
+        unread -= read
+        end += read
+        is_whole = is_whole and is_complete
+    return b"\n".join(pieces), is_whole
 
 
-def _inflated(packed: bytes, most: int) -> tuple[bytes, bool]:
-    """Return at most so many bytes of what is packed, and False if there is more or it is damaged."""
+def _inflated(packed: bytes, most: int) -> tuple[bytes, int, bool]:
+    """Return at most so many bytes of what is packed, the bytes read for them, and False if it is not all of it."""
     unpacker = zlib.decompressobj()
     pieces = list[bytes]()
     size = 0
+    rest = packed
     try:
-        while packed and not unpacker.eof and size < most:
-            pieces.append(unpacker.decompress(packed, min(_PIECE, most - size)))
+        while rest and not unpacker.eof and size < most:
+            pieces.append(unpacker.decompress(rest, min(_PIECE, most - size)))
             size += len(pieces[-1])
-            packed = unpacker.unconsumed_tail
+            rest = unpacker.unconsumed_tail
     except zlib.error:
-        # What was unpacked before the damage counts: the bound holds for work that was done.
-        return b"".join(pieces), False
-    return b"".join(pieces), unpacker.eof
+        # What was unpacked before the damage counts: the bounds hold for work that was done.
+        return b"".join(pieces), len(packed), False
+    read = len(packed) - len(rest) - len(unpacker.unused_data)
+    return b"".join(pieces), read, unpacker.eof
 
 
 def _pages_in(data: bytes) -> tuple[int, int]:
     """Return the number of pages among some objects, and the largest count of their page trees."""
-    pages = sum(1 for _ in _PAGE.finditer(data))
+    pages = sum(1 for _ in islice(_PAGE.finditer(data), _MOST_PAGES))
     counts = [0]
     for tree in islice(_TREE.finditer(data), _MOST_OBJECTS):
-        start = max(0, data.rfind(b"<<", max(0, tree.start() - _NEAR), tree.start()))
+        nearest = max(0, tree.start() - _NEAR)
+        start = max(nearest, data.rfind(b"<<", nearest, tree.start()))
         end = data.find(b">>", tree.end(), tree.end() + _NEAR)
         near = data[start : end if end >= 0 else tree.end() + _NEAR]
         counts += map(int, _COUNT.findall(near))

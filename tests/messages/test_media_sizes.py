@@ -223,14 +223,35 @@ def test_a_counter_with_figures_has_a_name_of_its_own() -> None:
     )
 
 
+EMPTY_BLOCKS = bytes.fromhex(
+    "04c081000000000090ff6b100007020000000040feaf41001c080000000000f9bf06017020000000"
+    "0000e4ff1a04c081000000000090ff6b100007020000000040feaf41001c080000000000f9bf0601"
+    "70200000000000e4ff1a"
+)
+"""Eight blocks of deflate without a byte in them, each with a table of codes that takes time to build."""
+
+
+def _nested_streams(number: int) -> bytes:
+    """A PDF of object streams without a byte in them, each of which is the rest of the one before."""
+    mark = b"/ObjStm stream\x78\x9c"
+    length = len(mark).to_bytes(2, "little")
+    stored = b"\0" + length + bytes(255 - byte for byte in length) + mark
+    return b"%PDF-1.7\n" + mark + (EMPTY_BLOCKS * 160 + stored) * number
+
+
 def _hostile() -> dict[str, bytes]:
     noise = random.Random(7).randbytes(1 << 20)
     objects = b"".join(b"%d 0 obj << /Type /Page >> endobj\n" % at for at in range(100_000))
+    tree = b"/Type /Pages "
+    trees = zlib.compress(tree * 340)
     bomb = zlib.compress(bytes(50 << 20))
     broken = b"/ObjStm stream\n" + bomb[:-20] + bytes(20)
     return {
         "a PDF with 100,000 objects": b"%PDF-1.4\n" + objects,
         "a PDF of trees": b"%PDF-1.4\n" + b"<< /Type /Pages /Count 1 >>" * 100_000,
+        "a PDF of trees without a beginning": b"%PDF-1.4\n" + b"/Count 1 " * 100_000 + tree * 2_000,
+        "a PDF of packed trees": b"%PDF-1.7\n" + (b"/ObjStm stream\n" + trees) * 2_000,
+        "a PDF of streams in streams": _nested_streams(70),
         "a PDF of marks": b"%PDF-1.7\n" + b"/ObjStm " * 300_000,
         "a PDF of streams that are damaged": b"%PDF-1.7\n" + broken * 60,
         "a PDF of streams that unpack to much": b"%PDF-1.7\n/ObjStm stream\n" + bomb,
