@@ -111,11 +111,12 @@ def _sendable_action(part: Block, block: Any, listed: set[Any], drop: _Drop) -> 
 
 
 def _named(call: Any) -> Any:
-    """Return a call with a name that all providers accept."""
+    """Return a call with a name that all providers accept; a block may have any value for it."""
     name = call.get("name")
-    if not name or tool_name(name) == name:
+    if not name:
         return call
-    return {**call, "name": tool_name(name)}
+    valid = tool_name(str(name))
+    return call if valid == name else {**call, "name": valid}
 
 
 def _with_object(call: Any) -> Any:
