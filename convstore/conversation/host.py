@@ -143,7 +143,7 @@ class Host:
     ) -> list[ConversationEnd]:
         """Return the ends of conversations, which are given by scope and id: the state of the newest turn, and so on.
 
-        One command for each whose turn is over, two or about seven for the others; 16 conversations at a time. The end
+        One command for most whose turn is over, two or about seven for the others; 16 conversations at a time. The end
         of one that is damaged, or was written by a newer version, is empty.
         """
         ends = (await self.services()).ends

@@ -87,6 +87,7 @@ class TurnSession:
         self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
         self._is_entered = False
         self._unrenewed = 0.0  # seconds since the lease was renewed
+        self._looked = 0.0  # the time of the last look at the lease
         self._unattended = 0.0  # seconds since a run worked in it
         # of frameworks that work within the session, by the class of each
         self._notes = dict[type, Any]()
@@ -480,8 +481,9 @@ class TurnSession:
 
     def _enter(self, *, unattended_seconds: float = inf) -> None:
         self._is_entered = True
+        self._looked = self._keeper.clock.monotonic()
         renew = partial(self._renew, unattended_seconds)
-        self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=self._keeper.sleep)
+        self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=self._keeper.clock.sleep)
 
     async def __aexit__(
         self,
@@ -520,8 +522,11 @@ class TurnSession:
 
         Returns False if the lease is lost, or the session was unattended for too long.
         """
+        now = self._keeper.clock.monotonic()
         self._unattended += CHECK_SECONDS
-        self._unrenewed += CHECK_SECONDS
+        # a look that waits for a server takes longer than the pause before it
+        self._unrenewed += max(CHECK_SECONDS, now - self._looked)
+        self._looked = now
         # tried again, and an append finds out whether the lease lapsed
         with suppress(StoreError):
             if self._unrenewed < RENEW_SECONDS:

@@ -36,7 +36,8 @@ class EndReader:
     async def read(self, scope: Scope, conversation: str) -> ConversationEnd:
         """Return the end of a conversation.
 
-        One command if its turn is over; two if nobody works on it and no call can wait for a person; else about seven.
+        One command if its turn is over; two if messages were rewound before its question, or if nobody works on it and
+        no call can wait for a person; else about seven.
 
         Raises:
             CorruptDocumentError: The last entry is damaged.
@@ -53,6 +54,8 @@ class EndReader:
         """Return the end of a conversation for which no worker and no person has to do anything, else None."""
         totals = tip.entry.totals
         if tip.has_lease or EVENT.of(tip.entry):
+            return None
+        if await self._reader.hides_since_question(conversation, totals):  # perhaps another answer
             return None
         if totals.over or not totals.turn:
             return ConversationEnd(_status_of(totals.over))

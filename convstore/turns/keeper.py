@@ -55,7 +55,7 @@ class TurnKeeper:
 
     Attributes:
         writes: Writes to the turns that are held.
-        sleep: Waits, by the store's clock.
+        clock: The store's clock.
         variants: The variants of turns.
     """
 
@@ -77,8 +77,7 @@ class TurnKeeper:
         self._questions = Questions(ends.reader, records, variants.writer)
         self._reader = ends.reader
         self._cache = ends.reader.cache
-        self._clock = ends.reader.clock
-        self.sleep = self._clock.sleep
+        self.clock = ends.reader.clock
 
     async def enter(
         self,
@@ -138,8 +137,8 @@ class TurnKeeper:
     def _lease(self, turn_id: str, *, variant: str = "") -> TurnLease:
         return TurnLease(
             turn_id,
-            self._clock.token(),
-            self._clock.undated(),
+            self.clock.token(),
+            self.clock.undated(),
             is_stopping=False,
             variant=variant,
         )
@@ -212,14 +211,14 @@ class TurnKeeper:
         seconds: float,
     ) -> tuple[str, Taken]:
         """Take a lease of the scope's conversation, begun if need be; return its id, and the outcome."""
-        until = self._clock.monotonic() + seconds
+        until = self.clock.monotonic() + seconds
         wait = _FIRST_PAUSE
         while True:
             cached = await self._reader.find(scope)
             if cached is None:
                 await begin()
                 continue
-            lease = lease._replace(since=self._clock.undated())
+            lease = lease._replace(since=self.clock.undated())
             taking = self._leases.take(cached.conversation, lease, time=self.writes.lease)
             try:
                 taken = await settle(taking)
@@ -235,9 +234,9 @@ class TurnKeeper:
                 continue
             if interrupts and taken.lease.turn != lease.turn and not taken.lease.is_stopping:
                 await self._leases.ask_to_stop(cached.conversation, taken.lease.turn)
-            if self._clock.monotonic() >= until:
+            if self.clock.monotonic() >= until:
                 raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
-            await self._clock.sleep(wait)
+            await self.clock.sleep(wait)
             wait = min(2 * wait, _LONGEST_PAUSE)
 
     async def _begin(self, scope: Scope, turn_id: str, *, has_question: bool) -> None:
@@ -327,7 +326,7 @@ class TurnKeeper:
         drafts = partial(
             drafting, self._drafts, held.conversation, begun, text, check=self._reader.schema.check
         )
-        return drafts(is_held=look, sleep=self.sleep, keeps=keeps)
+        return drafts(is_held=look, sleep=self.clock.sleep, keeps=keeps)
 
     async def note_error(self, held: HeldTurn, error: BaseException | None) -> None:
         """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.

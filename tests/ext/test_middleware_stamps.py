@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware.types import ModelRequest
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.tools import tool
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.langchain.beside import RequestMeter
 from convstore.messages.tokens import count
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, same_messages
@@ -129,3 +134,33 @@ async def test_a_stamp_has_digest_and_sizes_of_prompt_and_tools() -> None:
     assert all(parts.tools > 20 for parts in beside)
     causes = [break_between(before, after) for before, after in pairwise(stamps)]
     assert [cause == PROMPT_CHANGED for cause in causes] == [False] * 5 + [True] + [False] * 2
+
+
+def _one_token(_: Sequence[BaseMessage]) -> int:
+    return 1
+
+
+def test_two_threads_measure_their_own_prompts() -> None:
+    """Sync agents share a middleware: one that measures gives another the sizes of its own prompt, not of the last."""
+    meter = RequestMeter()
+    begun = threading.Event()
+    measured = threading.Event()
+
+    def slow(_: Sequence[BaseMessage]) -> int:
+        begun.set()
+        assert measured.wait(20)
+        return 4
+
+    def request(prompt: str) -> ModelRequest[Any]:
+        return ModelRequest(
+            model=Model(), messages=[], system_message=SystemMessage(prompt), tools=[]
+        )
+
+    first = meter.measure(request("Be brief."), _one_token)
+    with ThreadPoolExecutor() as threads:
+        other = threads.submit(meter.measure, request("Be long."), slow)
+        assert begun.wait(20)
+        here = meter.measure(request("Be long."), _one_token)
+        measured.set()
+    assert here.digest != first.digest
+    assert other.result().digest == here.digest

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from convstore import ConversationStore
 from convstore.exceptions import StoreUnavailableError
 from convstore.mongo.leases import renewing, while_leased
+from convstore.mongo.turn_leases import TurnLeases
+from convstore.runtime.clock import Clock
+from convstore.turns.writing import LEASE_SECONDS
 
 Renew = Callable[[], Awaitable[bool]]
 
@@ -80,3 +84,36 @@ async def test_a_lost_lease_is_not_renewed_again() -> None:
     assert not ended.is_set()
     with pytest.raises(ValueError, match="refused"):
         await asyncio.wait_for(renewing(_renewals(ValueError("refused"))[0], every=0.001), 20)
+
+
+async def test_looks_that_take_long_do_not_delay_the_renewal_of_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session that waits for a server renews the lease in time: it counted the pauses between looks alone."""
+    seconds = [0.0]
+    renewed = list[float]()
+    find = TurnLeases.find
+    renew = TurnLeases.renew
+
+    async def sleep(wait: float) -> None:
+        seconds[0] += wait
+        await asyncio.sleep(0)
+
+    async def slow_find(*args: Any, **options: Any) -> Any:
+        seconds[0] += 8
+        return await find(*args, **options)
+
+    async def noted_renew(*args: Any, **options: Any) -> Any:
+        renewed.append(seconds[0])
+        return await renew(*args, **options)
+
+    monkeypatch.setattr(TurnLeases, "find", slow_find)
+    monkeypatch.setattr(TurnLeases, "renew", noted_renew)
+    clock = Clock(sleep=sleep, monotonic=lambda: seconds[0])
+    async with await ConversationStore.connect("memory://", clock=clock) as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="slow")
+        async with await chat.turn("q", human="Do seals sleep?"), asyncio.timeout(20):
+            while not renewed:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0)
+    assert renewed[0] < LEASE_SECONDS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import SystemMessage
@@ -19,29 +18,40 @@ from convstore.values.stamps import NOT_MEASURED, RequestParts
 _DIGEST_CHARACTERS = 16
 
 
-@dataclass(slots=True)
-class RequestMeter:
-    """Measures requests; the last one is remembered, since most are like the one before."""
+class _Measured(NamedTuple):
+    """A request that was measured: the text of its system prompt, its tools, and their sizes."""
 
-    _prompt: str = ""
-    _tools: list[Any] = field(default_factory=list)
-    _last: RequestParts = NOT_MEASURED
+    prompt: str = ""
+    tools: Sequence[Any] = ()
+    parts: RequestParts = NOT_MEASURED
+
+    def is_of(self, prompt: str, tools: Sequence[Any]) -> bool:
+        """Return True if a request has the same system prompt and the same tools."""
+        return bool(self.parts.digest) and prompt == self.prompt and _are_same(tools, self.tools)
+
+
+class RequestMeter:
+    """Measures requests, also of several threads; the last one is remembered, since most are like the one before."""
+
+    def __init__(self) -> None:
+        self._last = _Measured()
 
     def measure(self, request: ModelRequest[Any], counter: TokenCounter) -> RequestParts:
         """Return digest and sizes of the system prompt and the tools of a request."""
         prompt = text_of(request.system_message.content) if request.system_message else ""
         tools = list(request.tools)
-        if self._last.digest and prompt == self._prompt and _are_same(tools, self._tools):
-            return self._last
+        last = self._last
+        if last.is_of(prompt, tools):
+            return last.parts
         schemas = [_schema(tool) for tool in tools]
         described = json.dumps(schemas, sort_keys=True, default=repr) if schemas else ""
         digest = hashlib.sha256(json.dumps([prompt, described]).encode()).hexdigest()
-        self._prompt = prompt
-        self._tools = tools
-        self._last = RequestParts(
+        parts = RequestParts(
             digest[:_DIGEST_CHARACTERS], _tokens(prompt, counter), _tokens(described, counter)
         )
-        return self._last
+        # at once: another thread may measure meanwhile
+        self._last = _Measured(prompt, tools, parts)
+        return parts
 
 
 def _are_same(tools: Sequence[Any], others: Sequence[Any]) -> bool:

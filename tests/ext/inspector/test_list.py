@@ -125,6 +125,20 @@ async def test_a_call_waits_also_after_a_hint_of_the_user(
         assert turn.is_waiting
 
 
+async def test_a_call_of_another_answer_waits_also_after_a_message_of_no_turn(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """The turn has an answer, and the last entry is not of the variant that waits."""
+    chat = store.conversation(user_id="ada", thread_id="note")
+    async with await chat.turn("q", human="Refund?") as turn:
+        await turn.append(AIMessage("No."))
+    async with await chat.turn("q", regenerate="click") as turn:
+        await turn.append([CALL])
+        await turn.wait_for(turn.open_calls[0])
+    await chat.append(AIMessage("The shop closes at six."))
+    assert questions(await listed(browse, show="waiting")) == ["Refund?"]
+
+
 async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
     states: ConversationStore, browse: Browse
 ) -> None:
