@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
 
@@ -192,8 +193,13 @@ def named(counter: TokenCounter, name: str | None = None) -> NamedCounter:
     """Return a token counter with the given name, or with its `counter_name` at the time of this call.
 
     Raises:
-        InvalidInputError: `counter` is not callable, or the name is not usable.
+        InvalidInputError: `counter` is not callable, or asynchronous, or the name is not usable.
     """
+    if iscoroutinefunction(counter):
+        raise InvalidInputError(
+            "token_counter is a function that returns a number, not a coroutine function; "
+            "give the one that your tokenizer has without await"
+        )
     if not callable(counter):
         raise InvalidInputError("token_counter is a function from a list of messages to a number")
     return NamedCounter(counter_name(counter) if name is None else name, counter)

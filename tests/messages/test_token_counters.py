@@ -354,3 +354,15 @@ async def test_a_counter_that_fails_refuses_no_append() -> None:
         history = await chat.load_history()
         assert history.report.counter_error == "ConnectionError"
         assert history.tokens == 20 + approximate_tokens([result])
+
+
+def test_a_counter_is_a_plain_function() -> None:
+    """A coroutine function would give no number: each count would be an estimate."""
+
+    async def awaited(messages: Sequence[BaseMessage]) -> int:
+        return characters(messages)
+
+    wrong: Any
+    for wrong in (awaited, 4, None):
+        with pytest.raises(InvalidInputError, match="token_counter is a function"):
+            named(wrong)
