@@ -294,9 +294,8 @@ class Totals:
         turn: Ordinal of the newest question, 0 without one.
         entries: Number of the entry.
         messages: Last ordinal.
-        active: Active messages, which are those not rewound; only they count in the next four fields.
+        active: Active messages, which are those not rewound; only they count in the next three fields.
         turns: Questions.
-        results: Tool results.
         tokens: Size of all messages in full.
         view_tokens: Size of all messages in the default view of finished turns.
         stored_bytes: Stored size of all messages, active or rewound.
@@ -323,7 +322,6 @@ class Totals:
     messages: int = 0
     active: int = 0
     turns: int = 0
-    results: int = 0
     tokens: int = 0
     view_tokens: int = 0
     stored_bytes: int = 0

@@ -34,7 +34,10 @@ MAX_DIFFERENCE = 64
 _LONG = 16
 """Successive entries without active messages that a read of successive entries leaves out."""
 
-COUNTS = ("active", "turns", "results", "tokens", "view_tokens", "failed")
+SIZES = ("tokens", "view_tokens")
+"""The totals that a token counter made."""
+
+COUNTS = ("active", "turns", "failed", *SIZES)
 """The totals that count active messages only."""
 
 OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "turn", "over")
@@ -233,7 +236,6 @@ def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
     return Counter(
         active=len(messages),
         turns=sum(message.begins_turn for message in messages),
-        results=sum(message.type == "tool" for message in messages),
         tokens=sum(message.tokens for message in messages),
         view_tokens=sum(message.view_tokens for message in messages),
         failed=sum(message.is_failed for message in messages),

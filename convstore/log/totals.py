@@ -168,7 +168,6 @@ class RunningTotals:
     _call: StampedCall | None = field(init=False)
     _messages: int = 0
     _turns: int = 0
-    _results: int = 0
     _failed: int = 0
     _tokens: int = 0
     _view_tokens: int = 0
@@ -213,7 +212,6 @@ class RunningTotals:
             messages=after.messages + self._messages,
             active=after.active + self._messages,
             turns=after.turns + self._turns,
-            results=after.results + self._results,
             failed=after.failed + self._failed,
             tokens=after.tokens + self._tokens,
             view_tokens=after.view_tokens + self._view_tokens,
@@ -262,7 +260,6 @@ class RunningTotals:
         self._preview = preview_of(message) or self._preview
         if not isinstance(message, ToolMessage):
             return _NO_CALL, turn
-        self._results += 1
         return answered or OpenCall(message.tool_call_id, "", ""), turn
 
     def _add_usage(self, message: AIMessage, counts: Any) -> None:

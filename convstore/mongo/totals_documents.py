@@ -21,7 +21,7 @@ from convstore.mongo.bson_values import (
 _any_number = partial(stored_number, minimum=None)
 
 _TOTALS = (
-    *("turn", "entries", "messages", "active", "turns", "results", "tokens", "view_tokens"),
+    *("turn", "entries", "messages", "active", "turns", "tokens", "view_tokens"),
     *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
 _TOTALS_NUMBERS = itemgetter(*_TOTALS)

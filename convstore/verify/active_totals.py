@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from convstore.log.entry import RULES, Entry, Totals
 from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT
-from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, Rewinds, continued, counts_of
+from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, SIZES, Rewinds, continued, counts_of
 from convstore.log.totals import totals_after
 from convstore.values.ranges import has
 
@@ -63,7 +63,7 @@ class ActiveTotals:
         rewound = [range_[:2] for range_ in self.messages.ranges]
         counts = self.counts(entry.last, rewound)
         # Sizes made by different token counters cannot be added.
-        names = COUNTS if len(self._counters) <= 1 else COUNTS[:3]
+        names = [name for name in COUNTS if len(self._counters) <= 1 or name not in SIZES]
         wrong = [name for name in names if getattr(entry.totals, name) != counts[name]]
         if entry.totals.turn != self.newest_question(rewound):
             wrong.append("turn")

@@ -54,11 +54,11 @@ def test_an_entry_of_which_a_part_was_rewound_counts_the_rest() -> None:
         EntryMessage(ordinal, str(ordinal), kind, "", b"", 5, 3, turn=(ordinal + 1) // 2 * 2 - 1)
         for ordinal, kind in kinds
     )
-    totals = Totals(entries=1, messages=4, active=4, turns=2, results=1, tokens=20, view_tokens=12)
+    totals = Totals(entries=1, messages=4, active=4, turns=2, tokens=20, view_tokens=12)
     entry = Entry(1, datetime.now(UTC), messages, totals)
     [rest] = Rewinds(ranges=(RewoundRange(3, 4, 2, 1),)).of([entry])
     assert rest.messages == messages[:2]
-    assert rest.totals == replace(totals, active=2, turns=1, results=0, tokens=10, view_tokens=6)
+    assert rest.totals == replace(totals, active=2, turns=1, tokens=10, view_tokens=6)
 
 
 def test_a_difference_needs_the_whole_list_that_it_continues() -> None:
