@@ -239,7 +239,7 @@ def is_in_run() -> bool:
 async def hold_turn(
     chat: Conversation, turn_id: str, *, busy: Busy, is_new: bool = False
 ) -> HeldTurn:
-    """Return a turn as the caller or the current run holds it; else the run takes it, and keeps it until it ends.
+    """Return a turn that the caller or the current run holds; else the run takes it, and keeps it until the run ends.
 
     With `is_new` the log does not seem to have the question.
 

@@ -32,7 +32,7 @@ class Branch(NamedTuple):
         own: The ranges of its messages.
         is_ending: Its next entry is the last one, see `ending_with`.
         has_something: It has something to show, so the next entry is the last one if the turn is over with it.
-        standing: What stands at its place, as of the end of the log; None where nobody appends to it.
+        standing: The variant shown at its place as of the end of the log; None if it is only read.
         began: When it began, as ISO 8601.
     """
 

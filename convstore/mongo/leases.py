@@ -1,7 +1,7 @@
 """Take leases, renew them, and do work under one that is renewed meanwhile.
 
-Who holds a lease says where it stands and how it is renewed: migrations, compactions and turns keep theirs in different
-documents. A lease lapses by itself when its holder is gone.
+Callers say how their lease is renewed: migrations, compactions and turns keep theirs in different documents. A lease
+lapses by itself when its holder is gone.
 """
 
 from __future__ import annotations

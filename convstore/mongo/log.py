@@ -97,7 +97,7 @@ class Log:
 
     Attributes:
         must_look_first: The database does not keep ids unique.
-        places: What stands at the places of variants.
+        places: Reads the changes of the places of turns, and the entries of variants.
     """
 
     def __init__(self, driver: Driver) -> None:

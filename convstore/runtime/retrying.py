@@ -17,7 +17,7 @@ _LONGEST_BACKOFF = 0.2
 
 
 class Outrun(Exception):  # noqa: N818 - a result, which `until_written` catches
-    """Another writer changed meanwhile what a write was made for."""
+    """Another writer changed what this write depends on."""
 
 
 class Attempts:

@@ -33,7 +33,7 @@ class _Side:
 
 
 async def answers_page(request: Request, chat: Conversation) -> Response:
-    """Return the page of what stands, or stood, at the place of a question; two variants are shown in full."""
+    """Return the page of all variants of a question or its answer; two of them are shown in full."""
     question = await _question(request, chat)
     variants = await chat.variants(str(question.message.id), limit=_LISTED)
     numbers = [variant.number for variant in variants]

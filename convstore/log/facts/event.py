@@ -99,7 +99,7 @@ class EventKind(FactKind[TurnEvent]):
     def moved(self, value: TurnEvent, entry: Entry, copy: LogCopy) -> TurnEvent | None:
         """Return it as a copy records it; without its variant if the copy cannot show that.
 
-        Its beginning or its question is lost, or the entry that made active what stands before it.
+        Its beginning or its question is lost, or the entry that made the messages before it active.
         """
         event = value._replace(question=copy.places.get(value.question, 0))
         if not event.variant:

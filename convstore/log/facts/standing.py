@@ -145,7 +145,7 @@ class StandingKind(FactKind[Standing]):
         return value.place
 
     def moved(self, value: Standing, entry: Entry, copy: LogCopy) -> Standing | None:
-        """Return it with what stands there in the copy as the variant that it takes away.
+        """Return it with the variant that it takes away in the copy, which is the one shown there.
 
         An earlier entry that changed the place may be lost.
         """
