@@ -290,6 +290,22 @@ async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(
         )
 
 
+async def test_answers_to_results_that_were_appended_before_them_have_exact_stamps(
+    store: ConversationStore, other_worker: ConversationStore, config: RunnableConfig
+) -> None:
+    """The model answers from the view of the run's beginning and what nodes have appended since."""
+    model = Scripted(calls=2)
+    graph = looped(store, model, "every step").compile()
+    for question in ("one", "two"):
+        await graph.ainvoke({"messages": [HumanMessage(question)]}, config)
+    log = await chat_of(store, config).list_messages(full=True)
+    answers = [stored for stored in log if stored.message.text.startswith("to ")]
+    for answer, shown in zip(answers, model.shown[1::2], strict=True):
+        past = await chat_of(other_worker, config).view_at(answer.stamp)
+        assert past.match == "exact"
+        assert same_messages(past.messages, shown)
+
+
 async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(
     store: ConversationStore, config: RunnableConfig
 ) -> None:

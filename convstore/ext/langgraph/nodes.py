@@ -308,7 +308,8 @@ class LoadNode(_Node):
             return []
         numbered = await with_numbers(chat, self.numbering, messages, new)
         turn_id = last_turn_of(messages)
-        return _changed(await _append_named(chat, numbered, turn_id, busy=self.busy), new)
+        appended, _ = await _append_named(chat, numbered, turn_id, busy=self.busy)
+        return _changed(appended, new)
 
     async def _held(self, chat: Conversation, turn_id: str, history: History) -> History:
         """Hold the turn of the run until that ends; return the view, loaded again if others appended meanwhile."""
@@ -350,12 +351,12 @@ class AppendNode(_Node):
         loaded = loaded_of(state)
         stamp = stamp_of(loaded, messages, new, counter=chat.store.token_counter)
         numbered = await with_numbers(chat, self.numbering, messages, new)
-        appended = await _append_named(
+        appended, entry = await _append_named(
             chat, numbered, turn_id, stamp=stamp, busy=self.busy, **self.options
         )
         changed = _changed(appended, new)
         if loaded is not None:
-            loaded.note(appended)
+            loaded.note(appended, entry)
         if joined:
             joined.check()
         update = {"convstore_logged": [str(message.id) for message in new]}
@@ -382,30 +383,32 @@ async def _append_named(
     stamp: ViewStamp | None = None,
     busy: Busy,
     **options: Any,
-) -> list[BaseMessage]:
-    """Append messages of a turn, each call under a unique id; return them as they are in the log.
+) -> tuple[list[BaseMessage], int]:
+    """Append messages of a turn, each call under a unique id; return them as they are in the log, and the last entry.
 
-    The stamp is that of the first AI message.
+    The stamp is that of the first AI message. The entry is 0 if nothing was written.
     """
     named = with_own_call_ids(messages)
     if not named:
-        return []
+        return [], 0
+    entry = 0
     left = stamp
     is_begun = turn_id not in ids_of(named)
 
     async def append(batch: Sequence[BaseMessage]) -> None:
-        nonlocal left, is_begun
+        nonlocal entry, left, is_begun
         is_earlier = not is_begun and turn_id not in ids_of(batch)
         if is_earlier or turn_id is None:
-            await chat.append(without_marks(batch), stamp=left, **options)
+            receipt = await chat.append(without_marks(batch), stamp=left, **options)
         else:
             held = await hold_turn(chat, turn_id, busy=busy)
-            await TurnAccess(chat).append(held, batch, stamp=left, **options)
+            receipt = await TurnAccess(chat).append(held, batch, stamp=left, **options)
+        entry = receipt.entry or entry
         is_begun = not is_earlier
         left = None if any(isinstance(message, AIMessage) for message in batch) else left
 
     await append_in_halves(append, named)
-    return list(named)
+    return list(named), entry
 
 
 def _context() -> Any:

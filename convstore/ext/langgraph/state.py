@@ -38,9 +38,10 @@ class LoadedView(dict[str, Any]):
         answer: The answer that the log has to the question of the run; None without one.
         turn_id: Id of the question of the run; None without one.
         turn: The messages of its turn that the view or an append node has seen, which the state may lose.
+        entry: Number of the last entry that an append node wrote since the view was loaded; 0 for none.
     """
 
-    __slots__ = ("answer", "covered", "history", "policy", "turn", "turn_id")
+    __slots__ = ("answer", "covered", "entry", "history", "policy", "turn", "turn_id")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class LoadedView(dict[str, Any]):
         self.policy = policy
         self.covered = covered
         self.answer = answer
+        self.entry = 0
         self.turn_id = last_turn_of(messages)
         whole = [
             *history.messages,
@@ -65,8 +67,9 @@ class LoadedView(dict[str, Any]):
         )
         self.turn = [message for message in whole[begin:] if not kind_of(message)]
 
-    def note(self, appended: Iterable[BaseMessage]) -> None:
-        """Add what an append node has appended in this run."""
+    def note(self, appended: Iterable[BaseMessage], entry: int) -> None:
+        """Add what an append node has appended in this run, and the last entry that it wrote."""
+        self.entry = entry or self.entry
         known = ids_of(self.turn)
         self.turn += [message for message in appended if message.id not in known]
 
@@ -250,7 +253,10 @@ def stamp_of(
         return None
     given = compose(loaded, messages[:answer])
     return loaded.history.stamp_for(
-        given, adapted=given != loaded.history.messages, size_of=partial(count, counter)
+        given,
+        entry=loaded.entry,
+        adapted=given != loaded.history.messages,
+        size_of=partial(count, counter),
     )
 
 
