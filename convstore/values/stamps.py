@@ -156,12 +156,19 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
         "summary made": before.summary != after.summary != "",
         "summary set aside": before.summary != after.summary,
         "another policy": before.policy != after.policy,
-        "turns left out": old.start != new.start,
+        "turns left out": _has_left_turns_out(before, after),
         "texts shortened": old.short_through != new.short_through,
         "results became stubs": old.stubs_through != new.stubs_through
         or after.parts.stub > before.parts.stub,
     }
     return next((cause for cause, is_true in causes.items() if is_true), "")
+
+
+def _has_left_turns_out(before: ViewStamp, after: ViewStamp) -> bool:
+    """Return True if a view begins later than the one before, which may have been loaded from an empty log."""
+    if before.marks.start == 0:
+        return after.marks.start > before.messages
+    return before.marks.start != after.marks.start
 
 
 class ViewReason(BaseModel):
