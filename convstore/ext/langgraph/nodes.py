@@ -356,7 +356,8 @@ class AppendNode(_Node):
         )
         changed = _changed(appended, new)
         if loaded is not None:
-            loaded.note(appended, entry)
+            loaded.note(appended)
+            loaded.entry = entry or loaded.entry
         if joined:
             joined.check()
         update = {"convstore_logged": [str(message.id) for message in new]}

@@ -67,9 +67,8 @@ class LoadedView(dict[str, Any]):
         )
         self.turn = [message for message in whole[begin:] if not kind_of(message)]
 
-    def note(self, appended: Iterable[BaseMessage], entry: int) -> None:
-        """Add what an append node has appended in this run, and the last entry that it wrote."""
-        self.entry = entry or self.entry
+    def note(self, appended: Iterable[BaseMessage]) -> None:
+        """Add what an append node has appended in this run."""
         known = ids_of(self.turn)
         self.turn += [message for message in appended if message.id not in known]
 
