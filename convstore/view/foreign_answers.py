@@ -194,7 +194,7 @@ def with_custom_outputs(message: AIMessage, results: Sequence[ToolMessage]) -> l
     """Return results, those of custom tools of the Responses API in the form that langchain-openai sends as such."""
     content: Any = message.content
     blocks = content if isinstance(content, list) else []
-    custom = {block.get("call_id") for block in blocks if block_type(block) == "custom_tool_call"}
+    custom = [block.get("call_id") for block in blocks if block_type(block) == "custom_tool_call"]
     return [_custom(result) if result.tool_call_id in custom else result for result in results]
 
 

@@ -409,6 +409,23 @@ def test_images_and_files_are_labelled_as_what_they_are() -> None:
         assert made_for(made, provider)[0] is made[0]
 
 
+@pytest.mark.parametrize("odd", [{"$ne": ""}, ["x"], 1.5])
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+def test_blocks_of_calls_may_hold_anything(provider: str, odd: Any) -> None:
+    """A name or an id that is not a text raised an error at each load, also from an answer of the provider itself."""
+    blocks: list[Any] = [
+        {"type": "function_call", "name": odd, "call_id": odd, "arguments": odd},
+        {"type": "custom_tool_call", "name": odd, "call_id": odd},
+    ]
+    call = {"name": "look at", "args": {}, "id": "toolu_01"}
+    for writer in (provider, "another"):
+        metadata = {"model_provider": writer}
+        asked = AIMessage(blocks, tool_calls=[call], response_metadata=metadata)
+        found = ToolMessage("Fish.", tool_call_id="toolu_01", name="look at")
+        kinds = [message.type for message in made_for([HumanMessage("?"), asked, found], provider)]
+        assert kinds == ["human", "ai", "tool"]
+
+
 def test_every_provider_of_a_policy_is_known() -> None:
     """The policy and the table of forms name the same ones."""
     for name in PROVIDERS:
