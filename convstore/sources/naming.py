@@ -83,26 +83,42 @@ def own_names(fields: Mapping[str, Any]) -> list[str]:
     >>> own_names({"title": "Acme", "source": "contracts/acme.pdf"})
     ['Acme', 'contracts/acme.pdf', 'acme.pdf']
     """
-    keys = (_first_filled(fields, _TITLE_KEYS), _url_key(fields), _file_key(fields, without=""))
+    keys = _own_keys(fields)
     names = [str(fields[key]) for key in keys if key]
     if keys[-1]:
         names.append(_base(names[-1]))
     return list(dict.fromkeys(names))
 
 
+def _own_keys(fields: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the keys of the title, the address and the file, "" for each that is missing."""
+    title = _first_filled(fields, _TITLE_KEYS)
+    return title, _url_key(fields), _file_key(fields, without="")
+
+
 def named_fields(fields: Mapping[str, Any], names: Iterable[str], heading: str) -> str:
     """Return the fields with some names in one line, without those that the heading of the source shows.
 
-    >>> named_fields({"title": "Fares", "author": "Ada", "acl": "hr"}, ("title", "author"), "[1] Fares")
-    'author: Ada'
+    >>> fields = {"title": "Frequent fares", "version": 1, "language": "en", "acl": "hr"}
+    >>> named_fields(fields, ("title", "version", "language"), "[1] Frequent fares")
+    'version: 1, language: en'
     """
+    own = _own_keys(fields)
     shown: list[str] = []
     for name in names:
         value = _one_line(fields[name]) if name in fields else ""
-        is_in_heading = name in _IN_A_FILE or value in heading
+        is_own = name in own and value in heading
+        is_in_heading = name in _IN_A_FILE or is_own or _has_words(heading, value)
         if value and not is_in_heading:
             shown.append(f"{name}: {value}")
     return ", ".join(shown)
+
+
+def _has_words(heading: str, value: str) -> bool:
+    """Return True if a value stands in a heading as words; a number there may mean anything."""
+    if not any(map(str.isalpha, value)):
+        return False
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", heading) is not None
 
 
 def _one_line(value: Any) -> str:

@@ -102,6 +102,19 @@ async def test_a_store_shows_the_metadata_that_it_names() -> None:
             await ConversationStore.connect("memory://", visible_metadata=wrong)
 
 
+async def test_a_field_is_shown_unless_its_heading_has_it_as_words() -> None:
+    """Version 1 of source 1 was left out for the "1" of "[1]", and "en" for a word with these letters."""
+    fields = {"title": "Frequent fares", "version": 1, "year": 2, "language": "en"}
+    item = {**fields, "page": 2, "text": "A ticket is two. " * 40}
+    names = ("title", "version", "year", "language")
+    async with await ConversationStore.connect("memory://", visible_metadata=names) as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        await _append(chat, 0, "Fares.", [item])
+        page = await _read(chat, {"source_ids": [1]})
+        assert "[1] Frequent fares, page 2, version: 1, year: 2, language: en, characters" in page
+
+
 async def test_a_page_of_a_numbered_result_has_each_source_once(chat: Conversation) -> None:
     """Headings and marks between the texts of sources are left out, and the words of the tool are not."""
     texts = [f"Passage {number} on owls, which is long enough. " * 8 for number in range(1, 4)]
