@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -112,7 +112,8 @@ def _call_id(item: Item) -> Any:
 def _is_output(item: Item) -> bool:
     kind = str(item.get("type"))
     is_known = kind.removesuffix("_output") in _CALLS and kind.endswith("_output")
-    return is_known and isinstance(_call_id(item), str) and "output" in item
+    is_said = "output" in item or isinstance(item.get("status"), str)
+    return is_known and is_said and isinstance(_call_id(item), str)
 
 
 def _with_calls(message: AIMessage, calls: Sequence[Item]) -> AIMessage:
@@ -126,14 +127,15 @@ def _with_calls(message: AIMessage, calls: Sequence[Item]) -> AIMessage:
 
 
 def _result(item: Item) -> ToolMessage:
-    """Return the result that an output of such a call is: its text, or the picture of a screen."""
-    output = item["output"]
-    content: Any = text_of(output)
+    """Return the result that an output of such a call is: its text, the picture of a screen, or else its status."""
+    output = item.get("output")
+    content: Any = text_of(output or item.get("status") or "")
     url = output.get("image_url") if isinstance(output, dict) else None
     if isinstance(url, str):
         content = [{"type": "image_url", "image_url": {"url": url}}]
     name = item["type"].removesuffix("_call_output")
-    return ToolMessage(content, tool_call_id=str(_call_id(item)), name=name)
+    status: Literal["error", "success"] = "error" if item.get("status") == "failed" else "success"
+    return ToolMessage(content, tool_call_id=str(_call_id(item)), name=name, status=status)
 
 
 def _message(group: list[Item]) -> BaseMessage | None:

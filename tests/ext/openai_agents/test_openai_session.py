@@ -654,6 +654,21 @@ SHELL: Any = [
 ]
 
 
+@pytest.mark.parametrize("status", ["completed", "failed"])
+async def test_a_patch_without_a_text_is_answered_by_its_status(
+    session: ConvstoreSession, status: str
+) -> None:
+    """The SDK writes no output for an editor that says nothing; the view said that there was no result."""
+    output: Any = {"type": "apply_patch_call_output", "call_id": "p1", "status": status}
+    items = [USER, SHELL[1], output, ANSWER]
+    await session.add_items(items)
+    assert await session.get_items() == items
+    viewed = ConvstoreSession(session.store, **session.conversation().scope)
+    view: Any = await viewed.get_items()
+    outputs = [item for item in view if item.get("type") == "function_call_output"]
+    assert [(item["call_id"], item["output"]) for item in outputs] == [("p1", status)]
+
+
 async def test_calls_that_the_client_answers_are_in_views(session: ConvstoreSession) -> None:
     """As calls with results, a long one as a stub; they come back as they were added, and so does a prompt."""
     items = [USER, STEP[0], *SHELL, ANSWER]
