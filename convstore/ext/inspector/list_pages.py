@@ -36,6 +36,7 @@ from convstore.ext.inspector.rendering import number_in, render
 from convstore.integration import host_of, marks_of
 from convstore.types import ConversationInfo
 from convstore.values.ends import ConversationEnd
+from convstore.values.plain import counted
 from convstore.values.reports import ConversationHits, SearchResult
 
 _COVERED = 200
@@ -45,6 +46,8 @@ _PAGE = 50
 _CHILDREN = 5
 _HITS = 30
 _MOST_HITS = 200
+_SEARCHED = 500
+"""Conversations in which the list looks for words, the newest ones."""
 _QUERY_CHARACTERS = 500
 _NO_END = 2**53 - 1
 
@@ -112,7 +115,7 @@ async def listing_page(
         limit=_COVERED, cursor=cursor, everything=not scope, **scope
     )
     newest = await _rows(store, found.conversations)
-    matching = await _with_words(store, newest, asked.words, scope)
+    matching, missed = await _with_words(store, newest, asked.words, scope, is_older=bool(cursor))
     kept = since(matching, asked.time, datetime.now(UTC))
     ordered = in_order(with_chip(kept, asked.chip), asked.order)
     end = asked.start + _PAGE
@@ -129,6 +132,7 @@ async def listing_page(
         scopes=scope_choices(newest, store.scope_keys),
         covered=len(newest),
         kept=len(ordered),
+        missed=missed,
         following=end if end < len(ordered) else 0,
         next_cursor=found.next_cursor,
         cursor=cursor,
@@ -177,14 +181,37 @@ async def _rows(
 
 
 async def _with_words(
-    store: ConversationStore, rows: Sequence[ListRow], words: str, scope: dict[str, Any]
-) -> list[ListRow]:
-    """Return the rows of conversations with messages that match some words; all without words."""
+    store: ConversationStore,
+    rows: Sequence[ListRow],
+    words: str,
+    scope: dict[str, Any],
+    *,
+    is_older: bool,
+) -> tuple[list[ListRow], str]:
+    """Return the rows of conversations with messages that match some words, and why others may match, too.
+
+    All rows without words. `is_older` is True for rows that are not the newest.
+    """
     if not words.strip():
-        return list(rows)
-    found = await store.search(words, limit=_MOST_HITS, everything=not scope, **scope)
+        return list(rows), ""
+    found = await store.search(
+        words, limit=_MOST_HITS, conversations=_SEARCHED, everything=not scope, **scope
+    )
     matching = {conversation.conversation_id for conversation in found.conversations}
-    return [row for row in rows if row.info.conversation_id in matching]
+    kept = [row for row in rows if row.info.conversation_id in matching]
+    return kept, missed_by(found, is_older=is_older)
+
+
+def missed_by(found: SearchResult, *, is_older: bool) -> str:
+    """Return why conversations that a search did not find may match, too; "" if none does."""
+    hits = sum(len(conversation.hits) for conversation in found.conversations)
+    if hits >= _MOST_HITS:
+        return f"only those with the {_MOST_HITS} best messages are listed"
+    if found.incomplete:
+        return f"{counted(len(found.incomplete), 'conversation')} could not be searched whole yet"
+    if is_older and found.searched >= _SEARCHED:
+        return f"only the newest {_SEARCHED} were searched"
+    return ""
 
 
 async def search_page(request: Request, chat: Conversation) -> Response:

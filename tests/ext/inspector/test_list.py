@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.ext.inspector import EVERYTHING
+from convstore.ext.inspector.list_pages import missed_by
 from convstore.types import SearchResult
 
 ARROWS = " \u2039\u203a"
@@ -219,3 +220,39 @@ async def test_a_search_names_what_it_did_not_search_and_offers_to_search_again(
     assert "1 of them was not searched whole, as after an import" in text_in(answer.text)
     link = f"/search?q=seals%20%26%20whales&scope=user_id:{id_}"
     assert f'<a href="{link}">Search again</a>' in html.unescape(answer.text)
+
+
+@pytest.mark.parametrize("many", [True, False])
+async def test_the_list_says_that_more_conversations_may_have_the_words(
+    store: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """One with the 200 best messages hid all others, and the list named their number as that of all that match."""
+    if many:
+        monkeypatch.setattr("convstore.ext.inspector.list_pages._MOST_HITS", 3)
+    chat = store.conversation(user_id="ada", thread_id="many")
+    await chat.append([HumanMessage(f"Whale, whale {number}?") for number in range(3)])
+    await store.conversation(user_id="ada", thread_id="one").append(HumanMessage("Whale, squid?"))
+    body = text_in(await listed(browse, q="whale"))
+    reason = "More conversations may have these words: only those with the 3 best messages"
+    assert (reason in body) == many
+    assert "1 of the newest 2" in body if many else "2 of the newest 2" in body
+
+
+@pytest.mark.parametrize(
+    ("found", "is_older", "reason"),
+    [
+        (SearchResult(searched=500), False, ""),
+        (SearchResult(searched=500), True, "only the newest 500 were searched"),
+        (SearchResult(searched=499), True, ""),
+        (
+            SearchResult(searched=2, incomplete=[{"user_id": "ada"}]),
+            False,
+            "1 conversation could not be searched whole yet",
+        ),
+    ],
+)
+def test_a_search_that_is_not_of_all_has_a_reason(
+    found: SearchResult, is_older: bool, reason: str
+) -> None:
+    """An older page is searched only as far as the newest 500 conversations reach."""
+    assert missed_by(found, is_older=is_older) == reason
