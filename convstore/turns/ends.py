@@ -7,7 +7,6 @@ turn is read as `Watcher` reads it, so that lists, pages and watchers say the sa
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Literal
 
 from langchain_core.messages import AIMessage
 
@@ -20,7 +19,7 @@ from convstore.mongo.states import LogTip, States
 from convstore.runtime.log_reader import LogReader
 from convstore.turns.watching import Watcher
 from convstore.values.ends import ConversationEnd
-from convstore.values.models import Status, TurnState
+from convstore.values.models import TurnState
 from convstore.values.scope import Scope
 
 
@@ -57,8 +56,10 @@ class EndReader:
             return None
         if await self._reader.hides_since_question(conversation, totals):  # perhaps another answer
             return None
-        if totals.over or not totals.turn:
-            return ConversationEnd(_status_of(totals.over))
+        if not totals.turn:
+            return ConversationEnd()
+        if totals.over:
+            return ConversationEnd("stopped" if totals.over == "stopped" else "finished")
         if tip.message is None or _has_earlier_calls(totals, tip.message):
             return None
         error = await self._error(conversation, totals.messages)
@@ -101,10 +102,3 @@ def _has_earlier_calls(totals: Totals, last: EntryMessage) -> bool:
     """
     earlier = (call for call in totals.calls if call.result not in last.calls)
     return any(call.turn == totals.turn for call in earlier)
-
-
-def _status_of(over: str) -> Status | Literal[""]:
-    """Return the status of a turn by why it is over; "" without a turn."""
-    if not over:
-        return ""
-    return "stopped" if over == "stopped" else "finished"

@@ -16,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.ext.inspector import EVERYTHING
 from convstore.ext.inspector.list_pages import missed_by
+from convstore.integration import host_of
 from convstore.types import SearchResult
 
 ARROWS = " \u2039\u203a"
@@ -138,6 +139,14 @@ async def test_a_call_of_another_answer_waits_also_after_a_message_of_no_turn(
         await turn.wait_for(turn.open_calls[0])
     await chat.append(AIMessage("The shop closes at six."))
     assert questions(await listed(browse, show="waiting")) == ["Refund?"]
+
+
+async def test_a_conversation_without_a_turn_has_no_state(store: ConversationStore) -> None:
+    """Such as one that begins with a message of the assistant: it was said to be finished."""
+    chat = store.conversation(user_id="ada", thread_id="greeting")
+    await chat.append(AIMessage("Welcome."))
+    ends = await host_of(chat).ends([(chat.scope, (await chat.info()).conversation_id)])
+    assert [end.status for end in ends] == [""]
 
 
 async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
