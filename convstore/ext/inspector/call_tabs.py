@@ -104,7 +104,7 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     compared = calls.before(calls.moment)
     before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
-    changes = changes_between(before, view, calls.has_question) if before else None
+    changes = changes_between(before, view, calls.has_ended) if before else None
     if changes and calls.cut_by(calls.moment) == PROMPT_CHANGED:
         cause = "the system prompt or the tools are others than those of the call before"
         changes = replace(changes, same_tokens=0, is_kept=False, cause=cause)

@@ -117,8 +117,20 @@ class Calls:
             return ""
         cause = break_between(before.stamp, self.stamp_of(call))
         end = call.ordinal if call else self.end
-        has_ended = cause == "results became stubs" and self.has_question(before.ordinal, end)
-        return "turn ended" if has_ended else cause
+        has_ended = self.has_question(before.ordinal, end) or (call is None and self.is_answered)
+        return "turn ended" if cause == "results became stubs" and has_ended else cause
+
+    @property
+    def is_answered(self) -> bool:
+        """True if the newest message is an answer, after which the next call begins another turn."""
+        newest = next((stored for stored in reversed(self.near) if not stored.is_rewound), None)
+        if newest is None or newest.message.type != "ai":
+            return False
+        return not has_calls(newest.message)
+
+    def has_ended(self, ordinal: int) -> bool:
+        """Return True if the turn of an ordinal had ended before the call of the page."""
+        return self.has_question(ordinal) or (self.moment is None and self.is_answered)
 
     def has_question(self, after: int, before: int | None = None) -> bool:
         """Return True if a question that is not rewound stands between two ordinals, by default up to the moment."""

@@ -365,6 +365,19 @@ async def test_a_stub_of_a_turn_in_progress_is_not_said_to_be_of_a_finished_one(
     assert any("held; expected, results became stubs" in page for page in pages)
 
 
+async def test_the_next_call_after_an_answer_has_the_stubs_of_a_turn_that_ended(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """Also while nobody has asked again: the turn is over, whether long or not."""
+    chat = store.conversation(user_id="ada", thread_id="ended-turn")
+    *turn, answer = rag_turn("Seals?")
+    await chat.append(turn)
+    await chat.append(answer, stamp=(await chat.load_history()).stamp)
+    page = text_in(await body(browse(), f"{await address(chat)}/changes"))
+    assert "held; expected, turn ended" in page
+    assert "shown by a stub, as its turn ended" in page
+
+
 async def test_what_stands_in_the_place_of_a_rewound_message_is_linked(
     store: ConversationStore, browse: Browse
 ) -> None:
