@@ -1247,7 +1247,7 @@ async def test_a_conversation_that_is_appended_to_meanwhile_is_not_missed(
     store: ConversationStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A conversation that moves to the front of the listing during an export is written once."""
-    monkeypatch.setattr("convstore.integration._PAGE", 2)
+    monkeypatch.setattr("convstore.edges._PAGE", 2)
     await taken(store, *(record(f"c{number}", 1) for number in range(6)))
     page = await store.list_conversations(everything=True, limit=10)
     last = store.conversation(**page.conversations[-1].scope)
