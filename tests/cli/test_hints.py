@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from command_line import convstore
 from mongomock import MongoClient as MockClient
 from pymongo import MongoClient
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError
-from tests.support.command_line import convstore
 
 
 @pytest.mark.parametrize(
