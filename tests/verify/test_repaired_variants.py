@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import ConversationDeletedError, MessageRewoundError, UnknownMessageError
+from convstore.exceptions import MessageRewoundError, TurnLostError, UnknownMessageError
 from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.testing.fixtures import ahead
@@ -89,8 +89,12 @@ async def test_a_variant_that_came_late_has_its_own_number(own_database: Any) ->
     held = await chat.turn("q", regenerate="late")
     await own_database["log"].delete_one({"messages.id": "lost"})
     assert (await ConversationStore(own_database).verify(repair=True)).ok
-    with pytest.raises(ConversationDeletedError):  # it was written
-        await held.append(AIMessage("late", id="late"))
+    written = await held.append(AIMessage("late", id="late"))
+    assert (written.message_ids, written.written) == (("late",), 1)
+    shown = [message.id for message in (await chat.load_history()).messages]
+    assert shown[-1] == "A"  # a load notices the copy, to which the answer is not moved yet
+    with pytest.raises(TurnLostError):
+        await held.append(AIMessage("more", id="more"))
     fresh = ConversationStore(own_database).conversation(**chat.scope)
     await answered(fresh, "q", "B", regenerate="new")
     services = await host_of(ConversationStore(own_database, clock=ahead(90))).services()
@@ -101,6 +105,9 @@ async def test_a_variant_that_came_late_has_its_own_number(own_database: Any) ->
         ("new", 2),
         ("late", 3),
     ]
+    for variant, text in zip(found, ("A", "B", "late"), strict=True):
+        await fresh.activate(variant)
+        assert (await fresh.list_messages())[-1].message.id == text
     await check(own_database, chat)
 
 
