@@ -22,7 +22,7 @@ from contextlib import aclosing, suppress
 from itertools import dropwhile, islice, takewhile
 from typing import Any
 
-from langchain_core.messages import AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 
 from convstore import Conversation
 from convstore.exceptions import ConvstoreError, InvalidInputError
@@ -317,6 +317,17 @@ def _is_running(turn_id: str, state: TurnState | None) -> bool:
     return state is not None and state.turn_id == turn_id and state.status == "running"
 
 
+async def _hidden(chat: Conversation, state: TurnState) -> tuple[list[BaseMessage], str]:
+    """Return an answer that views do not show yet, and the draft of its next reply.
+
+    A reply that was appended since the state was read has no draft any more.
+    """
+    own, _ = await TurnAccess(chat).hidden_variant(state)
+    replies = [message.text for message in own if isinstance(message, AIMessage)]
+    is_kept = any(text.startswith(state.draft) for text in replies)
+    return own, "" if is_kept else state.draft
+
+
 async def _follow(
     screen: _Screen, messages: Sequence[BaseMessage], state: TurnState | None
 ) -> Iterable[Event]:
@@ -325,14 +336,15 @@ async def _follow(
         return screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
     rest = dropwhile(lambda message: message.id != screen.turn_id, messages)
     own = [*islice(rest, 1), *takewhile(lambda message: message.type != "human", rest)]
+    draft = state.draft
     # of another answer, or an edited question
     if state.turn_id == screen.turn_id and (state.variant_id or not own):
-        own, _ = await TurnAccess(screen.chat).hidden_variant(state)
+        own, draft = await _hidden(screen.chat, state)
     if state.turn_id != screen.turn_id:
         return await screen.end(own, (), "finished")
     if state.status != "running":
         return await screen.end(own, state.waiting_calls, state.status)
     await screen.read(own, state.waiting_calls)
     reply = StreamedReply()
-    reply.add(state.draft)
-    return screen.show(reply if state.draft else None)
+    reply.add(draft)
+    return screen.show(reply if draft else None)

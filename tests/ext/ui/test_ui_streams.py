@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ag_ui.core import Event
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from pydantic import TypeAdapter
 from scripted_agents import ScriptedModel
 
@@ -20,8 +20,9 @@ from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.ui import read_request, resume_stream, ui_messages, ui_stream
 from convstore.ext.ui.ag_ui import AGUIEncoder
 from convstore.ext.ui.turns import TurnReader
+from convstore.integration import TurnAccess
 from convstore.testing.fixtures import ahead
-from convstore.types import TurnSession
+from convstore.types import TurnSession, TurnState
 
 pytestmark = pytest.mark.slow
 
@@ -563,6 +564,40 @@ async def test_another_answer_is_followed_from_another_worker(
                 if b"Second, " in event:
                     go.set()
         assert "First" not in stream
+        built = run_js("read_stream.mjs", {"stream": stream})
+        assert plain(built["message"]) == await page_of(fast)
+
+
+async def test_a_draft_of_another_answer_is_not_shown_beside_its_reply(
+    chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch, run_js: Callable[..., Any]
+) -> None:
+    """The reply is appended after a follower read the draft, and before it reads the answer."""
+    await post(chat, ASKED, Loop(["First."]))
+    go, is_late = asyncio.Event(), False
+    async with ConversationStore(database, clock=ahead(0, hurry=100)) as store:
+        fast = store.conversation(**chat.scope)
+        again = read_request({**ASKED, "trigger": "regenerate-message"}, request_id="click-1")
+        turn = await again.turn(fast)
+        sending = ui_stream(turn, Loop(["Second, ", go, "not first."])(turn), again)
+        await anext(sending)
+        read = TurnAccess.hidden_variant
+
+        async def late(self: TurnAccess, state: TurnState) -> tuple[list[BaseMessage], str]:
+            nonlocal is_late
+            if state.draft and not is_late:
+                is_late = True
+                go.set()
+                async for _ in sending:
+                    pass
+            return await read(self, state)
+
+        monkeypatch.setattr(TurnAccess, "hidden_variant", late)
+        resumed = None
+        while resumed is None:
+            resumed, _ = await resume_stream(fast), await asyncio.sleep(0.01)
+        async with aclosing(resumed):
+            stream = "".join([event.decode() async for event in resumed])
+        assert is_late
         built = run_js("read_stream.mjs", {"stream": stream})
         assert plain(built["message"]) == await page_of(fast)
 
