@@ -256,11 +256,15 @@ def size_in(text: str) -> tuple[int, int]:
 
     >>> size_in('{"tokens": 99, "policy": {"max_tokens": 500}}'), size_in('{"tokens": 7}'), size_in("{")
     ((99, 500), (7, 32000), (0, 0))
+    >>> size_in('{"tokens": -1}'), size_in('{"tokens": 1e999}'), size_in(f'{{"tokens": {10**30}}}')
+    ((0, 0), (0, 0), (0, 0))
     """
-    with suppress(ValueError, TypeError, AttributeError):
+    with suppress(ValueError, TypeError, AttributeError, OverflowError):
         stamp = json.loads(text)
         budget = stamp.get("policy", {}).get("max_tokens", _DEFAULTS["max_tokens"])
-        return int(stamp.get("tokens", 0)), int(budget or 0)
+        size = int(stamp.get("tokens", 0)), int(budget or 0)
+        if all(0 <= number <= 2**53 for number in size):  # else the log could not be read
+            return size
     return 0, 0
 
 

@@ -280,6 +280,12 @@ async def test_a_changed_archive_is_left_out_or_can_be_read(tmp_path: Path) -> N
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("tokens", [-1, 10**30])
+async def test_a_stamp_with_a_size_that_no_call_has_is_read(tokens: int, tmp_path: Path) -> None:
+    """The log counts no size for it, so the conversation is taken and can be read."""
+    assert not await failure_of(tmp_path, [Case(archive, (2, "stamp", "tokens"), tokens)])
+
+
 def test_a_date_that_is_yet_to_come_is_no_date(tmp_path: Path) -> None:
     """A conversation of the year 9999 would be the newest for ever."""
     for at in ("9999-12-31T00:00:00+00:00", "2500-01-01"):
