@@ -94,10 +94,13 @@ class StoredTurn:
             }
         self.messages = sorted(shown.values(), key=_ordinal)
 
-    def judge_everything(self, log: Snapshot, later: Parts) -> None:
+    def judge_everything(
+        self, log: Snapshot, later: Parts, without: Sequence[EntryMessage]
+    ) -> None:
         """Find its messages, also those that are not active, given all parts of it that stand elsewhere.
 
-        It is judged by its active messages; if its question is not active, by all of them.
+        It is judged by its active messages; if its question is not active, by all of them. What stands before the
+        first question is also judged by the active messages `without` a turn that stand in rewound ones.
         """
         is_active = log.active.has(self.first.ordinal)
         judged = log if is_active else Snapshot(log.cached, log.tail)
@@ -106,15 +109,31 @@ class StoredTurn:
         for part in self.parts.values():
             seen = [message for message in part.messages if judged.active.has(message.ordinal)]
             self.logged.add(seen, judged.active.event_of(part.entry) if self.question else None)
+        if is_active and not self.question:
+            self.logged.add(without)
         self.logged.settle(log.tail)
         self.logged.is_superseded = self.logged.is_superseded or not is_active
+        self.messages = self._own()
+
+    def _own(self) -> list[EntryMessage]:
+        """Return the messages of its parts that belong to it or to no turn, in order."""
         own = {
             message.ordinal: message
             for part in self.parts.values()
             for message in part.messages
             if message.turn in (0, self.question)
         }
-        self.messages = sorted(own.values(), key=_ordinal)
+        return sorted(own.values(), key=_ordinal)
+
+
+def without_turn(turn: StoredTurn, log: Snapshot) -> list[EntryMessage]:
+    """Return the active messages of no turn that stand in the range of another."""
+    return [
+        message
+        for part in turn.range.values()
+        for message in part.messages
+        if not message.turn and log.active.has(message.ordinal)
+    ]
 
 
 def give_away(turn: StoredTurn, parts: dict[int, Parts]) -> None:

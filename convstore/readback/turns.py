@@ -15,7 +15,14 @@ from convstore.log.entry import Entry, EntryMessage
 from convstore.log.stored_message import stamp_of
 from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
-from convstore.readback.stored_turns import Parts, StoredTurn, add_later, give_away, split
+from convstore.readback.stored_turns import (
+    Parts,
+    StoredTurn,
+    add_later,
+    give_away,
+    split,
+    without_turn,
+)
 from convstore.runtime.active_log import about
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
@@ -206,6 +213,7 @@ class Turns:
         """
         after_range = StoredTurn()
         elsewhere = dict[int, Parts]()
+        without = list[EntryMessage]()  # active, of no turn, and after no active question so far
         end = log.tail.entries + 1
         whole = Snapshot(log.cached, log.tail)
         async with aclosing(self._newest_first(whole, end, at_once)) as batches:
@@ -218,8 +226,10 @@ class Turns:
                         return
                     give_away(turn, elsewhere)
                     if turn.first.ordinal < before:
-                        turn.judge_everything(log, elsewhere.pop(turn.question, {}))
+                        turn.judge_everything(log, elsewhere.pop(turn.question, {}), without)
                         yield turn
+                    is_active = log.active.has(turn.first.ordinal)
+                    without = [] if is_active else without_turn(turn, log) + without
 
     async def _everything_forward(
         self, log: Snapshot, after: int, before: int, *, at_once: int

@@ -416,8 +416,11 @@ async def _run_in_one_database(seeds: Sequence[int], path: Path, *, copies: int)
 
 
 async def test_every_reader_says_the_same_of_a_few_logs(tmp_path: Path) -> None:
-    """All calls that read turns, and copies of some logs; in the last one a rewind takes back the end of a turn."""
-    await run([*range(30), 2253], tmp_path, copies=10)
+    """All calls that read turns, and copies of some logs.
+
+    In 315 and 594 messages without a question follow rewound ones; in 2253 a rewind takes back the end of a turn.
+    """
+    await run([*range(30), 315, 594, 2253], tmp_path, copies=10)
 
 
 @pytest.mark.slow
