@@ -153,7 +153,6 @@ def test_totals_are_sums_over_the_log(script: Any, lengths: Any) -> None:
     assert totals.messages == len(stored)
     assert totals.entries == len(log.entries)
     assert totals.turns == len(script) == sum(message.type == "human" for message in stored)
-    assert totals.results == sum(message.type == "tool" for message in stored)
     assert totals.tokens == sum(message.tokens for message in stored)
     assert totals.view_tokens == sum(message.view_tokens for message in stored)
     assert totals.sources_through == sum(len(entry.sources) for entry in log.entries)

@@ -515,7 +515,7 @@ async def test_a_summarizer_that_hangs_does_not_hang_a_load() -> None:
     assert (history.messages, history.summary) == (before.messages, None)
     assert history.compaction is not None
     assert (history.compaction.status, history.compaction.summary) == ("running", None)
-    assert "after 0.05 s" in history.compaction.problem
+    assert "after 0.05s" in history.compaction.problem
     again = await chat.load_history()
     assert again.compaction is not None
     assert (again.compaction.status, again.messages) == ("busy", before.messages)
