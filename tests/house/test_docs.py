@@ -162,9 +162,11 @@ def test_calls_in_the_text_name_arguments_that_exist() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every link to a file of the project finds it, and its heading."""
+    """Every link to a file of the project finds it, and its heading; its text is a title and no name of a file."""
     for path in (*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")):
-        for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        text = path.read_text(encoding="utf-8")
+        assert re.findall(r"\[`?[\w/.-]+\.md`?\]\(", text) == [], path
+        for link in re.findall(r"\]\(([^)]+)\)", text):
             file, _, anchor = link.partition("#")
             target = path.parent / file if file else path
             assert "://" in link or target.exists(), (path, link)
