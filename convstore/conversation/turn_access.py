@@ -18,6 +18,7 @@ from convstore.log.facts.event import TurnEvent
 from convstore.log.facts.standing import Standing
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.filing import came_with, without_marks
+from convstore.runtime.background import settle
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Drafting
 from convstore.values.append_options import AppendOptions, Columns
@@ -79,9 +80,8 @@ class TurnAccess:
             if held.branch:
                 raise
             receipt = (await services.writer.append(self._scope, whole, options=options)).receipt
-        if held.drop_draft and any(isinstance(message, AIMessage) for message in whole):
-            await held.drop_draft()
-            held.drop_draft = None
+        if any(isinstance(message, AIMessage) for message in whole):
+            await settle(_drop_draft(held))
         return receipt
 
     async def read_again(self, held: HeldTurn) -> None:
@@ -142,3 +142,10 @@ class TurnAccess:
     async def at_places(self, turn_ids: Sequence[str]) -> dict[str, Standing]:
         """Return the variants at the places of some active turns, by turn id; nothing for one that is alone there."""
         return await (await self._services()).variants.at_places(self._scope, turn_ids)
+
+
+async def _drop_draft(held: HeldTurn) -> None:
+    """Delete the draft of a reply that was appended."""
+    if held.drop_draft:
+        await held.drop_draft()
+        held.drop_draft = None

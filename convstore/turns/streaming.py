@@ -105,53 +105,95 @@ async def drafting(
     """Write what `text` returns as a draft, once a second, and once more after an error; drop it at the end.
 
     Yields the function that drops it, for a reply that is appended later: with `keeps` the end writes it once more.
-    A draft that cannot be written is no reason to end a stream: its reply is appended all the same. An error of the
-    application's redactor is logged once. None is begun if `is_held` is false: it would replace that of another
-    worker, or outlive its conversation. Nothing is written while `check` raises a StoreError.
+    The end waits for a write in progress, also after an error of its caller: one that is cut may be stored after the
+    draft was dropped. A draft that cannot be written is no reason to end a stream: its reply is appended all the same.
+    An error of the application's redactor is logged once. None is begun if `is_held` is false: it would replace that of
+    another worker, or outlive its conversation. Nothing is written while `check` raises a StoreError.
     """
-    written: str | None = None
-    is_logged = False
-
-    async def write() -> None:
-        nonlocal written, is_logged
-        try:
-            now = text()[:DRAFT_CHARACTERS]
-            await check()
-            if now and now != written and (written is not None or await is_held()):
-                await (drafts.begin if written is None else drafts.write)(
-                    conversation, begun._replace(text=now)
-                )
-                written = now
-        except StoreError:
-            pass  # written again in a second; the append of the reply reports what lasts
-        except Exception as error:  # noqa: BLE001 - a redactor may raise anything
-            if not is_logged:
-                is_logged = True
-                name = type(error).__name__
-                _LOGGER.warning(
-                    "conversation %s has no drafts, as their redactor raises %s", conversation, name
-                )
+    keeper = _DraftKeeper(drafts, conversation, begun, text, is_held=is_held, check=check)
+    writing = asyncio.Lock()
 
     async def repeat() -> None:
         while True:
             await sleep(DRAFT_SECONDS)
-            await write()
-
-    async def drop() -> None:
-        if written is not None:
-            with suppress(StoreError):
-                await check()
-                await drafts.drop(conversation, begun)
+            async with writing:
+                await keeper.write()
 
     async def end(*, is_whole: bool) -> None:
-        repeating.cancel()
+        try:
+            await writing.acquire()
+        finally:
+            repeating.cancel()
         await asyncio.wait({repeating})
-        await (drop() if is_whole else write())
+        await (keeper.drop() if is_whole else keeper.write())
 
     repeating = asyncio.ensure_future(repeat())
     try:
-        yield drop
+        yield keeper.drop
     except BaseException:
         await settle(end(is_whole=False))
         raise
     await settle(end(is_whole=not keeps))
+
+
+class _DraftKeeper:
+    """Writes and drops one draft; see `drafting`."""
+
+    def __init__(
+        self,
+        drafts: Drafts,
+        conversation: str,
+        begun: Draft,
+        text: Callable[[], str],
+        *,
+        is_held: Callable[[], Awaitable[bool]],
+        check: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._drafts = drafts
+        self._conversation = conversation
+        self._begun = begun
+        self._text = text
+        self._is_held = is_held
+        self._check = check
+        self._written: str | None = None
+        self._may_exist = False  # also after a write whose outcome is unknown
+        self._is_logged = False
+
+    async def write(self) -> None:
+        """Write what the text is now, unless it was written already."""
+        try:
+            now = self._text()[:DRAFT_CHARACTERS]
+            await self._check()
+            if now and now != self._written:
+                await self._store(now)
+        except StoreError:
+            pass  # written again in a second; the append of the reply reports what lasts
+        except Exception as error:  # noqa: BLE001 - a redactor may raise anything
+            self._log(error)
+
+    async def _store(self, now: str) -> None:
+        draft = self._begun._replace(text=now)
+        if self._written is not None:
+            await self._drafts.write(self._conversation, draft)
+        elif await self._is_held():
+            self._may_exist = True
+            await self._drafts.begin(self._conversation, draft)
+        else:
+            return
+        self._written = now
+
+    def _log(self, error: Exception) -> None:
+        if not self._is_logged:
+            self._is_logged = True
+            _LOGGER.warning(
+                "conversation %s has no drafts, as their redactor raises %s",
+                self._conversation,
+                type(error).__name__,
+            )
+
+    async def drop(self) -> None:
+        """Delete the draft, if there may be one."""
+        if self._may_exist:
+            with suppress(StoreError):
+                await self._check()
+                await self._drafts.drop(self._conversation, self._begun)

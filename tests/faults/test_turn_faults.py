@@ -12,12 +12,14 @@ import json
 import random
 import socket
 import sys
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -26,6 +28,7 @@ from langchain_core.messages import BaseMessage
 from turn_worker import LEASE_SECONDS, goes_on, question
 
 from convstore import Conversation, ConversationStore
+from convstore.exceptions import StoreUnavailableError
 from convstore.messages.tool_calls import has_calls
 from convstore.types import Turn
 
@@ -35,6 +38,7 @@ SECONDS, USERS, WORKERS = 16.0, 200, 2
 _SETTLE_SECONDS, _PATIENCE = 240.0, 90.0
 _PAUSE, _LEAVE, _STOP, _CHANGE, _EDIT = 5.0, 0.25, 0.1, 0.5, 0.3
 _NOTICED = 2.0
+_Result = TypeVar("_Result")
 _PROGRAM = Path(turn_worker.__file__)
 
 
@@ -152,13 +156,27 @@ class User:
         while not await self._try(turn, variant):
             await asyncio.sleep(self._dice.uniform(0, wait))
             wait = min(2 * wait, 2)
-        [self.active[turn]] = [
-            shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active
-        ]
+        self.active[turn] = await self._shown(turn)
         if variant not in self.stopped:
             assert self.active[turn] == variant
         if self.active[turn] == variant:
             self.finished.setdefault(turn, []).append(variant)
+
+    async def _shown(self, turn: str) -> str:
+        """Return the variant of a turn that is shown."""
+        variants = await self._read(partial(self.chat.variants, turn))
+        [shown] = [variant.variant_id for variant in variants if variant.is_active]
+        return shown
+
+    async def _read(self, read: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Read from the store; again for `_PATIENCE` if the machine is too busy to answer in time."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return await read()
+            except StoreUnavailableError:
+                if time.monotonic() >= until:
+                    raise
 
     async def _try(self, turn: str, variant: str) -> bool:
         """Ask twice at once, and do what a user may do meanwhile; return True if the answer is finished."""
@@ -168,16 +186,19 @@ class User:
         if goes_on(variant) or (self._dice.random() < _STOP and not self.is_over):
             await self._stop(turn, variant, asked)
         states = set(await asyncio.gather(*asked))
-        if "finished" not in states and (
-            found := await self.chat.get_turn(self.edits.get(turn, turn))
-        ):
-            self.drafts += [
-                state.draft for state in (found, found.pending) if state and state.draft
-            ]
+        if "finished" not in states:
+            await self._note_drafts(turn)
         if "waiting" in states:
             verdict = self._dice.choice(("approve", "reject"))
             await self._twice(turn, "decide", variant=variant, verdict=verdict)
         return "finished" in states
+
+    async def _note_drafts(self, turn: str) -> None:
+        """Note the drafts that a page would show."""
+        found = await self._read(partial(self.chat.get_turn, self.edits.get(turn, turn)))
+        if found:
+            states = (found, found.pending)
+            self.drafts += [state.draft for state in states if state and state.draft]
 
     async def _stop(self, turn: str, variant: str, asked: list[asyncio.Future[str]]) -> None:
         """Ask to stop; for an answer without an end, until nobody gives it."""
@@ -192,9 +213,7 @@ class User:
         """Show a variant."""
         while "switched" not in await self._twice(turn, "switch", variant=variant):
             await self._pause(0.5)
-        [self.active[turn]] = [
-            shown.variant_id for shown in await self.chat.variants(turn) if shown.is_active
-        ]
+        self.active[turn] = await self._shown(turn)
         assert self.active[turn] == variant
 
     async def _ask(self, turn: str, variant: str, worker: WorkerProcess) -> str:
