@@ -14,6 +14,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.types import Command
+from made_results import append_hidden, check_hidden
 from scripted_agents import ScriptedModel
 
 from convstore import ConversationStore, number_sources
@@ -224,24 +225,14 @@ async def test_an_agent_reads_artifacts_back_if_its_middleware_says_so(
     store: ConversationStore,
 ) -> None:
     """By default its tool shows what tools showed."""
-    chat = store.conversation(**ADA)
-    found = [Document("Owls sleep.", metadata={"acl": "SECRET"})]
-    result = ToolMessage("1 hit", artifact=found, tool_call_id="call-search", id="result")
-    calls = AIMessage("", tool_calls=[_call("search")])
-    await chat.append([HumanMessage("q"), calls, result, AIMessage("So [1].")])
-    read = {
-        "name": "retrieve_previous_sources",
-        "args": {"ids": ["result"], "find": "SECRET"},
-        "id": "r",
-    }
+    wanted = await append_hidden(store.conversation(**ADA))
+    read = {"name": "retrieve_previous_sources", "args": wanted, "id": "r"}
     for artifact in (False, True):
         model = ScriptedModel(replies=[AIMessage("", tool_calls=[read]), AIMessage("Done.")])
         middleware = ConversationMiddleware(store, artifact=artifact)
         agent = create_agent(model, [], middleware=[middleware])
         await agent.ainvoke({"messages": [("user", "Again?")]}, {"configurable": ADA})
-        page = model.shown[-1][-1].text
-        assert page.startswith("No match for 'SECRET'") != artifact
-        assert ('"acl":"SECRET"' in page) == artifact
+        check_hidden(model.shown[-1][-1].text, artifact=artifact)
 
 
 @pytest.mark.slow

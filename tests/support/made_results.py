@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+from convstore import Conversation
 from convstore.messages.tokens import approximate_tokens
 from convstore.values.models import Source
 
@@ -111,6 +112,21 @@ def _content(form: str, texts: list[str], heads: list[str]) -> Any:
         "twice": lambda: "\n".join(heads) + "\n\n" + "\n\n".join(texts),
     }  # fmt: skip
     return forms[form]()
+
+
+async def append_hidden(chat: Conversation) -> dict[str, Any]:
+    """Append a result whose artifact has a field that its content lacks; return the arguments that look for it."""
+    found = [Document("Owls sleep.", metadata={"acl": "SECRET"})]
+    result = ToolMessage("1 hit", artifact=found, tool_call_id="call-search", id="hidden")
+    asked = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "call-search"}])
+    await chat.append([HumanMessage("q"), asked, result, AIMessage("So [1].")])
+    return {"tool_message_ids": ["hidden"], "find": "SECRET"}
+
+
+def check_hidden(page: str, *, artifact: bool) -> None:
+    """A page that answers the arguments of `append_hidden` has the field if the rest of artifacts is shown."""
+    assert page.startswith("No match for 'SECRET'") != artifact
+    assert ('"acl":"SECRET"' in page) == artifact
 
 
 def flat(content: Any) -> str:

@@ -13,6 +13,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.edges import read_current
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
+from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
@@ -36,6 +37,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         store: The store of the conversations.
         view: "policy" gives an agent the view; "all" every active message, in full, without the tool.
         policy: Limits of the view; None for the store's.
+        artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
         source_id: Name of the provider in a session.
         provider: The rules of the model's provider, by name or your own, for a model whose name does not tell them.
         on_dropped: Called for each load with what it lacks of the log: what the framework has no place for, such as the
@@ -45,7 +47,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         scope: Values of scope keys, such as the user's.
 
     Raises:
-        InvalidInputError: `view` is neither, or there is no provider of this name.
+        InvalidInputError: `view` or `artifact` is neither of its values, or there is no provider of this name.
         InvalidScopeError: A scope key is unknown; from a run, if one has no value.
     """
 
@@ -55,6 +57,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         *,
         view: Literal["policy", "all"] = "policy",
         policy: HistoryPolicy | None = None,
+        artifact: bool = False,
         source_id: str = "convstore",
         provider: str | ProviderRules | None = None,
         on_dropped: Callable[[list[Dropped]], None] | None = None,
@@ -70,6 +73,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         self._store = store
         self._view = view
         self._policy = policy
+        self._own_tools = agent_tools(store, (), artifact=artifact) if view == "policy" else []
         self._scope = scope
         rules_of_framework(provider, None)  # refuses a wrong name
         self._provider = provider
@@ -134,17 +138,10 @@ class ConvstoreHistoryProvider(HistoryProvider):
             await super().before_run(agent=agent, session=session, context=context, state=state)
         finally:
             _ASKED.reset(token)
-        if self._view == "policy":
-            tool = self.conversation(context.session_id, state).retrieve_previous_sources_tool()
-            spec = tool.to_openai()["function"]
-
-            async def read(**arguments: Any) -> str:
-                return str(await tool.ainvoke(arguments))
-
-            names = {"name": spec["name"], "description": spec["description"]}
-            context.extend_tools(
-                self.source_id, [FunctionTool(**names, func=read, input_model=spec["parameters"])]
-            )
+        tools = [
+            _tool(bind(self.conversation(context.session_id, state))) for _, bind in self._own_tools
+        ]
+        context.extend_tools(self.source_id, tools)
 
     def _read(
         self, messages: Iterable[BaseMessage], edits: RequestEdits | None = None
@@ -154,6 +151,21 @@ class ConvstoreHistoryProvider(HistoryProvider):
         if dropped and self._on_dropped:
             self._on_dropped(dropped)
         return found
+
+
+def _tool(tool: Any) -> FunctionTool:
+    """Return a tool of convstore as one of the framework."""
+    spec = tool.to_openai()["function"]
+
+    async def read(**arguments: Any) -> str:
+        return str(await tool.ainvoke(arguments))
+
+    return FunctionTool(
+        name=spec["name"],
+        description=spec["description"],
+        func=read,
+        input_model=spec["parameters"],
+    )
 
 
 def _model_of(agent: Any) -> str:

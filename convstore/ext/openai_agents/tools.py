@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_back_tools(
-    session: ConvstoreSession, *, search: Sequence[str] = ("user_id",)
+    session: ConvstoreSession, *, search: Sequence[str] = ("user_id",), artifact: bool = False
 ) -> list[FunctionTool]:
     """Return the tools that read full content again, and search the other conversations of the same user.
 
@@ -24,11 +24,13 @@ def read_back_tools(
     Args:
         session: The session of the agent's runs.
         search: Names of the scope keys that the searched conversations share; empty for no such tool.
+        artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
 
     Raises:
-        InvalidInputError: `search` has a name that is no scope key.
+        InvalidInputError: `search` has a name that is not a scope key, or `artifact` is neither True nor False.
     """
-    return [_tool(session, tool, bind) for tool, bind in agent_tools(session.store, search)]
+    tools = agent_tools(session.store, search, artifact=artifact)
+    return [_tool(session, tool, bind) for tool, bind in tools]
 
 
 def _tool(

@@ -44,6 +44,7 @@ class ConvstoreView(AbstractCapability[Any]):
         scope: As for its methods; needed if it is the value of a scope key.
         policy: Limits of the view; None for the store's.
         tools: False to leave the tools out.
+        artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
         provider: The rules of the model's provider, by name or your own, for a model whose name does not tell them.
         on_dropped: Called for each request with what it lacks of the log: what Pydantic AI has no place for, such as an
             uploaded file that the application appended itself, or reasoning of another provider's model; not called if
@@ -51,7 +52,7 @@ class ConvstoreView(AbstractCapability[Any]):
 
     Raises:
         UserError: `scope` is missing.
-        InvalidInputError: There is no provider of this name.
+        InvalidInputError: There is no provider of this name, or `artifact` is neither True nor False.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ConvstoreView(AbstractCapability[Any]):
         scope: ScopeOfRun = None,
         policy: HistoryPolicy | None = None,
         tools: bool = True,
+        artifact: bool = False,
         provider: str | ProviderRules | None = None,
         on_dropped: Callable[[list[Dropped]], None] | None = None,
     ) -> None:
@@ -72,7 +74,8 @@ class ConvstoreView(AbstractCapability[Any]):
         self._conversations = conversations
         self._scope = scope
         self._policy = policy
-        self._has_tools = tools
+        own_tools = agent_tools(conversations.store, conversations.shared_keys, artifact=artifact)
+        self._own_tools = own_tools if tools else []
         rules_of_framework(provider, None)  # refuses a wrong name
         self._provider = provider
         self._on_dropped = on_dropped
@@ -99,12 +102,9 @@ class ConvstoreView(AbstractCapability[Any]):
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
         """Return the tools that read back and search; None if there shall be none."""
-        tools = agent_tools(self._conversations.store, self._conversations.shared_keys)
-        return (
-            FunctionToolset([self._tool(tool, bind) for tool, bind in tools])
-            if self._has_tools
-            else None
-        )
+        if not self._own_tools:
+            return None
+        return FunctionToolset([self._tool(tool, bind) for tool, bind in self._own_tools])
 
     async def _stored(self, ctx: RunContext[Any]) -> tuple[Conversation, ModelMessage] | None:
         """Return the run's conversation and its last stored message; None if it is not stored with the run's scope."""

@@ -18,6 +18,7 @@ from agent_framework import (
     tool,
 )
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from made_results import append_hidden, check_hidden
 
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.exceptions import ContentConflictError, InvalidScopeError
@@ -95,6 +96,20 @@ async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) 
     everything = ConvstoreHistoryProvider(store, user_id=user, view="all")
     assert (await everything.get_messages("seals"))[2].contents[0].result.startswith("sea: fish")
     assert len(await everything.get_messages("seals")) == 10
+
+
+async def test_the_tool_reads_artifacts_back_if_the_provider_says_so(
+    store: ConversationStore, user: str
+) -> None:
+    """By default it shows what tools showed."""
+    wanted = await append_hidden(store.conversation(user_id=user, thread_id="seals"))
+    call = Content.from_function_call("c1", "retrieve_previous_sources", arguments=wanted)
+    for artifact in (False, True):
+        client = Scripted(call, "Done.")
+        provider = ConvstoreHistoryProvider(store, artifact=artifact, user_id=user)
+        agent = Agent(client, context_providers=[provider])
+        await agent.run("Again?", session=agent.create_session(session_id="seals"))
+        check_hidden(client.shown[-1][-1].contents[0].result, artifact=artifact)
 
 
 EVERYTHING = [

@@ -22,6 +22,7 @@ from agents import (
 from agents.testing import ScriptedModel, assistant_message, function_call
 from api_rules import responses_errors
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from made_results import append_hidden, check_hidden
 from openai.types.responses.response_reasoning_item import ResponseReasoningItem
 
 from convstore import ConversationStore, HistoryPolicy
@@ -318,6 +319,20 @@ async def test_an_agent_reads_old_results_back(viewed: ConvstoreSession) -> None
     assert "valid" in refused or "JSON" in refused
     assert "My seals" in searched
     assert "Eve" not in searched + found
+
+
+async def test_an_agent_reads_artifacts_back_if_its_tools_say_so(
+    memory: ConversationStore, scope: dict[str, str]
+) -> None:
+    """By default its tool shows what tools showed."""
+    session = ConvstoreSession(memory, **scope)
+    wanted = await append_hidden(session.conversation())
+    for artifact in (False, True):
+        call = function_call("retrieve_previous_sources", wanted, call_id="r")
+        model = ScriptedModel([[call], [assistant_message("Done.")]])
+        tools = read_back_tools(session, artifact=artifact)
+        await ask(Agent(name="biologist", model=model, tools=[*tools]), "Again?", session)
+        check_hidden(model.calls[-1].input[-1]["output"], artifact=artifact)
 
 
 async def test_the_tools_take_the_scope_of_the_run(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from made_results import append_hidden, check_hidden
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -118,6 +119,22 @@ async def test_the_tools_bring_the_result_back(ours: ConvstoreConversationStore)
     whole, found = parts(second.new_messages(), ToolReturnPart)
     assert "sea: fish fish" in whole.content
     assert "Do walruses sing?" in found.content
+
+
+async def test_the_tool_reads_artifacts_back_if_the_view_says_so(
+    ours: ConvstoreConversationStore,
+) -> None:
+    """By default it shows what tools showed."""
+    model = Model("Hi.")
+    first = await agent_of(model, ConvstoreView(ours)).run("Hi?")
+    await ours.save(first)
+    wanted = await append_hidden(await ours.conversation(first.conversation.conversation_id))
+    for artifact in (False, True):
+        model.script = [ToolCallPart("retrieve_previous_sources", wanted), "Done."]
+        agent = agent_of(model, ConvstoreView(ours, artifact=artifact))
+        again = await agent.run("Again?", conversation=first.conversation)
+        (page,) = parts(again.new_messages(), ToolReturnPart)
+        check_hidden(page.content, artifact=artifact)
 
 
 async def test_the_budget_of_the_view_counts(ours: ConvstoreConversationStore) -> None:
