@@ -61,6 +61,10 @@ def approximate_tokens(messages: Sequence[BaseMessage], *, media: MediaFigures =
     their length: their pixels, pages and seconds are read from their bytes, and `media` has the tokens of each. Views
     with a provider count them by that provider's figures, unless the counter was given some.
 
+    Args:
+        messages: The messages to count; their sum is the sum of each.
+        media: Tokens of images, pages and seconds; `MediaFigures.named` has those of models.
+
     >>> from langchain_core.messages import HumanMessage
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
     (9, 11)

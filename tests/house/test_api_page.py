@@ -1,16 +1,17 @@
-"""docs/api.md lists the API in the words of the docstrings, and the docstrings say all that a caller needs."""
+"""docs/api.md names every call and its commands, and the docstrings say all that a caller needs."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pkgutil
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
+from adapters import ADAPTERS
 from counting import STANDING, Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
@@ -23,32 +24,19 @@ from convstore import (
     ConversationStore,
     ConvstoreError,
     HistoryPolicy,
-    integration,
     types,
 )
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing import rag_turn
 
-PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "api.md").read_text(encoding="utf-8")
+REFERENCE = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
 OWNERS = {"store": ConversationStore, "chat": Conversation, "ConversationStore": ConversationStore}
 FOR_ADAPTERS = {"convstore.devserver", "convstore.integration", "convstore.testing"}
 """Modules whose functions may leave their arguments to the names and types."""
 TWIN = "asummarize_messages"
-"""Has the parameters of , and says so."""
-
-
-def rows(heading: str) -> list[list[str]]:
-    """The cells of all tables whose first heading is given."""
-    tables = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    return [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-        for row in "".join(tables).splitlines()
-    ]
-
-
-def codes(cell: str) -> list[str]:
-    """Return the code spans of a cell."""
-    return [code.replace(r"\|", "|") for code in re.findall(r"`([^`]*)`", cell)]
+"""Has the parameters of `summarize_messages`, and says so."""
 
 
 def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
@@ -61,40 +49,19 @@ def parameters_of(target: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
     ]
 
 
-class Row(NamedTuple):
-    """A call as the overview lists it."""
-
-    how: str
-    owner: str
-    name: str
-    link: str
-    does: str
-    commands: str
-
-
-def methods() -> list[Row]:
-    """Return the rows of the tables of store and conversation; their last rows list attributes."""
-    call = re.compile(r"\[`(?:(await|async for … in) )?(\w+)\.(\w+)\([…]?\)`\]\((\S+)\)")
-    found = [(call.fullmatch(first), *others) for first, *others in rows("call")]
-    return [
-        Row(match[1] or "", match[2], match[3], match[4], *others)
-        for match, *others in found
-        if match
-    ]
+def listed() -> dict[tuple[str, str], str]:
+    """Return the calls and attributes that the page lists, by owner and name, each with its number of commands."""
+    table = PAGE.partition("\n| to |")[2].partition("\n## ")[0]
+    found = re.findall(r"`(\w+)\.(\w+)`(?: (\d+\+?))?", table)
+    return {(owner, name): commands for owner, name, commands in found}
 
 
 def names() -> Iterator[tuple[ModuleType, str]]:
-    """Return the table of tools, integrations and summarizers, with the module of each."""
-    module = convstore
-    for place, listed, *_ in rows("import from"):
-        module = importlib.import_module(*codes(place)) if place else module
-        yield from ((module, name) for name in codes(listed))
-
-
-def first_sentence(target: object) -> str:
-    """Return the promise at the beginning of a docstring."""
-    paragraph = " ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split())
-    return re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0]
+    """Return the public names of the package and of the modules that the reference shows, slow frameworks apart."""
+    shown = re.findall(r"^::: (convstore[.\w]*)$", REFERENCE, re.MULTILINE)
+    for found in (convstore, *map(pkgutil.resolve_name, sorted({*shown} - {*ADAPTERS}))):
+        if inspect.ismodule(found):
+            yield from ((found, name) for name in exported(found))
 
 
 def arguments_of(target: object) -> set[str]:
@@ -134,54 +101,20 @@ def tree(base: type[ConvstoreError] = ConvstoreError) -> Iterator[type[Convstore
             yield from tree(child)
 
 
-def test_every_exported_name_is_documented() -> None:
-    """Every export of ``convstore`` is on the page in code."""
-    documented = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
-    assert set(convstore.__all__) - documented == set()
-
-
-def test_every_name_of_the_other_modules_is_documented() -> None:
-    """The table lists all that they export, errors and what only our own adapters need apart, and nothing else."""
-    of_module: dict[ModuleType, list[str]] = {}
-    for module, name in names():
-        of_module.setdefault(module, []).append(name)
-    for module in (convstore, integration):
-        assert set(of_module.pop(module)) <= exported(module)
-    is_error = {error.__name__ for error in tree()}
-    for module, listed in of_module.items():
-        assert sorted(listed) == sorted(exported(module) - is_error), module.__name__
-
-
 def exported(module: ModuleType) -> set[str]:
     """Return the public names of a module: those of its ``__all__``, or all that it defines."""
     return set(getattr(module, "__all__", None) or defined_in(module))
 
 
 def test_every_method_is_listed() -> None:
-    """In the words of its docstring, with the way to call it, and a link to its place in the reference."""
-    for row in methods():
-        owner = OWNERS[row.owner]
-        target = getattr(owner, row.name)
-        assert row.does == first_sentence(target), row
-        loop = "async for … in" if inspect.isasyncgenfunction(target) else ""
-        assert row.how == ("await" if inspect.iscoroutinefunction(target) else loop), row
-        page = "store" if owner is ConversationStore else "conversation"
-        assert row.link == f"reference/{page}.md#convstore.{owner.__name__}.{row.name}"
+    """The page names each method and attribute of store and conversation, and no other."""
     open_ = {
         (owner, name)
-        for owner in OWNERS.values()
-        for name in dir(owner)
+        for owner in (ConversationStore, Conversation)
+        for name in {*dir(owner), *attributes_of(owner)}
         if not name.startswith("_")
     }
-    attributes = {
-        (owner, name)
-        for owner in OWNERS.values()
-        for name in {*attributes_of(owner), *properties_of(owner)}
-    }
-    assert {(OWNERS[row.owner], row.name) for row in methods()} == open_ - attributes
-    assert all(
-        f"`{name}`" in PAGE.replace("store.", "").replace("chat.", "") for _, name in attributes
-    )
+    assert {(OWNERS[owner], name) for owner, name in listed()} == open_
 
 
 def calls() -> Iterator[Callable[..., Any]]:
@@ -229,33 +162,21 @@ def test_errors_in_docstrings_exist() -> None:
 
 
 def test_every_value_is_documented() -> None:
-    """Each model of `convstore.types` is listed in the words of its docstring, which names each field."""
-    listed = {codes(value)[0]: does for value, does, _ in rows("value")}
-    models = {
-        name: class_
-        for name in types.__all__
-        if inspect.isclass(class_ := getattr(types, name)) and issubclass(class_, BaseModel)
-    }
-    assert listed == {name: first_sentence(model) for name, model in models.items()}
-    for model in models.values():
-        documented = {name for base in model.__mro__ for name in attributes_of(base)}
-        assert set(model.model_fields) <= documented, model
-        assert all(inspect.getdoc(member) for member in properties_of(model).values()), model
-    assert {name for name in types.__all__ if f"`{name}" not in PAGE} == set()
+    """The docstring of each model of `convstore.types` names each field."""
+    for name in types.__all__:
+        model = getattr(types, name)
+        if inspect.isclass(model) and issubclass(model, BaseModel):
+            documented = {name for base in model.__mro__ for name in attributes_of(base)}
+            assert set(model.model_fields) <= documented, model
+            assert all(inspect.getdoc(member) for member in properties_of(model).values()), model
 
 
-def test_every_error_is_documented() -> None:
-    """With its bases and attributes, and no other."""
-    listed = {}
-    for error, bases, *_ in rows("error"):
-        name, *attributes = codes(error)
-        listed[name] = codes(bases), set(attributes)
-    assert listed == {
-        error.__name__: (
-            [base.__name__ for base in error.__bases__],
-            {f".{name}" for name in attributes_of(error)},
-        )
-        for error in tree()
+def test_every_error_has_a_remedy() -> None:
+    """The page of troubles has each error as a symptom, or says in its beginning what its kind means."""
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    symptoms = page.partition("\n## ")[0] + "".join(re.findall(r"^\| (.+?) \|", page, re.MULTILINE))
+    assert {error.__name__ for error in tree()} == set(re.findall(r"`(\w+Error)`", symptoms)) - {
+        "ValueError"
     }
 
 
@@ -331,6 +252,6 @@ async def test_the_commands_are_counted(
         with commands.counted():
             await call()
         took[name] = len(commands.sent)
-    listed = {(row.owner, row.name): row.commands for row in methods() if row.commands}
-    assert {name: int(number.rstrip("+")) for name, number in listed.items()} == took
+    said = {name: int(number.rstrip("+")) for name, number in listed().items() if number}
+    assert said == took
     await store.close()
