@@ -20,6 +20,7 @@ from functools import partial
 from inspect import Parameter, Signature
 from itertools import takewhile
 from typing import Any, Literal, TypeVar, cast
+from uuid import uuid4
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import AIMessage, BaseMessage
@@ -31,6 +32,7 @@ from convstore.edges import read_current
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
 from convstore.integration import log_of, run_sync
 from convstore.messages.encoding import fields_of
+from convstore.messages.filing import last_turn_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import count
 from convstore.types import History
@@ -177,12 +179,13 @@ class _RunHistory(ChatMessageHistory):
     async def _add(
         self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None
     ) -> None:
-        new = _without_repeats(messages)
+        new = [_with_id(message) for message in _without_repeats(messages)]
         if self._view is not None:
             asked = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
             stamp = self._view.stamp_for(
                 [*self._view.messages, *asked],
                 adapted=bool(asked),
+                turn=last_turn_of(asked),
                 size_of=partial(count, chat.store.token_counter),
             )
         self._view = None
@@ -349,6 +352,10 @@ def _fields_shown(message: BaseMessage | None) -> dict[str, Any]:
         for key, value in fields_of(sendable_message(message)).items()
         if key != "artifact"
     }
+
+
+def _with_id(message: BaseMessage) -> BaseMessage:
+    return message if message.id else message.model_copy(update={"id": str(uuid4())})
 
 
 def _without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:

@@ -137,10 +137,11 @@ class ViewStamp(BaseModel):
             ) from error
 
 
-Stamper = Callable[[Sequence[BaseMessage], Sequence[int] | None], ViewStamp]
+Stamper = Callable[[Sequence[BaseMessage], Sequence[int] | None, str], ViewStamp]
 """Makes the stamp of a view from the messages that a model got.
 
-The sizes are those of its last messages, which the view does not have; None if they were not counted.
+The sizes are those of its last messages, which the view does not have; None if they were not counted. The text
+is the id of the message with which the turn in progress begins; "" if the newest turn is over.
 """
 
 

@@ -398,7 +398,6 @@ class Loader:
             thinking_through=view.thinking_through,
             sizes=view.sizes,
             smaller=frozenset((*view.stubbed, *view.placeholders, *view.shortened)),
-            open_turn=open_turn(load.rows),
         )
 
 

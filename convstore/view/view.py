@@ -200,11 +200,11 @@ def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stampe
 def _stamp(
     messages: Sequence[BaseMessage],
     added: Sequence[int] | None,
+    open_turn: str,
     *,
     policy: HistoryPolicy,
     sizes: Sequence[int] = (),
     smaller: Collection[str] = (),
-    open_turn: str = "",
     tokens: int = 0,
     **identity: Any,
 ) -> ViewStamp:

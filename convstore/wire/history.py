@@ -61,6 +61,7 @@ class History(Value):
         *,
         entry: int = 0,
         adapted: bool = False,
+        turn: str | None = None,
         size_of: Callable[[BaseMessage], int] | None = None,
     ) -> ViewStamp | None:
         """Return the stamp of this view after it was extended or changed for a model.
@@ -69,6 +70,7 @@ class History(Value):
             messages: The messages that the model got.
             entry: Number of the last entry in it (`Receipt.entry`), if messages were appended since the load.
             adapted: True if they differ from the view that a load would give now.
+            turn: Id of the question that is answered, if the view was loaded before it was appended.
             size_of: Counts the tokens of a message that this view does not have; None leaves such messages uncounted.
         """
         if self._stamp is None:
@@ -77,7 +79,7 @@ class History(Value):
         if size_of:
             shared = _shared(messages, self.messages)
             added = [size_of(message) for message in messages[shared:]]
-        stamp = self._stamp(messages, added)
+        stamp = self._stamp(messages, added, turn or self._open_turn)
         changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
         if entry or adapted or len(messages) != len(self.messages):
             changes["ordinal"] = (
@@ -195,7 +197,7 @@ class PastView(History):
 def last_seen(history: History) -> int:
     """Return the last ordinal that a view saw; 0 for an empty log."""
     stamp = history._stamp  # noqa: SLF001 - without the digest of its messages, which takes long
-    return stamp([], None).ordinal if stamp else 0
+    return stamp([], None, "").ordinal if stamp else 0
 
 
 def open_turn_of(history: History) -> str:

@@ -30,6 +30,7 @@ from convstore.exceptions import (
     SyncUnsupportedError,
 )
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories, with_message_history
+from convstore.messages.tokens import count
 from convstore.testing.samples import new_id, rag_turn, same_messages
 
 pytestmark = pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")
@@ -275,6 +276,9 @@ async def test_an_answer_has_the_stamp_of_its_view(
     *_, answer = await chat.list_messages()
     past = await chat.view_at(answer.stamp)
     assert (past.match, past.difference, past.messages) == ("differs", "adapted", history.messages)
+    assert answer.stamp
+    question = count(store.token_counter, HumanMessage("Hi"))
+    assert answer.stamp.parts == answer.stamp.parts._replace(now=question)
 
 
 async def test_nothing_is_lost_when_others_append_meanwhile(

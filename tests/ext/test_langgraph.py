@@ -58,6 +58,8 @@ from convstore.ext.langgraph import (
 )
 from convstore.ext.langgraph.state import compose
 from convstore.integration import host_of
+from convstore.messages.filing import last_question
+from convstore.messages.tokens import count
 from convstore.messages.tool_calls import check_pairing
 from convstore.testing import rag_turn
 from convstore.testing.samples import new_id, same_messages
@@ -288,6 +290,8 @@ async def test_an_answer_has_the_stamp_of_the_view_that_the_model_got(
             "adapted",
             model.shown[-1][:-1],
         )
+    assert answer.stamp
+    assert answer.stamp.parts.now == count(store.token_counter, model.shown[-1][-1])
 
 
 async def test_answers_to_results_that_were_appended_before_them_have_exact_stamps(
@@ -304,6 +308,10 @@ async def test_answers_to_results_that_were_appended_before_them_have_exact_stam
         past = await chat_of(other_worker, config).view_at(answer.stamp)
         assert past.match == "exact"
         assert same_messages(past.messages, shown)
+        turn = shown[last_question(shown) :]
+        sizes = [count(store.token_counter, message) for message in turn]
+        assert answer.stamp
+        assert answer.stamp.parts.now == sum(sizes)
 
 
 async def test_the_state_keeps_this_turn_only_and_the_answer_stays_last(

@@ -18,6 +18,7 @@ from langchain_core.tools import tool
 from convstore import ConversationStore, HistoryPolicy
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.beside import RequestMeter
+from convstore.messages.filing import last_question
 from convstore.messages.tokens import count
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, same_messages
@@ -83,7 +84,9 @@ async def test_every_call_of_a_model_can_be_seen_again(database: Any, policy: An
         assert same_messages(past.messages, seen)
         sizes = (answer.stamp.tokens, sum(answer.stamp.parts))
         assert sizes == (past.tokens, past.tokens)
-        assert past.tokens == sum(count(store.token_counter, message) for message in seen)
+        whole = [count(store.token_counter, message) for message in seen]
+        assert past.tokens == sum(whole)
+        assert answer.stamp.parts.now == sum(whole[last_question(seen) :])
     await store.close()
 
 

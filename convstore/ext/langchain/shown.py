@@ -120,14 +120,18 @@ class ShownView:
             self.shown = fit_for(messages, provider)
         return self.shown
 
-    def take_stamp(self) -> ViewStamp | None:
-        """Return the stamp of what was shown last, for the answer to it; None if no answer is expected any more."""
+    def take_stamp(self, turn_id: str | None) -> ViewStamp | None:
+        """Return the stamp of what was shown last, for the answer in a turn; None if no answer is expected any more."""
         shown = self.shown
         self.shown = None
         if shown is None or self.history is None:
             return None
         stamp = self.history.stamp_for(
-            shown, entry=self.entry, adapted=self.is_adapted, size_of=self._size_of
+            shown,
+            entry=self.entry,
+            adapted=self.is_adapted,
+            turn=turn_id,
+            size_of=self._size_of,
         )
         return stamp and stamp.model_copy(update={"beside": self.beside})
 

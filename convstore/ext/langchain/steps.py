@@ -152,7 +152,7 @@ async def _append(
         "on_source_clash": rules.on_source_clash,
     }
     if any(isinstance(message, AIMessage) for message in missing):
-        how["stamp"] = run.view.take_stamp()
+        how["stamp"] = run.view.take_stamp(run.turn_id)
     held = await hold(chat, rules, run) if _has_question(run, missing) else None
     if run.resent is not None:
         receipt = await _append_resent(chat, rules, run.resent, missing, **how)

@@ -255,6 +255,7 @@ def stamp_of(
         given,
         entry=loaded.entry,
         adapted=given != loaded.history.messages,
+        turn=loaded.turn_id,
         size_of=partial(count, counter),
     )
 

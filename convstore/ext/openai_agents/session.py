@@ -27,6 +27,7 @@ from convstore.ext.openai_agents.items import (
     to_log,
 )
 from convstore.integration import settle
+from convstore.messages.filing import last_turn_of
 from convstore.messages.tokens import count
 from convstore.types import History, LogItem, OpenAIMessages
 from convstore.values.json_form import sendable
@@ -280,7 +281,8 @@ async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
     stamp = None
     if view and is_answer:
         size_of = partial(count, state.chat.store.token_counter)
-        stamp = view.stamp_for(state.shown, entry=state.entry, size_of=size_of)
+        turn_id = last_turn_of(state.shown[len(view.messages) :])
+        stamp = view.stamp_for(state.shown, entry=state.entry, turn=turn_id, size_of=size_of)
     state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
     state.shown = (
         [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []

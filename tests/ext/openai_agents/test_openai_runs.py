@@ -28,6 +28,7 @@ from openai.types.responses.response_reasoning_item import ResponseReasoningItem
 from convstore import ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError
 from convstore.ext.openai_agents import ConvstoreSession, read_back_tools
+from convstore.messages.tokens import count as tokens
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +137,8 @@ async def test_an_answer_names_the_view_that_it_answers(viewed: ConvstoreSession
     for stamp, count in ((stamps[0], 1), (stamps[2], 5)):
         past = await chat.view_at(stamp)
         assert (past.match, len(past.messages)) == ("exact", count)
+        assert stamp
+        assert stamp.parts.now == tokens(viewed.store.token_counter, past.messages[-1])
 
 
 async def test_each_run_begins_with_what_the_run_before_it_began_with(
