@@ -28,6 +28,7 @@ from convstore.values.models import (
     Turn,
     TurnState,
 )
+from convstore.values.providers import ProviderRules
 from convstore.values.reports import (
     ConversationHits,
     ErasureReceipt,
@@ -43,7 +44,6 @@ from convstore.values.stamps import TurnOutline, ViewReason, ViewStamp
 from convstore.values.turns import Decision, TurnCall, Variant
 from convstore.wire.history import History, PastView
 from convstore.wire.requests import AnthropicMessages, Dropped, OpenAIMessages
-from convstore.wire.rules import ProviderRules
 
 __all__ = [
     "AnthropicMessages",

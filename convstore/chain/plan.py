@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.chain.models import ChainSummarizerConfig
 from convstore.chain.structure import SUMMARY_TOOL, Chain, Pair, Section, join_humans
-from convstore.messages.call_ids import CallIdTemplate
 from convstore.messages.provenance import SUMMARY_PREFIX, mark
 from convstore.messages.sizes import size_of
+from convstore.values.call_id_templates import CallIdTemplate
 
 RESERVE_PERCENT: Final = 25
 """Share of the last section's limit that a rotation leaves free for new messages."""

@@ -16,11 +16,12 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.exceptions import InvalidInputError, MalformedChainError
 from convstore.messages.call_arguments import with_json_arguments
-from convstore.messages.call_ids import CallIdTemplate, NewIds, rename_calls
+from convstore.messages.call_ids import NewIds, rename_calls
 from convstore.messages.provenance import SUMMARY_PREFIX, kind_of
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import calls_of
+from convstore.values.call_id_templates import CallIdTemplate
 
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
 """Name of the pretended tool whose result is the summary of a history with tool calls."""

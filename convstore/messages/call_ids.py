@@ -10,9 +10,6 @@ under a new id therefore finds its call.
 
 from __future__ import annotations
 
-import hashlib
-import re
-import string
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,92 +20,10 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.tool_calls import Call, calls_of
+from convstore.values.call_id_templates import CallIdTemplate
 
-_CHARSETS: Final = {
-    "d": ("digit", string.digits),
-    "l": ("lower", string.ascii_lowercase),
-    "u": ("upper", string.ascii_uppercase),
-    "a": ("alpha", string.ascii_letters),
-    "x": ("alnum", string.ascii_letters + string.digits),
-    "h": ("hex", string.digits + "abcdef"),
-    "H": ("HEX", string.digits + "ABCDEF"),
-    "b": ("base62", string.digits + string.ascii_uppercase + string.ascii_lowercase),
-}
-"""Name and characters of each character set."""
-_PART: Final = re.compile(r"\{(?:r:(\d+):(\w+)|(f))\}")
-_LONGEST: Final = 512
 _ATTEMPTS: Final = 1000
 _GEMINI_MAP: Final = "__gemini_function_call_thought_signatures__"
-
-
-def _charset(name: str) -> str | None:
-    return next(
-        (chars for letter, (word, chars) in _CHARSETS.items() if name in (letter, word)), None
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class CallIdTemplate:
-    """A pattern of ids: fixed text, ``{r:LENGTH:CHARSET}`` for random characters, ``{f}`` for the tool's name.
-
-    Charsets: d digits, l lower, u upper, a letters, x letters and digits, h hex, H upper-case hex, b base 62. Their
-    names (digit, lower, upper, alpha, alnum, hex, HEX, base62) are accepted too.
-
-    Raises:
-        InvalidInputError: The template has no ``{r:...}``, an unknown charset or a length that is not 1 to 512.
-    """
-
-    template: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.template, str):
-            raise InvalidInputError(f"a template of call ids must be a str, not {self.template!r}")
-        random = [part for part in _PART.finditer(self.template) if not part[3]]
-        for part in random:
-            if _charset(part[2]) is None or not 1 <= int(part[1][:9]) <= _LONGEST:
-                raise InvalidInputError(
-                    f"{part[0]!r} in a template of call ids: the length is 1 to {_LONGEST}, "
-                    f"the charset one of {', '.join(_CHARSETS)}"
-                )
-        if not random or re.search(r"[{}]", _PART.sub("", self.template)):
-            raise InvalidInputError(
-                f"{self.template!r} is no template of call ids; one looks like 'call_{{r:24:x}}' "
-                f"or '{{f}}_{{r:8:h}}'"
-            )
-
-    def fits(self, call_id: str, *, tool: str) -> bool:
-        """Return True if an id matches this template.
-
-        >>> CallIdTemplate("call_{r:4:d}").fits("call_0815", tool="search")
-        True
-        """
-        pattern = ""
-        end = 0
-        for part in _PART.finditer(self.template):
-            pattern += re.escape(self.template[end : part.start()])
-            pattern += re.escape(tool) if part[3] else f"[{_charset(part[2])}]{{{part[1]}}}"
-            end = part.end()
-        return re.fullmatch(pattern + re.escape(self.template[end:]), call_id) is not None
-
-    def make(self, seed: str, *, tool: str) -> str:
-        """Return an id that matches this template; the same seed gives the same id.
-
-        >>> CallIdTemplate("call_{r:8:h}").make("toolu_1", tool="search")
-        'call_fd7287a5'
-        """
-        stream = hashlib.shake_256(seed.encode("utf-8", "surrogatepass"))
-        length = sum(int(part[1]) for part in _PART.finditer(self.template) if not part[3])
-        draws = iter(stream.digest(2 * length))
-
-        def fill(part: re.Match[str]) -> str:
-            if part[3]:
-                return tool
-            chars = _charset(part[2]) or ""
-            return "".join(
-                chars[(next(draws) * 256 + next(draws)) % len(chars)] for _ in range(int(part[1]))
-            )
-
-        return _PART.sub(fill, self.template)
 
 
 @dataclass(slots=True)

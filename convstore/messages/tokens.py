@@ -214,12 +214,15 @@ _BY_PROVIDER = {
 }
 
 
-def counter_for(counter: TokenCounter, provider: str | None) -> TokenCounter:
-    """Return the counter of a view for a provider; the default counter then counts media by that one's figures."""
+def counter_for(counter: TokenCounter, package: str | None) -> TokenCounter:
+    """Return the counter of a view for a provider; the default counter then counts media by that one's figures.
+
+    `package` is the name that LangChain's package of the provider has; None or an unknown one changes nothing.
+    """
     plain = counter.counter if isinstance(counter, NamedCounter) else counter
-    if provider is None or plain is not approximate_tokens:
+    if package not in _BY_PROVIDER or plain is not approximate_tokens:
         return counter
-    return _BY_PROVIDER[provider]
+    return _BY_PROVIDER[package]
 
 
 def figures_of(counter: TokenCounter) -> MediaFigures | None:

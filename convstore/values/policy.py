@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.providers import ProviderRules
 from convstore.values.scope import check_names, check_number
 from convstore.values.suggestions import suggests_options
-
-Provider: TypeAlias = Literal[
-    "anthropic", "bedrock_converse", "google_genai", "mistralai", "openai"
-]
-"""The names that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
     "media": ("finished_turns", "never"),
     "view": ("full", "conversation"),
     "compact": ("explicit", "before_load"),
-    "provider": (None, *get_args(Provider)),
 }
 
 
@@ -62,10 +57,11 @@ class HistoryPolicy:
             number of images or pages, older images, audio and files are placeholders, also in the turn in progress.
             The newest one is always shown.
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
-        provider: "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai" adapts the view to that
-            provider, whichever model wrote the messages: unique call ids in its format, no foreign reasoning and no
-            empty messages. Where it requires that, system messages come first and a human message comes before the
-            first AI message. None leaves messages as they were appended.
+        provider: Adapts the view to the rules of a provider, whichever model wrote the messages: a name such as
+            "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai", or `ProviderRules` of your own.
+            Call ids are unique and in its format, other providers' reasoning is left out, and no message is empty.
+            Where it requires that, system messages come first and a human message comes before the first AI message.
+            None leaves messages as they were appended.
     """
 
     max_tokens: int | None = 32_000
@@ -77,9 +73,10 @@ class HistoryPolicy:
     max_request_bytes: int | None = 20_000_000
     view: Literal["full", "conversation"] = "full"
     compact: Literal["explicit", "before_load"] = "explicit"
-    provider: Provider | None = None
+    provider: str | ProviderRules | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "provider", _checked_provider(self.provider))
         object.__setattr__(self, "never_stub", check_names(self.never_stub, name="never_stub"))
         for name in ("max_tokens", "max_turns", "shorten_over", "max_request_bytes"):
             if (limit := getattr(self, name)) is not None:
@@ -92,14 +89,51 @@ class HistoryPolicy:
 
     def __str__(self) -> str:
         """Return the budget and all changed options, as `parse_policy` takes them."""
-        defaults = {field.name: field.default for field in fields(self)}
-        names = [
-            name
-            for name in defaults
-            if name == "max_tokens" or getattr(self, name) != defaults[name]
-        ]
-        values = asdict(self) | {"never_stub": "+".join(sorted(self.never_stub))}
-        return ",".join(f"{name}={values[name]}" for name in names)
+        values = {"max_tokens": self.max_tokens} | self.changed
+        if isinstance(self.provider, ProviderRules):
+            return json.dumps(values)
+        names = values.get("never_stub")
+        if names:
+            values["never_stub"] = "+".join(names)
+        order = [field.name for field in fields(self) if field.name in values]
+        return ",".join(f"{name}={values[name]}" for name in order)
+
+    @property
+    def rules(self) -> ProviderRules | None:
+        """The rules of the provider, None without one."""
+        if isinstance(self.provider, str):
+            return ProviderRules.named(self.provider)
+        return self.provider
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from the defaults, as JSON has them: ``HistoryPolicy(**changed)``.
+
+        >>> HistoryPolicy(max_tokens=500, never_stub={"b", "a"}).changed
+        {'max_tokens': 500, 'never_stub': ['a', 'b']}
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            field.name: _as_json(given[field.name])
+            for field in fields(self)
+            if given[field.name] != field.default
+        }
+
+
+def _checked_provider(provider: Any) -> str | ProviderRules | None:
+    """Return the provider of a policy; a stamp has rules of the user's own as a dict."""
+    if isinstance(provider, dict):
+        return ProviderRules(**provider)
+    if provider is None or isinstance(provider, ProviderRules):
+        return provider
+    return ProviderRules.named(provider).name
+
+
+def _as_json(value: Any) -> Any:
+    """Return the value of an option as JSON has it."""
+    if isinstance(value, ProviderRules):
+        return value.options
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +195,7 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
     False
     """
     names = sorted(field.name for field in fields(policy) if field.name not in _NOT_IN_KEYS)
-    values = [
-        sorted(value) if isinstance(value := getattr(policy, name), frozenset) else value
-        for name in names
-    ]
+    values = [_as_json(getattr(policy, name)) for name in names]
     return hashlib.sha256(json.dumps([names, values, counter]).encode()).hexdigest()[:16]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +23,7 @@ from convstore.values.value import Value
 VIEW_FORMAT = 1
 """Version of the rules by which views are built. A change that gives other messages for the same log increases it."""
 
-_DEFAULTS = asdict(HistoryPolicy())
+_DEFAULT_BUDGET = HistoryPolicy().max_tokens
 _NOT_IN_VIEWS = frozenset({"compact"})
 _MAX_CHARACTERS = 4_000
 
@@ -244,12 +243,7 @@ def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
     >>> changed_options(HistoryPolicy(max_tokens=500, never_stub={"b", "a"}, compact="before_load"))
     {'max_tokens': 500, 'never_stub': ['a', 'b']}
     """
-    options = {name: value for name, value in asdict(policy).items() if name not in _NOT_IN_VIEWS}
-    changed = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    return {
-        name: sorted(value) if isinstance(value, frozenset) else value
-        for name, value in changed.items()
-    }
+    return {name: value for name, value in policy.changed.items() if name not in _NOT_IN_VIEWS}
 
 
 def size_in(text: str) -> tuple[int, int]:
@@ -262,7 +256,7 @@ def size_in(text: str) -> tuple[int, int]:
     """
     with suppress(ValueError, TypeError, AttributeError, OverflowError):
         stamp = json.loads(text)
-        budget = stamp.get("policy", {}).get("max_tokens", _DEFAULTS["max_tokens"])
+        budget = stamp.get("policy", {}).get("max_tokens", _DEFAULT_BUDGET)
         size = int(stamp.get("tokens", 0)), int(budget or 0)
         if all(0 <= number <= 2**53 for number in size):  # else the log could not be read
             return size

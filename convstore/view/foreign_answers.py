@@ -16,10 +16,10 @@ from convstore.messages.media import block_type
 from convstore.messages.reasoning import is_reasoning, without_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS, calls_of
 from convstore.values.json_form import valid_text
+from convstore.values.providers import ProviderRules
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Text, part_of
-from convstore.wire.rules import ProviderRules
 from convstore.wire.steps import arguments_text
 
 _EMPTY: Final = "{}"
@@ -156,7 +156,7 @@ def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
         message = _with_valid_calls(message, drop)
     update: dict[str, Any] = {}
     content: Any = message.content
-    if rules.name == "openai" and _looks_old(message):
+    if rules.response_items and _looks_old(message):
         update["response_metadata"] = {
             key: value for key, value in message.response_metadata.items() if key != "id"
         }

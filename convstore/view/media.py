@@ -14,7 +14,6 @@ from convstore.log.entry import EntryMessage
 from convstore.messages.media_sizes import MediaSize
 from convstore.values.policy import HistoryPolicy
 from convstore.view.portions import leaving
-from convstore.wire.rules import ROWS
 
 BYTES_PER_TOKEN = 4
 """About the bytes of a token of text in a request, and the most in most scripts."""
@@ -47,7 +46,7 @@ def limits_of(policy: HistoryPolicy) -> MediaLimits:
     length = policy.max_request_bytes
     if length is not None and budget is not None:
         length = max(length // 2, length - BYTES_PER_TOKEN * budget)
-    rules = ROWS[policy.provider] if policy.provider else None
+    rules = policy.rules
     return MediaLimits(
         length,
         rules.max_images if rules else None,

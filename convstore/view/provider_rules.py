@@ -1,6 +1,6 @@
 """Adapts a view to a provider that did not write all of its messages, for the packages of LangChain.
 
-The rules are the rows of `wire.rules`, which the writers of requests follow, too. Providers reject whole requests
+The rules are the rows of `values.providers`, which the writers of requests follow, too. Providers reject whole requests
 because of messages that another provider wrote:
 
 - call ids and names in another format,
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -30,7 +30,7 @@ from convstore.messages.provenance import mark
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import calls_of, pair
 from convstore.values.json_form import sendable_message
-from convstore.values.policy import Provider
+from convstore.values.providers import ProviderRules
 from convstore.view.foreign_answers import as_own, with_custom_outputs, without_foreign_parts
 from convstore.wire.edits import (
     INSTRUCTION,
@@ -42,28 +42,24 @@ from convstore.wire.edits import (
     user_name,
 )
 from convstore.wire.requests import Dropped
-from convstore.wire.rules import ROWS
 from convstore.wire.steps import role_of
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 
-PROVIDERS: Final = {name: ROWS[name] for name in get_args(Provider)}
-"""Rows by the name that LangChain's packages write into ``response_metadata["model_provider"]``."""
 
-
-def fit_for(messages: Sequence[BaseMessage], provider: str | None) -> list[BaseMessage]:
+def fit_for(messages: Sequence[BaseMessage], rules: ProviderRules | None) -> list[BaseMessage]:
     """Turn any messages into a list that a provider accepts: paired, and adapted as `made_for` says.
 
     >>> [message.type for message in fit_for([ToolMessage("2", tool_call_id="c"), HumanMessage("hi")], None)]
     ['human']
     """
-    original = with_original_ids(messages, provider) if provider else messages
-    return [sendable_message(message) for message in made_for(pair(original).messages, provider)]
+    original = with_original_ids(messages, rules) if rules else messages
+    return [sendable_message(message) for message in made_for(pair(original).messages, rules)]
 
 
-def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[BaseMessage]:
+def with_original_ids(messages: Sequence[BaseMessage], rules: ProviderRules) -> list[BaseMessage]:
     """Restore the original call ids in results that came back under ids that `made_for` assigned."""
-    ids = RequestEdits(PROVIDERS[provider], in_own_form=True).ids
+    ids = RequestEdits(rules, in_own_form=True).ids
     original_ids = dict[str, str]()
     call_ids = set[str]()
     restored: list[BaseMessage] = []
@@ -86,7 +82,9 @@ def with_original_ids(messages: Sequence[BaseMessage], provider: str) -> list[Ba
 
 
 def made_for(
-    messages: Sequence[BaseMessage], provider: str | None, dropped: list[Dropped] | None = None
+    messages: Sequence[BaseMessage],
+    rules: ProviderRules | None,
+    dropped: list[Dropped] | None = None,
 ) -> list[BaseMessage]:
     """Adapt messages to a provider; messages that need no change stay the same objects.
 
@@ -114,12 +112,12 @@ def made_for(
 
     Args:
         messages: A list in which each result follows its call, as `tool_calls.pair` returns it.
-        provider: One of `PROVIDERS`, or None.
+        rules: The rules of the provider, None without one.
         dropped: Takes what the messages lose.
     """
-    if provider is None:
+    if rules is None:
         return [_with_own_text(message) for message in messages]
-    edits = RequestEdits(PROVIDERS[provider], in_own_form=True)
+    edits = RequestEdits(rules, in_own_form=True)
     adapted: list[BaseMessage] = []
     for first, results in _groups(messages):
         role = role_of(first)
@@ -172,12 +170,13 @@ def _answer(
     """Return an answer and the results of its calls as the provider accepts them."""
     rules = edits.rules
     drop = partial(edits.drop, message)
-    if message.response_metadata.get("model_provider") == rules.name:
+    writer = message.response_metadata.get("model_provider")
+    if writer and writer == rules.package:
         clean = _with_text(as_own(message, rules, drop), own=True)
     else:
         clean = _with_text(without_foreign_parts(message, drop))
     named = [with_true_types(_with_tool_name(result)) for result in results]
-    if rules.name == "openai":
+    if rules.response_items:
         named = with_custom_outputs(clean, named)
     renamed, answers = rename_calls(clean, named, edits.ids)
     if not rules.failed_media:

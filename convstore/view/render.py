@@ -291,13 +291,14 @@ class Decoder:
         payloads: Mapping[str, str] | None = None,
     ) -> None:
         self.policy = policy
-        self.counter = counter_for(counter, policy.provider)
+        package = policy.rules.package if policy.rules else None
+        self.counter = counter_for(counter, package)
         self.payloads = payloads or {}
         self._codec = codec
         self._figures = figures_of(self.counter)
         self._stored = figures_of(counter)
         self._options = policy.media, policy.shorten_over, ""
-        self._media_options = (*self._options[:2], policy.provider or "")
+        self._media_options = (*self._options[:2], package or "")
 
     def shown(self, message: EntryMessage, showing: Showing) -> Shown:
         """Return a message as a view shows it."""
@@ -561,8 +562,9 @@ def _paired(
 
     What the messages lose for the provider is added to `dropped`.
     """
-    if policy.provider:
-        messages = with_original_ids(messages, policy.provider)
+    rules = policy.rules
+    if rules:
+        messages = with_original_ids(messages, rules)
     answers = {message.id: message.answers for message in stored if message.answers}
     pairing = pair(messages, answers)
     late_results = tuple[str, ...]()
@@ -570,7 +572,7 @@ def _paired(
         calls = {message.id: f"{message.tool} {message.arguments}".strip() for message in stored}
         late_results = pairing.orphans
         pairing = pair(without_orphans(messages, calls, answers), answers)
-    adapted = made_for(pairing.messages, policy.provider, dropped)
+    adapted = made_for(pairing.messages, rules, dropped)
     return replace(pairing, messages=adapted), late_results
 
 

@@ -19,11 +19,11 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
 from convstore.values.json_form import is_json
+from convstore.values.providers import ROWS, ProviderRules, row_of_model, rules_for
 from convstore.wire.edits import BEGINNING, NO_TEXT, SYSTEM, Inserted
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
-from convstore.wire.rules import ROWS, ProviderRules, row_of_model, rules_for
 from convstore.wire.steps import (
     Result,
     Step,
@@ -107,7 +107,7 @@ def _rules(provider: str | ProviderRules | None, model: str | None) -> ProviderR
         return rules
     if model:
         rules = row_of_model(model)
-    return rules if rules.kin == "anthropic" else _like_anthropic(rules)
+    return rules if rules.kin == ROWS["anthropic"].kin else _like_anthropic(rules)
 
 
 @lru_cache

@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.messages.media import block_type
 from convstore.messages.provenance import model_of
-from convstore.wire.rules import row_of_model
+from convstore.values.providers import row_of_model
 
 _SIGNED: Final = frozenset({"redacted_thinking", "thinking"})
 

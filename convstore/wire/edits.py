@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.call_ids import CallIdTemplate, NewIds
+from convstore.messages.call_ids import NewIds
 from convstore.messages.tool_calls import Call
+from convstore.values.call_id_templates import CallIdTemplate
 from convstore.values.json_form import valid_text
+from convstore.values.providers import ProviderRules
 from convstore.wire.requests import Dropped
-from convstore.wire.rules import ProviderRules
 
 INSTRUCTION: Final = "[Instruction of the application]"
 """The first line of a system message that goes as a message of a user."""
@@ -91,7 +92,8 @@ class RequestEdits:
 
     def __init__(self, rules: ProviderRules, *, asked: str = "", in_own_form: bool = False) -> None:
         """Begin a request to a model; `in_own_form` gives all calls ids in the provider's form."""
-        form = rules.call_ids if in_own_form or rules.own_call_ids else _CALL_ID
+        is_own_form = in_own_form or rules.own_call_ids
+        form = CallIdTemplate(rules.call_ids) if is_own_form else _CALL_ID
         self.rules = rules
         self.ids = NewIds(form, unique=True)
         self.dropped = list[Dropped]()

@@ -12,11 +12,11 @@ from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
 from convstore.values.json_form import is_json
+from convstore.values.providers import ROWS, ProviderRules, rules_for
 from convstore.wire.edits import MOVED, NO_TEXT, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.rules import ROWS, ProviderRules, rules_for
 from convstore.wire.steps import Step, WireCall, no_media, read_steps
 
 NO_REASONING: Final = " "

@@ -14,12 +14,12 @@ from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
 from convstore.values.json_form import is_json
+from convstore.values.providers import ROWS, ProviderRules, rules_for
 from convstore.wire.edits import NO_TEXT
 from convstore.wire.hosted import hosted_text
 from convstore.wire.openai_chat import detail_of
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.rules import ROWS, ProviderRules, rules_for
 from convstore.wire.steps import Result, Step, WireCall, is_reasoning, no_media, read_steps
 
 _REASONING_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")

@@ -29,10 +29,10 @@ from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, is_paused, pair
 from convstore.values.json_form import has_few_levels, is_json, valid_text
+from convstore.values.providers import ProviderRules
 from convstore.wire.edits import INSTRUCTION, Inserted, RequestEdits, tool_name
 from convstore.wire.parts import Block, Media, Part, Text, parts_of
 from convstore.wire.requests import Dropped
-from convstore.wire.rules import ProviderRules
 
 _ROLES: Final = ("system", "developer", "assistant", "user")
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")

@@ -12,6 +12,7 @@ from convstore.ext.ui import ui_messages
 from convstore.integration import fit_for
 from convstore.transfer import export_conversations
 from convstore.transfer.records import Problem
+from convstore.types import ProviderRules
 
 _PROVIDERS = ("anthropic", "bedrock_converse", "google_genai", "mistralai", "openai")
 _POLICIES = (
@@ -27,7 +28,7 @@ async def read_everything(store: ConversationStore, chat: Conversation) -> None:
         await _request(chat, policy)
     messages = [message async for message in chat.messages(rewound=True)]
     for provider in _PROVIDERS:
-        fit_for(messages, provider)
+        fit_for(messages, ProviderRules.named(provider))
     scope: Any = chat.scope
     ids = [str(message.id) for message in messages]
     async with aclosing(chat.turns()) as turns:

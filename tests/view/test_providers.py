@@ -21,11 +21,13 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens
 from convstore.messages.tool_calls import calls_of, check_pairing, pair
 from convstore.testing import same_messages
-from convstore.types import History
-from convstore.view.provider_rules import PROVIDERS, made_for, with_original_ids
-from convstore.wire.rules import ROWS
+from convstore.values.policy import parse_policy
+from convstore.values.providers import ROWS, ProviderRules
+from convstore.view.provider_rules import made_for, with_original_ids
 
-names = st.sampled_from(sorted(PROVIDERS))
+PROVIDERS = ("anthropic", "bedrock_converse", "google_genai", "mistralai", "openai")
+"""Those with packages of LangChain."""
+names = st.sampled_from(PROVIDERS)
 ANTHROPIC = HistoryPolicy(provider="anthropic")
 
 
@@ -121,9 +123,9 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
     numbered = [
         message.model_copy(update={"id": f"m{index}"}) for index, message in enumerate(given_)
     ]
-    paired = pair(with_original_ids(numbered, provider)).messages
-    made = made_for(paired, provider)
-    form = PROVIDERS[provider]
+    paired = pair(with_original_ids(numbered, ROWS[provider])).messages
+    made = made_for(paired, ROWS[provider])
+    form = ROWS[provider]
     tools = [call for message in made for call in calls_of(message)]
     assert check_pairing(made) == check_pairing(paired)
     assert all(form.call_ids.fits(call.id, tool=call.tool) for call in tools)
@@ -134,7 +136,7 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
     assert sorted(str(message.id) for message in theirs) == sorted(
         str(message.id) for message in paired
     )
-    assert made_for(made, provider) == made
+    assert made_for(made, ROWS[provider]) == made
 
 
 def test_an_answer_of_another_provider_is_cleaned() -> None:
@@ -155,8 +157,8 @@ def test_an_answer_of_another_provider_is_cleaned() -> None:
     read = ToolMessage("1", tool_call_id="c1", name="mcp.files:read")
     saved = ToolMessage(failed, tool_call_id="c2", status="error")
     log = [asked, answer, read, saved]
-    for provider in sorted(PROVIDERS):
-        human, ai, result, error, *_ = made_for(log, provider)
+    for provider in PROVIDERS:
+        human, ai, result, error, *_ = made_for(log, ROWS[provider])
         assert isinstance(ai, AIMessage)
         assert (human.name, result.name) == ("Ada_L_", "mcp_files_read")
         assert (ai.tool_calls[0]["name"], ai.invalid_tool_calls[0]["args"]) == (result.name, "{}")
@@ -165,15 +167,37 @@ def test_an_answer_of_another_provider_is_cleaned() -> None:
         assert (picture in error.content) == (provider in ("bedrock_converse", "google_genai"))
 
 
-def test_a_broken_row_changes_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are those that the writers of requests follow."""
-    assert all(PROVIDERS[name] is ROWS[name] for name in PROVIDERS)
-    log = [HumanMessage("q", id="q"), SystemMessage("Now.", id="s"), AIMessage("a", id="a")]
-    assert made_for(log, "openai") == log
-    row = replace(ROWS["openai"], system="first")
-    monkeypatch.setitem(PROVIDERS, "openai", row)
-    assert [message.type for message in made_for(log, "openai")] == ["human", "human", "ai"]
-    assert History(messages=log).to_openai(provider=row)[1]["role"] == "user"
+async def test_a_policy_takes_rows_of_the_users_own(chat: Conversation) -> None:
+    """By their fields, not by their name; the stamp and the text of the policy have them."""
+    cut = {"type": "custom_tool_call", "call_id": "c1", "name": "run", "input": "1"}
+    call = {"name": "run", "args": {"__arg1": "1"}, "id": "c1"}
+    answer = AIMessage([cut], tool_calls=[call], response_metadata={"model_provider": "openai"})
+    log = [HumanMessage("q"), SystemMessage("Now."), answer, ToolMessage("2", tool_call_id="c1")]
+    await chat.append(log)
+    rows = {
+        name: replace(ROWS[name], name="own", system="first") for name in ("openai", "compatible")
+    }
+    kinds = dict.fromkeys(rows, "")
+    for name, row in rows.items():
+        policy = HistoryPolicy(provider=row)
+        assert HistoryPolicy(**policy.changed) == parse_policy(str(policy)) == policy
+        history = await chat.load_history(policy)
+        types = [message.type for message in history.messages]
+        assert types[:4] == ["human", "human", "ai", "tool"]
+        kinds[name] = str(history.messages[3].content)
+        assert history.stamp is not None
+        await chat.append(AIMessage("So."), stamp=history.stamp)
+        past = await chat.view_at(history.stamp)
+        assert past.policy == policy
+    assert "custom_tool_call_output" in kinds["openai"]
+    assert kinds["compatible"] == "2"
+
+
+@each_case("options", [{"system": "late"}, {"call_ids": "call_1"}, {"reasoning": None}])
+def test_a_row_is_checked_when_it_is_made(options: dict[str, Any]) -> None:
+    """Not when it is used."""
+    with pytest.raises(InvalidInputError, match=next(iter(options)).replace("_", " ")):
+        ProviderRules(name="own", **options)
 
 
 def test_mistral_gets_an_answer_between_a_result_and_a_user() -> None:
@@ -182,12 +206,12 @@ def test_mistral_gets_an_answer_between_a_result_and_a_user() -> None:
     stopped = [HumanMessage("q"), AIMessage("", tool_calls=[call], id="a")]
     log = [*stopped, ToolMessage("1", tool_call_id="abcdefghi", id="t"), HumanMessage("!", id="h")]
     made = made_for(
-        [*log, SystemMessage("Be brief."), AIMessage("So."), SystemMessage("B")], "mistralai"
+        [*log, SystemMessage("Be brief."), AIMessage("So."), SystemMessage("B")], ROWS["mistralai"]
     )
     types = ["human", "ai", "tool", "ai", "human", "system", "ai", "human"]
     assert [message.type for message in made] == types
     assert kind_of(made[3]) == "no_answer"
-    assert made_for(log, "mistralai") == made[:5]
+    assert made_for(log, ROWS["mistralai"]) == made[:5]
 
 
 said = st.sampled_from(
@@ -246,7 +270,7 @@ def test_a_view_begins_with_the_one_before(
         before = view
 
 
-@each_case("provider", sorted(PROVIDERS))
+@each_case("provider", PROVIDERS)
 def test_system_messages_stand_where_they_were_said(provider: str) -> None:
     """The leading ones stay; of the others a provider that takes them at the head alone gets human messages."""
     said: list[BaseMessage] = [
@@ -255,14 +279,14 @@ def test_system_messages_stand_where_they_were_said(provider: str) -> None:
         HumanMessage("q", id="q"),
     ]
     said += [SystemMessage([{"type": "text", "text": "C"}], id="c"), AIMessage("yes", id="y")]
-    made = made_for(said, provider)
+    made = made_for(said, ROWS[provider])
     assert [message.id for message in made] == ["a", "b", "q", "c", "y"]
     assert made[:3] == said[:3]
-    assert made[3].type == ("human" if PROVIDERS[provider].system == "first" else "system")
+    assert made[3].type == ("human" if ROWS[provider].system == "first" else "system")
     assert made[3].text.endswith("C")
 
 
-@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("own", [True, False])
 def test_no_answer_is_empty(provider: str, own: bool) -> None:
     """Providers refuse an AI message without content and calls; one that says or calls something stays."""
@@ -274,13 +298,13 @@ def test_no_answer_is_empty(provider: str, own: bool) -> None:
         empty = AIMessage(
             content, id="e", additional_kwargs={"refusal": None}, response_metadata=metadata
         )
-        assert [message.content for message in made_for([asked, empty], provider)] == [
+        assert [message.content for message in made_for([asked, empty], ROWS[provider])] == [
             "q",
             "(no text)",
         ]
         calling = AIMessage(content, id="e", tool_calls=[call], response_metadata=metadata)
         assert (
-            made_for([asked, calling, ToolMessage("x", tool_call_id=call["id"])], provider)[
+            made_for([asked, calling, ToolMessage("x", tool_call_id=call["id"])], ROWS[provider])[
                 1
             ].content
             == content
@@ -288,12 +312,12 @@ def test_no_answer_is_empty(provider: str, own: bool) -> None:
     thinking = AIMessage(
         [{"type": "thinking", "thinking": "hm", "signature": "s=="}], response_metadata=metadata
     )
-    assert made_for([asked, thinking], provider)[1].content == (
+    assert made_for([asked, thinking], ROWS[provider])[1].content == (
         [*thinking.content, {"type": "text", "text": "(no text)"}] if own else "(no text)"
     )
 
 
-@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("kind", [HumanMessage, SystemMessage])
 def test_no_message_is_empty(provider: str, kind: type[BaseMessage]) -> None:
     """Providers refuse human and system messages without content, too; one that shows something stays."""
@@ -303,12 +327,12 @@ def test_no_message_is_empty(provider: str, kind: type[BaseMessage]) -> None:
         {"type": "image", "base64": "AAAA", "mime_type": "image/png"},
     ]
     said = [kind(content, id="m") for content in [*blank, "hi", picture]]
-    made = [made_for([message, HumanMessage("q")], provider)[0] for message in said]
+    made = [made_for([message, HumanMessage("q")], ROWS[provider])[0] for message in said]
     assert [message.content for message in made] == ["(no text)"] * len(blank) + ["hi", picture]
     assert {(type(message), message.id) for message in made} == {(kind, "m")}
 
 
-@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@pytest.mark.parametrize("provider", PROVIDERS)
 async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -> None:
     """Anthropic, Bedrock and Gemini want a human message first: one that says that it was made is added, and stays."""
     greeting = [SystemMessage("Be kind.", id="s"), AIMessage("Hi! How can I help?", id="beginning")]
@@ -327,7 +351,7 @@ async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -
     ]
     assert [(message.type, message.text, message.id) for message in made] == (
         [("human", "(The conversation begins.)", "beginning~")]
-        if PROVIDERS[provider].human_first
+        if ROWS[provider].human_first
         else []
     )
     assert made == before[1:2] * len(made)
@@ -340,7 +364,7 @@ def characters(messages: Sequence[BaseMessage]) -> int:
 
 @pytest.mark.costly
 @pytest.mark.parametrize("counter", [approximate_tokens, characters])
-@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@pytest.mark.parametrize("provider", PROVIDERS)
 async def test_sizes_are_those_of_the_view(provider: Any, counter: TokenCounter) -> None:
     """The size of a view is that of its messages as shown, even of messages that were appended in another form."""
     store = ConversationStore(AsyncMongoMockClient()["app"], token_counter=counter)
@@ -403,14 +427,14 @@ def test_images_and_files_are_labelled_as_what_they_are() -> None:
         said = HumanMessage(wrong)
         asked = AIMessage("", tool_calls=[call])
         found = ToolMessage(wrong, tool_call_id="toolu_01", name="look")
-        made = made_for([said, asked, found], provider)
+        made = made_for([said, asked, found], ROWS[provider])
         assert said.content == wrong
         assert made[0].content == made[2].content == right
-        assert made_for(made, provider)[0] is made[0]
+        assert made_for(made, ROWS[provider])[0] is made[0]
 
 
 @pytest.mark.parametrize("odd", [{"$ne": ""}, ["x"], 1.5])
-@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_blocks_of_calls_may_hold_anything(provider: str, odd: Any) -> None:
     """A name or an id that is not a text raised an error at each load, also from an answer of the provider itself."""
     blocks: list[Any] = [
@@ -422,14 +446,16 @@ def test_blocks_of_calls_may_hold_anything(provider: str, odd: Any) -> None:
         metadata = {"model_provider": writer}
         asked = AIMessage(blocks, tool_calls=[call], response_metadata=metadata)
         found = ToolMessage("Fish.", tool_call_id="toolu_01", name="look at")
-        kinds = [message.type for message in made_for([HumanMessage("?"), asked, found], provider)]
+        kinds = [
+            message.type for message in made_for([HumanMessage("?"), asked, found], ROWS[provider])
+        ]
         assert kinds == ["human", "ai", "tool"]
 
 
 def test_every_provider_of_a_policy_is_known() -> None:
-    """The policy and the table of forms name the same ones."""
-    for name in PROVIDERS:
-        assert HistoryPolicy(provider=name).provider == name
+    """A policy takes the names of all rows."""
+    for name, row in ROWS.items():
+        assert HistoryPolicy(provider=name).rules is row
 
 
 @pytest.mark.costly

@@ -27,7 +27,7 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
-from convstore.view.provider_rules import PROVIDERS
+from convstore.values.providers import ROWS
 from convstore.view.render import Decoder, build_view, get_conversational_history, make_note
 from convstore.view.sizes import FINISHED
 
@@ -85,7 +85,7 @@ def _damaged(draw: Any) -> list[BaseMessage]:
     return made
 
 
-@given(_damaged(), policies, st.sampled_from([None, *PROVIDERS]), st.integers(1, 9))
+@given(_damaged(), policies, st.sampled_from([None, *ROWS]), st.integers(1, 9))
 @examples(120)
 def test_any_view_is_one_that_providers_accept(
     made: Any, policy: Any, provider: Any, batch: Any

@@ -10,13 +10,13 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.types import Dropped, History, ProviderRules
-from convstore.view.provider_rules import PROVIDERS, made_for
+from convstore.values.providers import ROWS, rules_of_framework
+from convstore.view.provider_rules import made_for
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import ROWS, rules_of_framework
 
 Said = list[tuple[str, str]]
-FREE = ProviderRules(name="openai", reasoning="always", reasoning_of="any")
-"""A row that changes nothing; LangChain's view knows it by this name."""
+FREE = ProviderRules(name="own", reasoning="always", reasoning_of="any")
+"""A row that changes nothing."""
 STRICT = replace(
     FREE, system="first", human_first=True, answer_after_results=True, reasoning_of="family"
 )
@@ -72,9 +72,7 @@ def anthropic(rules: ProviderRules) -> Said:
 
 def langchain(rules: ProviderRules) -> Said:
     """A view for LangChain's package of a provider."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PROVIDERS, "openai", rules)
-        made = made_for(log(), "openai")
+    made = made_for(log(), rules)
     roles = {"ai": "assistant", "human": "user", "system": "system", "tool": "tool"}
     return [(roles[each.type], text_of(each.content)) for each in made]
 
@@ -194,7 +192,7 @@ def test_a_view_names_what_it_leaves_out_for_a_provider() -> None:
         ToolMessage([picture], id="t", tool_call_id="c"),
     ]
     dropped = list[Dropped]()
-    made_for(messages, "mistralai", dropped)
+    made_for(messages, ROWS["mistralai"], dropped)
     assert [(part.message_id, part.part) for part in dropped] == [
         ("a", "reasoning"),
         ("a", "web_search_call"),

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore import InvalidInputError
 from convstore.types import History
-from convstore.wire.rules import ROWS, row_of_model
+from convstore.values.providers import ROWS, row_of_model
 
 SIGNED = {"google": {"thought_signature": "c2ln"}}
 

@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.messages.tool_calls import pair
 from convstore.types import Dropped, History
+from convstore.values.providers import ROWS, rules_of_framework
 from convstore.view.provider_rules import made_for
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import rules_of_framework
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 BEGIN, END = "<!-- what goes out: begin -->\n", "<!-- what goes out: end -->\n"
@@ -135,7 +135,7 @@ def view_for(provider: str) -> Callable[[Log], Request]:
 
     def write(log: Log) -> Request:
         dropped = list[Dropped]()
-        made = made_for(pair(log).messages, provider, dropped)
+        made = made_for(pair(log).messages, ROWS[provider], dropped)
         return [message.model_dump(exclude={"response_metadata"}) for message in made], dropped
 
     return write

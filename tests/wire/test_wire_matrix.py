@@ -23,9 +23,9 @@ from pydantic import TypeAdapter
 from convstore import ConversationStore, HistoryPolicy
 from convstore.messages.tool_calls import calls_of, check_pairing
 from convstore.types import History
+from convstore.values.providers import row_of_model, rules_of_framework
 from convstore.view.render import View
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import row_of_model, rules_of_framework
 
 Errors = Iterator[str]
 _SERVER_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from shlex import quote
 from typing import Any, NamedTuple
 
 from langchain_core.messages import message_to_dict
@@ -252,7 +253,7 @@ def _as_command(
     command = f"convstore show {conversation_id} "
     command += f"--at {moment.ordinal}" if moment else "--view"
     if policy:
-        command += f" --policy {policy}"
+        command += f" --policy {quote(str(policy))}"
     return command
 
 

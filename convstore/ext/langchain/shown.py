@@ -111,13 +111,13 @@ class ShownView:
     def show(self, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
         """Return the view and the messages of the turn, as the provider takes them; they are what was shown last."""
         messages = without_marks(self._with_turn(turn))
-        provider = self.policy.provider
+        rules = self.policy.rules
         known = len(self._paired) if messages[: len(self._paired)] == self._paired else 0
-        if provider is None and is_paired(messages[known:]):  # those before were paired
+        if rules is None and is_paired(messages[known:]):  # those before were paired
             self._paired = messages
-            self.shown = [sendable_message(message) for message in made_for(messages, provider)]
+            self.shown = [sendable_message(message) for message in made_for(messages, rules)]
         else:
-            self.shown = fit_for(messages, provider)
+            self.shown = fit_for(messages, rules)
         return self.shown
 
     def take_stamp(self, turn_id: str | None) -> ViewStamp | None:

@@ -235,7 +235,7 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
     whole = without_marks([*head, *here, *fresh])
     if loaded.policy.view == "conversation":
         whole = [*head, *get_conversational_history(without_marks([*here, *fresh]))]
-    return fit_for(whole, loaded.policy.provider)
+    return fit_for(whole, loaded.policy.rules)
 
 
 def stamp_of(

@@ -17,9 +17,9 @@ from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
+from convstore.values.providers import rules_of_framework
 from convstore.values.scope import as_scope, check_choice
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import rules_of_framework
 
 _ASKED: ContextVar[str] = ContextVar("_ASKED", default="")
 """The model of the agent that runs: `get_messages` of the framework does not name it."""

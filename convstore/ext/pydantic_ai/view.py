@@ -25,8 +25,8 @@ from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import kind_of
 from convstore.types import Dropped, ProviderRules
+from convstore.values.providers import rules_of_framework
 from convstore.wire.edits import RequestEdits
-from convstore.wire.rules import rules_of_framework
 
 ScopeOfRun: TypeAlias = str | Callable[[RunContext[Any]], str] | None
 """The scope of the conversations that an agent continues, or a function that finds it in a run."""

@@ -14,12 +14,14 @@ calling", "Vision", and the package mistral-common), DeepSeek ("Thinking mode"),
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from convstore.exceptions import InvalidInputError
-from convstore.messages.call_ids import CallIdTemplate
+from convstore.values.call_id_templates import CallIdTemplate
+from convstore.values.scope import check_choice
+from convstore.values.suggestions import suggests_options
 
 _PREFIX: Final = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)+")
 """A region and a vendor, as in ``us.anthropic.claude-opus-5``."""
@@ -38,19 +40,31 @@ _BOUND_FROM: Final = {
     "mythos": (5, 1),
 }
 
-_CALL_ID: Final = CallIdTemplate("call_{r:24:x}")
+_Systems = Literal["anywhere", "first", "before_answers"]
+_Turns = Literal["open_turn", "always", "never"]
+_Writers = Literal["model", "family", "any"]
+_ResultMedia = Literal["kept", "moved", "named"]
+_CHOICES: Final = {
+    "system": get_args(_Systems),
+    "reasoning": get_args(_Turns),
+    "reasoning_of": get_args(_Writers),
+    "result_media": get_args(_ResultMedia),
+}
 _IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
+@suggests_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:
     """Rules of a provider for requests.
 
     Attributes:
-        name: The name of the row; that of LangChain's package where there is one.
+        name: The name of the row.
+        package: The name that LangChain's package writes into ``response_metadata["model_provider"]`` of its answers:
+            these are sent as they came. "" if there is none.
         family: Rows of one family take each other's reasoning; by default the name.
         models: Beginnings of the names of its models; the longest one that fits chooses the row.
-        call_ids: Form of new tool call ids.
+        call_ids: Form of new tool call ids, such as ``"call_{r:24:x}"``; see `CallIdTemplate`.
         own_call_ids: True if the API accepts ids of this form alone.
         system: Where system messages are accepted: "anywhere", at the beginning ("first"), or also after a user
             ("before_answers"). Others become messages of a user.
@@ -71,29 +85,57 @@ class ProviderRules:
         image_characters: Maximum length of their Base64, 0 for none.
         max_images: Most images of a request, None for no limit that is known.
         max_pages: Most pages of PDFs in a request, None for no limit that is known.
+        response_items: True if LangChain's package may use OpenAI's Responses API. A text of an answer then keeps the
+            id of its item, and the result of a custom tool has a form of its own.
+
+    Raises:
+        InvalidInputError: A value is none of those above.
     """
 
     name: str
+    package: str = ""
     family: str = ""
     models: tuple[str, ...] = ()
-    call_ids: CallIdTemplate = _CALL_ID
+    call_ids: str = "call_{r:24:x}"
     own_call_ids: bool = False
-    system: Literal["anywhere", "first", "before_answers"] = "anywhere"
+    system: _Systems = "anywhere"
     human_first: bool = False
     answer_after_results: bool = False
     text_beside_calls: bool = True
-    reasoning: Literal["open_turn", "always", "never"] = "open_turn"
-    reasoning_of: Literal["model", "family", "any"] = "model"
+    reasoning: _Turns = "open_turn"
+    reasoning_of: _Writers = "model"
     reasoning_needed: bool = False
     signature_needed: bool = False
     bound_thinking: bool = False
-    result_media: Literal["kept", "moved", "named"] = "kept"
+    result_media: _ResultMedia = "kept"
     failed_media: bool = True
     result_names: bool = False
     images: frozenset[str] = _IMAGES
     image_characters: int = 0
     max_images: int | None = None
     max_pages: int | None = None
+    response_items: bool = False
+
+    def __post_init__(self) -> None:
+        CallIdTemplate(self.call_ids)
+        for name, choices in _CHOICES.items():
+            check_choice(getattr(self, name), *choices, name=name)
+        object.__setattr__(self, "images", frozenset(self.images))
+        object.__setattr__(self, "models", tuple(self.models))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The name and the fields that differ from the defaults, as JSON has them: ``ProviderRules(**options)``.
+
+        >>> ProviderRules(name="own", images=frozenset({"image/png"})).options
+        {'name': 'own', 'images': ['image/png']}
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            field.name: _as_json(given[field.name])
+            for field in fields(self)
+            if given[field.name] != field.default
+        }
 
     @staticmethod
     def named(name: str) -> ProviderRules:
@@ -105,7 +147,7 @@ class ProviderRules:
         >>> ProviderRules.named("moonshot").reasoning
         'always'
         """
-        if name not in ROWS:
+        if not isinstance(name, str) or name not in ROWS:
             raise InvalidInputError(
                 f"provider is one of {', '.join(ROWS)}, or ProviderRules; not {name!r}"
             )
@@ -129,9 +171,17 @@ class ProviderRules:
         return self.family or self.name
 
 
+def _as_json(value: Any) -> Any:
+    """Return the value of a field as JSON has it."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _thinking_always(name: str, models: tuple[str, ...]) -> ProviderRules:
     return ProviderRules(
         name=name,
+        package=name,
         models=models,
         reasoning="always",
         reasoning_of="family",
@@ -142,8 +192,9 @@ def _thinking_always(name: str, models: tuple[str, ...]) -> ProviderRules:
 
 _ANTHROPIC: Final = ProviderRules(
     name="anthropic",
+    package="anthropic",
     models=("claude",),
-    call_ids=CallIdTemplate("toolu_{r:24:b}"),
+    call_ids="toolu_{r:24:b}",
     system="first",
     human_first=True,
     reasoning_of="family",
@@ -154,6 +205,7 @@ _ANTHROPIC: Final = ProviderRules(
 )
 _GEMINI: Final = ProviderRules(
     name="google_genai",
+    package="google_genai",
     models=("gemini",),
     system="first",
     human_first=True,
@@ -165,8 +217,9 @@ _GEMINI: Final = ProviderRules(
 )
 _MISTRAL: Final = ProviderRules(
     name="mistralai",
+    package="mistralai",
     models=("mistral", "ministral", "codestral", "magistral", "devstral", "pixtral", "voxtral"),
-    call_ids=CallIdTemplate("{r:9:x}"),
+    call_ids="{r:9:x}",
     own_call_ids=True,
     system="before_answers",
     answer_after_results=True,
@@ -196,7 +249,8 @@ ROWS: Final = {
         ),
         ProviderRules(
             name="bedrock_converse",
-            call_ids=CallIdTemplate("tooluse_{r:22:b}"),
+            package="bedrock_converse",
+            call_ids="tooluse_{r:22:b}",
             system="first",
             human_first=True,
             max_pages=100,
@@ -222,13 +276,21 @@ ROWS: Final = {
         _thinking_always("moonshot", ("kimi", "moonshot")),
         ProviderRules(
             name="openai",
+            package="openai",
             models=_OPENAI_MODELS,
             reasoning="never",
             result_media="moved",
             max_images=500,
+            response_items=True,
         ),
-        ProviderRules(name="openrouter", result_media="moved"),
-        ProviderRules(name="responses", family="openai", max_images=500),
+        ProviderRules(name="openrouter", package="openrouter", result_media="moved"),
+        ProviderRules(
+            name="responses",
+            package="openai",
+            family="openai",
+            max_images=500,
+            response_items=True,
+        ),
         _thinking_always("zai", ("glm", "chatglm", "zai-glm")),
     )
 }
