@@ -45,7 +45,7 @@ class Host:
         schema: Knows whether this version may use the database.
         observer: Sees the operations of the store; None if nothing does.
         is_closed: True once the store was closed.
-        logged_tools: Names of tools whose sources are not numbered, which was logged.
+        logged_tools: Tools whose sources are not numbered, which was logged, each with the names in `number_sources`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Host:
         self.twin: Twin[Any] | None = None
         self.observer: Observer | None = None
         self.is_closed = False
-        self.logged_tools = set[str]()
+        self.logged_tools = set[tuple[str, frozenset[str] | None]]()
         self.schema = services.reader.schema
         self.driver = services.driver
         self._services = services

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,8 +45,8 @@ class ResultNumbering:
         names: Names of tools whose sources are numbered in any case; None for the default, () for no numbers at all.
     """
 
-    def __init__(self, names: Collection[str] | None) -> None:
-        self.names = None if names is None else check_names(names, name="number_sources")
+    def __init__(self, tools: Collection[Any] | None) -> None:
+        self.names = None if tools is None else _names_of(tools)
         self._without_results = set(self.names or ())
 
     @staticmethod
@@ -96,8 +96,8 @@ class ResultNumbering:
     async def find(self, chat: Any, message: ToolMessage, *, tool: str = "") -> Unnumbered | None:
         """Return what a result needs to be numbered; None for one that is left as it is. No command.
 
-        Tools whose lists may be sources, and those whose own marks are not the numbers in the log, are logged once,
-        with the names given for which no result has come: one of them may be misspelt.
+        Tools whose lists may be sources, and those whose own marks are not the numbers in the log, are logged once
+        for these `names`, with those for which no result has come: one of them may be misspelt.
         """
         find = partial(self._find, chat, message, tool)
         return await run_in_thread_if_long(find, characters=characters_in([message]))
@@ -114,14 +114,21 @@ class ResultNumbering:
         plan = plan_numbers(message.content, found.items)
         if is_chosen or (self._is_on and _wants_numbers(message, found, plan)):
             return Unnumbered(message, found, plan)
-        if name not in host.logged_tools:
-            host.logged_tools.add(name)
+        if (name, self.names) not in host.logged_tools:
+            host.logged_tools.add((name, self.names))
             _log_unnumbered(name, plan, sorted(self._without_results))
         return None
 
     @property
     def _is_on(self) -> bool:
         return self.names is None or bool(self.names)
+
+
+def _names_of(tools: Collection[Any]) -> frozenset[str]:
+    """Return the names of tools that are given by themselves or by their names."""
+    is_text = isinstance(tools, str) or not isinstance(tools, Iterable)
+    names = tools if is_text else [getattr(tool, "name", tool) for tool in tools]
+    return check_names(names, name="number_sources")
 
 
 def _wants_numbers(message: ToolMessage, found: FoundSources, plan: NumberingPlan) -> bool:

@@ -21,7 +21,7 @@ from convstore import ConversationStore, number_sources
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.numbers import ToolNumbers
-from convstore.ext.langgraph import append_node
+from convstore.ext.langgraph import append_node, load_node
 from convstore.integration import ResultNumbering
 
 ADA = {"user_id": "ada", "thread_id": "t"}
@@ -172,7 +172,11 @@ async def test_without_numbers_the_log_line_names_a_tool_whose_marks_mislead(
     assert "number_sources=('tickets',)" in told
     assert "no such tool" not in warned + told
     with pytest.raises(InvalidInputError, match="'serach', but the agent has no such tool"):
-        ToolNumbers(["serach", "tickets"]).check(TOOLS)
+        ToolNumbers(["serach", tickets]).check(TOOLS)
+    wrong: Any
+    for wrong in ("tickets", 7, [7], [b"tickets"]):
+        with pytest.raises(InvalidInputError, match="number_sources must be a collection"):
+            ResultNumbering(wrong)
 
 
 @tool
@@ -208,8 +212,13 @@ async def test_a_list_is_shown_whole_and_a_message_as_the_tool_wrote_it(
 async def test_a_node_warns_of_a_name_that_no_tool_has_had(
     store: ConversationStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node does not know the tools of its graph; the line about a result without numbers has the misspelt name."""
-    append = append_node(store, number_sources=("ticket", "counted"))
+    """A node does not know the tools of its graph; the line about a result without numbers has the misspelt name.
+
+    Another agent has logged that tool before. A tool in place of its name is what it is.
+    """
+    chat = store.conversation(**ADA)
+    await ResultNumbering(None).number(chat, [tickets.invoke(_call("tickets"))], tools={})
+    append = append_node(store, number_sources=("ticket", counted))
     messages = [counted.invoke(_call("counted")), tickets.invoke(_call("tickets"))]
     asked = AIMessage("", id="a", tool_calls=[_call("counted"), _call("tickets")])
     state = {"messages": [HumanMessage("q", id="q"), asked]}
@@ -219,6 +228,8 @@ async def test_a_node_warns_of_a_name_that_no_tool_has_had(
     [warned] = [record for record in caplog.records if record.name == "convstore"]
     assert warned.levelname == "WARNING"
     assert "names 'ticket', and no such tool has had a result" in warned.getMessage()
+    with pytest.raises(InvalidInputError, match="append_first=True"):
+        load_node(store, number_sources=("counted",))
 
 
 async def test_an_agent_reads_artifacts_back_if_its_middleware_says_so(
@@ -238,7 +249,7 @@ async def test_an_agent_reads_artifacts_back_if_its_middleware_says_so(
 @pytest.mark.slow
 async def test_an_application_adds_tools_or_turns_numbers_off(store: ConversationStore) -> None:
     """A named tool is numbered; with () each content stays."""
-    shown = await run(store, number_sources=("tickets",))
+    shown = await run(store, number_sources=(tickets,))
     seen, logged = await numbers_of(store, shown["tickets"])
     assert seen == logged != []
     await store.conversation(**ADA).delete()

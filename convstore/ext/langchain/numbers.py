@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
@@ -17,8 +18,8 @@ from convstore.sources.outputs import with_results
 class ToolNumbers:
     """Numbers what the tools of an agent return; see `ConversationMiddleware`."""
 
-    def __init__(self, names: Collection[str] | None) -> None:
-        self._numbering = ResultNumbering(names)
+    def __init__(self, tools: Collection[str | BaseTool] | None) -> None:
+        self._numbering = ResultNumbering(tools)
         self._names = self._numbering.names
 
     def check(self, tools: Sequence[Any]) -> None:

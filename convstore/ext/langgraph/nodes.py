@@ -12,10 +12,12 @@ from typing import Any, Literal, get_args
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
 from convstore.edges import append_in_halves
+from convstore.exceptions import InvalidInputError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
@@ -52,7 +54,7 @@ def load_node(
     scope: ScopeChoice | None = None,
     policy: HistoryPolicy | None = None,
     append_first: bool = False,
-    number_sources: Collection[str] | None = None,
+    number_sources: Collection[str | BaseTool] | None = None,
     on_fork: OnFork = "rewind",
     drafts: bool | Callable[[str], str] = False,
     busy: Busy = "wait",
@@ -79,12 +81,18 @@ def load_node(
 
     Raises:
         InvalidScopeError: `scope` is invalid; from the node: the run lacks a key, or its checkpoint is another scope's.
-        InvalidInputError: `policy` is not a policy; from the node: the state has no messages, or some without ids.
+        InvalidInputError: `policy` is not a policy, or `number_sources` is given without `append_first`; from the node:
+            the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         OlderCheckpointError: From the node, with ``on_fork="raise"``.
         TurnClosedError: From the node: somebody asked to stop the turn that the caller entered.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
+    if number_sources is not None and not append_first:
+        raise InvalidInputError(
+            "number_sources needs append_first=True, because a load node numbers what it appends; "
+            "without it pass number_sources to append_node"
+        )
     policy = check_policy(policy)
     return LoadNode(
         store=store,
@@ -102,7 +110,7 @@ def append_node(
     store: ConversationStore,
     *,
     scope: ScopeChoice | None = None,
-    number_sources: Collection[str] | None = None,
+    number_sources: Collection[str | BaseTool] | None = None,
     on_unencodable: Literal["raise", "omit"] = "raise",
     on_source_clash: Literal["raise", "renumber"] = "raise",
     on_fork: OnFork = "rewind",
@@ -119,10 +127,11 @@ def append_node(
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: As in `load_node`.
-        number_sources: Names of tools whose sources are numbered, in addition to results that say that they hold
-            sources: documents, ``search_result`` blocks, responses of known search services, and texts that count their
-            sources. () for no numbers. A result is numbered if no AI message follows it in the state, which then has
-            it with its numbers, so put the node between tools and model.
+        number_sources: Tools, or their names, whose sources are numbered, in addition to results that say that they
+            hold sources: documents, ``search_result`` blocks, responses of known search services, and texts that count
+            their sources. () for no numbers. A result is numbered if no AI message follows it in the state, which then
+            has it with its numbers, so put the node between tools and model. A node does not know the tools of its
+            graph: a name that no tool has had is logged as a warning.
         on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
         on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
