@@ -2,7 +2,7 @@
 
     python examples/agent_service.py [mongodb://localhost:27017/app]
 
-`answer` is what every endpoint streams. `main` calls it as the endpoints do; docs/agent-service.md says which is which.
+`answer` is what every endpoint streams. `main` calls it as the endpoints do; docs/fastapi.md says which is which.
 """
 
 from __future__ import annotations

@@ -138,9 +138,7 @@ def test_an_agent_is_a_service(address: str) -> None:
     """
     shown = run_example("agent_service.py", address)
     assert shown.splitlines()[3:6] == ["stopped: True", "kept what was said: True", "waits: True"]
-    assert f"```text\n{shown}```\n" in (ROOT / "docs" / "agent-service.md").read_text(
-        encoding="utf-8"
-    )
+    assert f"```text\n{shown}```\n" in (ROOT / "docs" / "fastapi.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
