@@ -222,7 +222,7 @@ class Conversation:
             instead_of: Ask the question instead of this turn's: it and all that followed leave views once the new
                 question has its answer.
             busy: If another worker holds a turn of the conversation: "raise" raises an error, "wait" waits for it, and
-                "interrupt" asks another turn to stop, and waits. It never stops the same turn.
+                "interrupt" asks another turn to stop, and waits. It never stops the same turn, or an answered one.
             wait_seconds: How long to wait at most.
 
         Raises:
@@ -285,10 +285,12 @@ class Conversation:
         )
 
     async def stop(self, turn_id: str) -> bool:
-        """Stop a turn, from any worker: what was said so far is its answer. Returns False if finished or unknown.
+        """Stop a turn, from any worker: what was said so far is its answer. Returns True if it is stopped, for good.
 
-        A worker that holds the turn notices within 2 seconds, and marks it when it leaves; else it is marked at once,
-        with all other answers to it that are unfinished. A stopped turn is finished, and so is its repeated request.
+        A worker that holds the turn notices within 2 seconds, and marks it when it leaves, also if it appended an
+        answer meanwhile. Else it is marked at once, with all other answers to it that are unfinished. A stopped turn is
+        finished, and so is its repeated request. Returns False for one that nobody works on and that is over, and for
+        an unknown one.
 
         Args:
             turn_id: Id of the turn, or of a question that is to replace another one.

@@ -12,6 +12,9 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import DRAFTS, draft_id
 from convstore.mongo.versions import readable, stamped
+from convstore.values.json_form import valid_text
+
+_ERROR_CHARACTERS = 300
 
 
 class Draft(NamedTuple):
@@ -36,6 +39,10 @@ class Draft(NamedTuple):
     def stands_at(self, turn: str, variant: str, after: int) -> bool:
         """Return True if it is of a variant of a turn, and nothing was appended since."""
         return (self.turn, self.variant, self.after) == (turn, variant, after)
+
+    def after_error(self, error: BaseException) -> Draft:
+        """Return it with the error by which the run broke off."""
+        return self._replace(error=_first_line(error))
 
 
 class Drafts:
@@ -84,3 +91,15 @@ def _query(conversation: str) -> dict[str, Any]:
 def _fields(conversation: str, draft: Draft) -> dict[str, Any]:
     text = json.dumps(draft, ensure_ascii=False)
     return {"owner": draft.owner, "after": draft.after, "draft": sealed(text, conversation)}
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the class of an error and the first line of its text; of a group with one error, those of that."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # noqa: BLE001 - a class of an application may raise anything
+        lines = []
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return valid_text(text[:_ERROR_CHARACTERS])

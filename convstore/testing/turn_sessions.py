@@ -177,6 +177,43 @@ class TurnSessionContract:
         assert not await elsewhere.stop("r1")
         assert not await elsewhere.stop("r2")
 
+    async def test_an_answer_undoes_no_stop(
+        self,
+        chat: Conversation,
+        elsewhere: Conversation,
+        new_store: Callable[..., ConversationStore],
+    ) -> None:
+        """If `stop` returned True, every reader says "stopped", though the answer came before the stop was noticed.
+
+        So it is with another answer, and if the worker died in between.
+        """
+        requests: list[dict[str, Any]] = [{"human": "Do seals sleep?"}, {"regenerate": "again"}]
+        for asked in requests:
+            async with await chat.turn("r1", **asked) as turn:
+                assert await elsewhere.stop("r1")
+                await turn.append(AIMessage("They do."))
+            assert (turn.is_stopped, turn.answer and turn.answer.text) == (True, "They do.")
+            assert (state := await elsewhere.get_turn("r1")) is not None
+            assert (state.over, len(state.messages)) == ("stopped", 2)
+        killed = await chat.turn("r2", human="And orcas?")
+        assert await elsewhere.stop("r2")
+        await killed.append(AIMessage("They do."))
+        later = new_store(clock=ahead(31)).conversation(**chat.scope)
+        async with await later.turn("r2") as again:
+            assert (again.is_stopped, again.answer and again.answer.text) == (True, "They do.")
+        assert not await elsewhere.stop("r2")
+
+    async def test_the_next_question_interrupts_no_answered_turn(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """A turn that has its answer is not marked as stopped while its worker still holds it."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append(AIMessage("They do."))
+            with pytest.raises(TurnBusyError):
+                await elsewhere.turn("r2", human="And orcas?", busy="interrupt", wait_seconds=0)
+        assert (state := await elsewhere.get_turn("r1")) is not None
+        assert (turn.is_stopped, state.over) == (False, "answered")
+
     async def test_a_person_decides_later(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:

@@ -127,6 +127,14 @@ class HeldTurn:
         return self.is_stopping and not self.record.is_finished
 
     @property
+    def must_mark_stop(self) -> bool:
+        """True if somebody asked to stop, and the log does not say yet that the turn was stopped or finished.
+
+        What answered the turn meanwhile is no reason not to: who asked was told that the turn is stopped.
+        """
+        return self.is_stopping and not self.record.is_ended
+
+    @property
     def refusal(self) -> ConflictError | None:
         """The error for anything new, if the turn is over; None if it takes more, such as more of an answer."""
         if self.record.is_ended or (self.branch and self.record.is_finished):

@@ -38,11 +38,9 @@ from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.streaming import drafting
 from convstore.turns.variants import VariantRequest, Variants
 from convstore.turns.writing import TurnWriter
-from convstore.values.json_form import valid_text
 from convstore.values.scope import Scope
 from convstore.values.turns import Busy
 
-_ERROR_CHARACTERS = 300
 _Result = TypeVar("_Result")
 Drafting = AbstractAsyncContextManager[Callable[[], Awaitable[None]]]
 
@@ -232,12 +230,26 @@ class TurnKeeper:
                 return cached.conversation, taken
             if taken.lease is None:  # it was given back meanwhile
                 continue
-            if interrupts and taken.lease.turn != lease.turn and not taken.lease.is_stopping:
-                await self._leases.ask_to_stop(cached.conversation, taken.lease.turn)
+            if interrupts and taken.lease.turn != lease.turn:
+                await self._interrupt(scope, cached.conversation, taken.lease)
             if self.clock.monotonic() >= until:
                 raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
             await self.clock.sleep(wait)
             wait = min(2 * wait, _LONGEST_PAUSE)
+
+    async def _interrupt(self, scope: Scope, conversation: str, lease: TurnLease) -> None:
+        """Ask the holder of a lease to stop, unless its turn has its answer, so that it is about to be left."""
+        if not (lease.is_stopping or await self._is_over(scope, lease)):
+            await self._leases.ask_to_stop(conversation, lease.turn)
+
+    async def _is_over(self, scope: Scope, lease: TurnLease) -> bool:
+        """Return True if the turn, or the variant, that the holder of a lease works on is over."""
+        with suppress(UnknownMessageError):
+            if lease.variant:
+                asked = VariantRequest(lease.variant)
+                return (await self.variants.read(scope, lease.turn, asked)).record.is_finished
+            return (await self._records.read(scope, lease.turn))[0].is_finished
+        return False
 
     async def _begin(self, scope: Scope, turn_id: str, *, has_question: bool) -> None:
         """Make sure that the conversation has a state; a question begins one with an entry without messages."""
@@ -343,7 +355,7 @@ class TurnKeeper:
                 draft = Draft(turn_id, held.owner, held.tail.messages, "", held.variant)
             await self.writes.look(held)
             if not (held.is_lost or held.is_stopping):
-                noted = draft._replace(owner=held.owner, error=_first_line(error))
+                noted = draft._replace(owner=held.owner).after_error(error)
                 await self._drafts.begin(held.conversation, noted)
 
     async def leave(
@@ -364,7 +376,7 @@ class TurnKeeper:
             pass  # it has ended in another way
         except (StoreError, asyncio.CancelledError):
             # the lease lapses, and its successor marks the stop
-            held.is_lost = held.is_lost or held.must_stop
+            held.is_lost = held.is_lost or held.must_mark_stop
             raise
         finally:
             await self._release(held, stopping=True)
@@ -375,7 +387,7 @@ class TurnKeeper:
         """Mark a turn that was asked to stop, or fence off an append whose outcome is unknown."""
 
         def judge() -> Addition | None:
-            if held.must_stop:
+            if held.must_mark_stop:
                 return stop() if stop else Addition(event=TurnEvent("stop", held.record.turn_id))
             return (
                 Addition(event=TurnEvent("fence", held.record.turn_id)) if held.is_unsure else None
@@ -395,7 +407,7 @@ class TurnKeeper:
             if held.sharing == "borrows":
                 held.follow(None)
                 return True
-            is_ended = stopping or held.record.is_finished
+            is_ended = stopping or held.record.is_ended
             is_given = await self._leases.release(
                 held.conversation, owner=held.owner, stopping=is_ended
             )
@@ -429,20 +441,7 @@ class TurnKeeper:
         except TurnBusyError as busy:
             # it was entered meanwhile
             return busy.turn_id == turn_id and await self.stop(scope, turn_id)
-        # marked as it is left
-        held.is_stopping = True
-        was_finished = held.record.is_finished
+        is_running = not held.record.is_finished
+        held.is_stopping = is_running  # marked as it is left
         await settle(self.leave(held))
-        return not was_finished
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the class of an error and the first line of its text; of a group with one error, those of that."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    try:
-        lines = str(error).splitlines()
-    except Exception:  # noqa: BLE001 - a class of an application may raise anything
-        lines = []
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return valid_text(text[:_ERROR_CHARACTERS])
+        return is_running

@@ -156,6 +156,9 @@ async def test_a_stop_ends_the_call_of_the_model(chat: Conversation, said: str) 
                 await working
     assert not begun.is_set()
     assert (turn.is_stopped, turn.answer and turn.answer.text) == (True, said or None)
+    stored = await chat.get_turn("r1")
+    assert stored is not None
+    assert stored.over == "stopped"
     assert (await chat.info()).message_count == 1 + bool(said)
 
 
