@@ -7,6 +7,7 @@ that the request may not see answers exactly like a missing one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -32,9 +33,16 @@ from convstore.ext.inspector.call_tabs import changes_page, sent_page, tools_pag
 from convstore.ext.inspector.conversation_page import conversation_page
 from convstore.ext.inspector.damage import doctor_command
 from convstore.ext.inspector.detail_pages import image_page, message_page, source_page, summary_page
-from convstore.ext.inspector.list_pages import listing_page, search_all_page, search_page
+from convstore.ext.inspector.list_pages import (
+    list_as_csv,
+    list_as_json,
+    listing_page,
+    search_all_page,
+    search_page,
+)
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
+from convstore.ext.inspector.sums_page import Prices, check_prices, sums_page
 from convstore.values.addresses import without_addresses
 from convstore.values.policy import HistoryPolicy, check_policy
 
@@ -66,6 +74,7 @@ def inspector(
     *,
     authorize: Authorize | None = None,
     policy: HistoryPolicy | None = None,
+    prices: Prices | None = None,
 ) -> ASGIApp:
     """Return an ASGI application that shows a store's conversations and changes nothing.
 
@@ -78,9 +87,12 @@ def inspector(
             None to refuse the request, or `EVERYTHING` for a person who may see all conversations.
         policy: Policy of the views. By default a view with a stamp has that one's policy, and any other the policy of
             the conversation's newest stamp, which the application loads; without one, the store's.
+        prices: What a million tokens in and out cost by model, such as ``{"my-model": (2.5, 10)}``, for the page of
+            sums. Without prices it has no costs.
 
     Raises:
-        InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, or `policy` no policy.
+        InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, `policy` no policy, or a price is
+            not two numbers.
     """
     check_store(store)
     if not callable(authorize):
@@ -92,6 +104,9 @@ def inspector(
     app = Starlette(
         routes=[
             Route("/", site.listing(listing_page)),
+            Route("/list.csv", site.listing(list_as_csv)),
+            Route("/list.json", site.listing(list_as_json)),
+            Route("/sums", site.listing(partial(sums_page, check_prices(prices)))),
             Route("/search", site.listing(search_all_page)),
             Route("/static/{name}", site.static),
             *(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from markdown_it.common.utils import escapeHtml
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,8 +19,14 @@ from convstore.ext.inspector.changes import changes_between
 from convstore.ext.inspector.comparison import View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import clip, sent_text
+from convstore.ext.inspector.tool_sums import (
+    ToolSum,
+    add_tools,
+    by_tokens,
+    names_of_results,
+    read_back_in,
+)
 from convstore.sources.detection import has_failed
-from convstore.sources.stub import RETRIEVAL_TOOL, stub_sources
 from convstore.types import StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, RequestParts
 
@@ -31,7 +36,6 @@ _SENT = 100
 _LOOKED_AT = 300
 _CALLS = 60
 _ROLES = {"human": "user", "ai": "assistant"}
-_WORD = re.compile(r"[^\s,;\[\]\"']+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +127,15 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     )
 
 
-@dataclass(slots=True)
-class _Tool:
-    """The calls of one tool, with the sizes of its results as stored and in the view; `again` were read back."""
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """A result of a tool: what the view has in its place, with the size there, and whether it was read back."""
 
-    name: str
-    calls: int = 0
-    failed: int = 0
-    again: int = 0
-    stored: int = 0
-    shown: int = 0
-    results: list[tuple[StoredMessage, str, int, bool]] = field(default_factory=list)
+    stored: StoredMessage
+    tool: str
+    label: str
+    shown: int
+    is_read_back: bool
 
 
 async def tools_page(request: Request, chat: Conversation) -> Response:
@@ -143,10 +145,12 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     view = await load_call(request, chat, calls)
     messages = await chat.list_messages(before=end, limit=_LOOKED_AT, rewound=True)
     active = [message for message in messages if not message.is_rewound]
-    tools = sorted(_tools(active, view).values(), key=lambda tool: -tool.stored)
-    results = sorted(
-        (found for tool in tools for found in tool.results), key=lambda found: -found[0].ordinal
-    )
+    tools = dict[str, ToolSum]()
+    add_tools(tools, active)
+    results = _results(active, view)
+    shown = Counter[str]()
+    for result in results:
+        shown[result.tool] += result.shown
     return await render_call(
         request,
         chat,
@@ -154,50 +158,24 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
         calls,
         view,
         looked_at=messages,
-        by_tool=tools,
-        results=results[:_CALLS],
+        by_tool=by_tokens(tools),
+        shown=shown,
+        any_failed=any(tool.failed for tool in tools.values()),
+        results=results[: -_CALLS - 1 : -1],
         has_failed=has_failed,
     )
 
 
-def _tools(messages: Sequence[StoredMessage], view: View) -> dict[str, _Tool]:
-    tools = dict[str, _Tool]()
-    asked = _read_back(messages)
-    for message in messages:
-        for call in message.message.tool_calls if isinstance(message.message, AIMessage) else []:
-            tools.setdefault(call["name"], _Tool(call["name"])).calls += 1
-        if isinstance(message.message, ToolMessage):
-            given = view.given(message)
-            is_again = bool(_names(message) & asked)
-            name = message.message.name or ""
-            tool = tools.setdefault(name, _Tool(name))
-            shown = given.tokens if given.message is not None and given.state != "summarised" else 0
-            tool.results.append((message, given.label, shown, is_again))
-            tool.failed += has_failed(message.message)
-            tool.again += is_again
-            tool.stored += message.tokens
-            tool.shown += shown
-    return tools
-
-
-def _read_back(messages: Sequence[StoredMessage]) -> frozenset[str]:
-    """Return the ids, ordinals and numbers of sources that calls of the tool that reads results again name."""
-    calls = (
-        call
-        for stored in messages
-        if isinstance(stored.message, AIMessage)
-        for call in stored.message.tool_calls
-    )
-    arguments = (
-        json.dumps(call["args"], default=repr) for call in calls if call["name"] == RETRIEVAL_TOOL
-    )
-    return frozenset(word for text in arguments for word in _WORD.findall(text))
-
-
-def _names(message: StoredMessage) -> set[str]:
-    """Return the names by which a result can be read again: its id, its ordinal, the numbers of its sources."""
-    return {
-        str(message.message.id),
-        f"m{message.ordinal}",
-        *map(str, stub_sources(message.message.text)),
-    }
+def _results(messages: Sequence[StoredMessage], view: View) -> list[_Result]:
+    """Return the results in messages next to the view."""
+    again = read_back_in(messages)
+    names = names_of_results(messages)
+    found = list[_Result]()
+    for stored in messages:
+        if isinstance(stored.message, ToolMessage):
+            given = view.given(stored)
+            is_shown = given.message is not None and given.state != "summarised"
+            size = given.tokens if is_shown else 0
+            ordinal = stored.ordinal
+            found.append(_Result(stored, names[ordinal], given.label, size, ordinal in again))
+    return found

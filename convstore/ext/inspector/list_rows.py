@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from convstore.types import ConversationInfo
 from convstore.values.ends import ConversationEnd
@@ -105,6 +106,31 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
     "turns": ("most turns", lambda row: row.info.turns),
 }
 """Orders of the rows: the label of each, and its key, the highest first; rows that are equal stay newest first."""
+
+
+_STATES = ("waiting", "running", "interrupted", "asked", "cut", "refused")
+"""The states among `CHIPS` of which a row has at most one."""
+
+
+def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of a row with their names, as exports have them; None for what is not known."""
+    info = row.info
+    call = info.last_call
+    billed = row.billed if any(row.billed) else (None, None)
+    return {
+        "conversation_id": info.conversation_id,
+        "first_question": info.title,
+        **{key: info.scope.get(key) for key in scope_keys},
+        "state": next((CHIPS[name][0] for name in _STATES if CHIPS[name][1](row)), ""),
+        "turns": info.turns,
+        "tokens_stored": info.tokens,
+        "last_call_tokens": call.tokens if call else None,
+        "last_call_budget": call.max_tokens if call else None,
+        "billed_in": billed[0],
+        "billed_out": billed[1],
+        "failed": info.failed or None,
+        "updated_at": info.updated_at.isoformat() if info.updated_at else None,
+    }
 
 
 def chips_of(rows: Sequence[ListRow]) -> dict[str, tuple[str, int]]:

@@ -32,6 +32,7 @@ from convstore.types import PastView, StoredMessage
 
 RULE = CompactionRule(max_tokens_before_summary=500, max_summary_tokens=150, keep_last_turns=2)
 POLICIES = (HistoryPolicy(max_tokens=900), HistoryPolicy(max_tokens=2_500, max_turns=6))
+PRICE = (2.5, 10)
 ENDS = ("answered", "running", "waiting", "broken")
 PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(900)).decode()
 
@@ -135,7 +136,8 @@ async def made(
         await store.setup()
         pick = random.Random(seed)
         chat = await Talk(store, pick).make(ENDS[seed % 4], held)
-        transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
+        pages = inspector(store, authorize=lambda _: EVERYTHING, prices={"unknown": PRICE})
+        transport = httpx.ASGITransport(pages)
         async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
             yield chat, client
 
@@ -155,6 +157,26 @@ def figure(text: str) -> int:
 async def whole(chat: Conversation) -> list[StoredMessage]:
     """All messages of the log."""
     return await chat.list_messages(limit=1_000, rewound=True)
+
+
+def usage_in(stored: StoredMessage) -> tuple[int, int]:
+    """The tokens in and out that the provider counted for an answer."""
+    usage = getattr(stored.message, "usage_metadata", None) or {}
+    return usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+
+
+def tools_in(active: list[StoredMessage]) -> dict[str, list[int]]:
+    """Calls, failures and tokens of each tool."""
+    calls = Counter[str]()
+    failed = Counter[str]()
+    tokens = Counter[str]()
+    for stored in active:
+        calls.update(call["name"] for call in getattr(stored.message, "tool_calls", ()))
+        if isinstance(stored.message, ToolMessage):
+            name = stored.message.name or ""
+            failed[name] += has_failed(stored.message)
+            tokens[name] += stored.tokens
+    return {name: [number, failed[name], tokens[name]] for name, number in calls.items()}
 
 
 def rows_in(page: str) -> dict[int, tuple[str, list[int]]]:
@@ -190,12 +212,7 @@ async def test_the_figures_of_the_list(made: tuple[Conversation, httpx.AsyncClie
     budget = stamp.history_policy.max_tokens
     assert budget
     assert call == f"{stamp.tokens:,} {round(100 * stamp.tokens / budget)} %"
-    usage = [
-        found
-        for message in stored
-        if isinstance(message.message, AIMessage) and (found := message.message.usage_metadata)
-    ]
-    sums = [sum(counts[name] for counts in usage) for name in ("input_tokens", "output_tokens")]
+    sums = [sum(counts) for counts in zip(*map(usage_in, stored), strict=True)]
     assert billed == f"{sums[0]:,} / {sums[1]:,}"
     failures = sum(has_failed(message.message) for message in active)
     assert failed == (f"{failures:,}" if failures else "\u2013")
@@ -206,6 +223,45 @@ async def test_the_figures_of_the_list(made: tuple[Conversation, httpx.AsyncClie
     words = {"running": "running", "waiting": "waits", "interrupted": "broke off"}
     assert state.startswith(words.get(turn.status, state))
     assert bool(state) == (turn.status in words)
+
+
+@pytest.mark.slow
+async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClient]) -> None:
+    """What is stored and billed, the cost, the calls of tools, replaced answers and summaries."""
+    chat, client = made
+    page = await body(client, "/sums")
+    cells = {
+        text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)]
+        for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL)
+    }
+    stored = await whole(chat)
+    active = [message for message in stored if not message.is_rewound]
+    answers = [message for message in stored if isinstance(message.message, AIMessage)]
+    billed = [sum(counts) for counts in zip(*map(usage_in, answers), strict=True)]
+    cost = f"{(billed[0] * PRICE[0] + billed[1] * PRICE[1]) / 1e6:,.2f}"
+    failed = sum(has_failed(message.message) for message in active)
+    assert cells["all"] == [
+        "1",
+        f"{sum(message.turn_id == message.message.id for message in active):,}",
+        f"{sum(message.tokens for message in active):,}",
+        f"{failed:,}" if failed else "\u2013",
+        *(f"{number:,}" for number in billed),
+        cost,
+    ]
+    assert cells["unknown"] == ["1", *cells["all"][4:]]
+    replaced = [message for message in answers if message.is_rewound]
+    sums = [sum(usage_in(message)[at] for message in replaced) for at in (0, 1)]
+    [row] = [figures for name, figures in cells.items() if name.startswith("Answers that were")]
+    assert [figure(text) for text in row[:3]] == [len(replaced), *sums]
+    summaries = await chat.summaries()
+    [row] = [figures for name, figures in cells.items() if name.startswith("Summaries")]
+    assert [figure(text) for text in row[:3]] == [
+        len(summaries),
+        sum(summary.tokens_in for summary in summaries),
+        sum(summary.tokens_out for summary in summaries),
+    ]
+    for name, figures in tools_in(active).items():
+        assert [figure(text.replace("\u2013", "0")) for text in cells[name][:3]] == figures
 
 
 @pytest.mark.slow
@@ -324,22 +380,14 @@ async def test_the_figures_of_the_tools(made: tuple[Conversation, httpx.AsyncCli
     """Calls, failures and tokens of each tool are those of the messages that are not rewound."""
     chat, client = made
     active = [message for message in await whole(chat) if not message.is_rewound]
-    calls = Counter[str]()
-    failed = Counter[str]()
-    tokens = Counter[str]()
-    for stored in active:
-        calls.update(call["name"] for call in getattr(stored.message, "tool_calls", ()))
-        if isinstance(stored.message, ToolMessage):
-            name = stored.message.name or ""
-            failed[name] += has_failed(stored.message)
-            tokens[name] += stored.tokens
     page = await body(client, f"/c/{(await chat.info()).conversation_id}/tools")
-    found = re.search(r'aria-label="By tool".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
-    table = found[1] if found else ""
+    tables = re.search(r'aria-label="By tool".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
+    table = tables[1] if tables else ""
     rows = [text_in(row).split() for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)]
-    assert {name: [figure(size) for size in sizes[:3]] for name, *sizes in rows} == {
-        name: [number, failed[name], tokens[name]] for name, number in calls.items()
+    found = {
+        name: [figure(size.replace("\u2013", "0")) for size in sizes[:3]] for name, *sizes in rows
     }
+    assert found == tools_in(active)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import re
 from collections.abc import AsyncIterator
@@ -14,8 +15,9 @@ from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.ext.inspector import EVERYTHING
-from convstore.ext.inspector.list_pages import missed_by
+from convstore.exceptions import InvalidInputError
+from convstore.ext.inspector import EVERYTHING, inspector
+from convstore.ext.inspector.list_selection import missed_by
 from convstore.integration import host_of
 from convstore.types import SearchResult
 
@@ -190,15 +192,54 @@ async def test_words_scope_time_and_order_are_fields_of_one_form(
         assert answer.status_code == 404, query
 
 
+async def test_sums_and_exports_are_of_what_the_form_selects(
+    states: ConversationStore, browse: Browse
+) -> None:
+    """By scope value, metadata, model and tool; an export has the columns of the list, and runs no formula."""
+    for name in ("done", "broken"):
+        await states.conversation(user_id="ada", thread_id=name).update(metadata={"release": "1.4"})
+    client = browse(lambda _: EVERYTHING)
+    page = html.unescape((await client.get("/sums")).text)
+    rows = {
+        (text_in(title), text_in(name)): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)]
+        for title, table in re.findall(r"<h2>(.*?)</h2>(.*?)</section>", page, re.DOTALL)
+        for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', table, re.DOTALL)
+    }
+    assert rows["Together", "all"][:2] == ["8", "8"]
+    assert rows["By user_id", "ada"][0] == "7"
+    assert rows["By metadata release", "1.4"] == [
+        *("2", "2", rows["By metadata release", "1.4"][2], "1", "900", "80")
+    ]
+    assert rows["By model", "unknown"] == ["1", "900", "80"]
+    assert rows["By tool", "refund"][:2] == ["3", "1"]
+    await states.conversation(user_id="ada", thread_id="done").update(title="=1+1")
+    exported = (await client.get("/list.json", params={"order": "billed"})).json()
+    assert len(exported) == 8
+    assert exported[0]["first_question"] == "=1+1"
+    assert (exported[0]["billed_in"], exported[0]["state"]) == (900, "")
+    table = list(csv.reader((await client.get("/list.csv?show=waiting")).text.splitlines()))
+    assert table[0] == list(exported[0])
+    assert [row[1:4] for row in table[1:]] == [["Waits?", "ada", "waits"]]
+    assert "'=1+1" in (await client.get("/list.csv")).text
+
+
+def test_a_price_is_two_numbers(store: ConversationStore) -> None:
+    """Those of a million tokens in and out."""
+    inspector(store, authorize=lambda _: EVERYTHING, prices={"m": (2.5, 10)})
+    for wrong in ({"m": 3}, {"m": (1,)}, {"m": (1, -1)}, {1: (1, 2)}, [("m", 1, 2)]):
+        with pytest.raises(InvalidInputError):
+            inspector(store, authorize=lambda _: EVERYTHING, prices=wrong)
+
+
 async def test_the_list_says_what_it_covers_and_links_to_older_ones(
     states: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The form covers a window of the newest, and each link keeps what was asked."""
-    monkeypatch.setattr("convstore.ext.inspector.list_pages._COVERED", 4)
+    monkeypatch.setattr("convstore.ext.inspector.list_selection._COVERED", 4)
     monkeypatch.setattr("convstore.ext.inspector.list_pages._PAGE", 3)
     body = await listed(browse, order="tokens")
-    assert "4 of the newest 4 conversations" in text_in(body)
-    assert re.search(r"cover 4 conversations, read in \d+ ms", text_in(body))
+    assert "The newest 4 conversations" in text_in(body)
+    assert re.search(r"4 conversations read in \d+ ms", text_in(body))
     links = {
         text.strip(ARROWS): link.replace("&amp;", "&")
         for link, text in re.findall(r'<a[^>]* href="/\?([^"]*)">([^<]*)</a>', body)
@@ -237,14 +278,14 @@ async def test_the_list_says_that_more_conversations_may_have_the_words(
 ) -> None:
     """One with the 200 best messages hid all others, and the list named their number as that of all that match."""
     if many:
-        monkeypatch.setattr("convstore.ext.inspector.list_pages._MOST_HITS", 3)
+        monkeypatch.setattr("convstore.ext.inspector.list_selection._MOST_HITS", 3)
     chat = store.conversation(user_id="ada", thread_id="many")
     await chat.append([HumanMessage(f"Whale, whale {number}?") for number in range(3)])
     await store.conversation(user_id="ada", thread_id="one").append(HumanMessage("Whale, squid?"))
     body = text_in(await listed(browse, q="whale"))
     reason = "More conversations may have these words: only those with the 3 best messages"
     assert (reason in body) == many
-    assert "1 of the newest 2" in body if many else "2 of the newest 2" in body
+    assert ("1 of 2 conversations" in body) == many
 
 
 @pytest.mark.parametrize(
