@@ -370,7 +370,7 @@ async def _graph_that_answers(store: ConversationStore, answer: Any) -> Any:
         return {"messages": [await answer(state)]}
 
     graph: StateGraph[Any] = StateGraph(MessagesState)
-    graph.add_node("load", load_node(store, append_first=True))
+    graph.add_node("load", load_node(store))
     graph.add_node("model", model)
     graph.add_node("append", append_node(store))
     for begin, end in ((START, "load"), ("load", "model"), ("model", "append"), ("append", END)):

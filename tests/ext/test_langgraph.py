@@ -539,7 +539,7 @@ async def test_a_node_that_is_run_again_appends_nothing_twice(
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()
     graph: StateGraph[Any] = StateGraph(MessagesState)
-    graph.add_node("load", load_node(store))
+    graph.add_node("load", load_node(store, append_first=False))
     graph.add_node("model", model_node(Scripted()))
     retry = RetryPolicy(initial_interval=0, jitter=False, retry_on=StoreUnavailableError)
     graph.add_node("append", append_node(store), retry_policy=retry)
@@ -744,7 +744,7 @@ async def test_the_scope_comes_from_context_configuration_or_a_function(
     def choose(run: Any) -> dict[str, str]:
         return {"thread_id": f"{run.context.thread}-chosen"}
 
-    graph.add_node("load", load_node(store))
+    graph.add_node("load", load_node(store, append_first=False))
     graph.add_node("model", call_model)
     graph.add_node("append", append_node(store))
     graph.add_node("append elsewhere", append_node(store, scope=choose))
@@ -903,7 +903,7 @@ async def test_a_node_of_yours_may_remove_all_messages(
 ) -> None:
     """A question that is taken back is not logged, and the nodes do not mind that nothing is left."""
     graph = StateGraph(MessagesState)
-    graph.add_node("load", load_node(store))
+    graph.add_node("load", load_node(store, append_first=False))
     graph.add_node(
         "forget", lambda state: {"messages": [RemoveMessage(str(state["messages"][0].id))]}
     )
@@ -1031,7 +1031,7 @@ async def test_a_subclass_is_a_schema_too(store: ConversationStore, config: Runn
     result = await graph.compile().ainvoke({"messages": [HumanMessage("one")]}, config)
     assert result["documents"] == ["d"]
     assert texts(result["messages"]) == ["one", "to one"]
-    assert repr(result["convstore_view"]) == "LoadedView(0 messages, 0 tokens)"
+    assert repr(result["convstore_view"]) == "LoadedView(1 messages, 5 tokens)"
 
 
 class Validated(BaseModel):
@@ -1134,7 +1134,7 @@ async def test_a_run_that_broke_off_after_the_append_is_resumed(
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()
     model = Scripted()
-    graph = straight(store, model).compile(checkpointer=saver)
+    graph = straight(store, model, append_first=False).compile(checkpointer=saver)
     with pytest.raises(StoreUnavailableError):
         await graph.ainvoke({"messages": [HumanMessage("one")]}, config)
     result = await graph.ainvoke(None, config)
@@ -1152,7 +1152,7 @@ async def test_a_new_question_after_a_run_that_failed_after_the_append(
     store = FailsOnce(pymongo_client[database_name], collection_prefix="graphs_")
     await store.setup()
     model = Scripted()
-    graph = straight(store, model).compile(checkpointer=saver)
+    graph = straight(store, model, append_first=False).compile(checkpointer=saver)
     with pytest.raises(StoreUnavailableError):
         await graph.ainvoke({"messages": [HumanMessage("one")]}, config)
     result = await graph.ainvoke({"messages": [HumanMessage("two")]}, config)

@@ -229,7 +229,7 @@ async def test_a_node_warns_of_a_name_that_no_tool_has_had(
     assert warned.levelname == "WARNING"
     assert "names 'ticket', and no such tool has had a result" in warned.getMessage()
     with pytest.raises(InvalidInputError, match="append_first=True"):
-        load_node(store, number_sources=("counted",))
+        load_node(store, append_first=False, number_sources=("counted",))
 
 
 async def test_an_agent_reads_artifacts_back_if_its_middleware_says_so(

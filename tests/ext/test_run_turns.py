@@ -251,7 +251,7 @@ async def test_a_stop_ends_a_run_that_nobody_entered(database: Any) -> None:
             return {"messages": [await model.ainvoke(view_of(state))]}
 
         graph = StateGraph(MessagesState)
-        load = load_node(store, append_first=True, drafts=True)
+        load = load_node(store, drafts=True)
         nodes = {"load": load, "ask": ask, "append": append_node(store)}
         graph.add_sequence(list(nodes.items()))
         graph.add_edge(START, "load")

@@ -53,7 +53,7 @@ def load_node(
     *,
     scope: ScopeChoice | None = None,
     policy: HistoryPolicy | None = None,
-    append_first: bool = False,
+    append_first: bool = True,
     number_sources: Collection[str | BaseTool] | None = None,
     on_fork: OnFork = "rewind",
     drafts: bool | Callable[[str], str] = False,
@@ -63,14 +63,14 @@ def load_node(
 
     A message that is not in the log because its run broke off stays in the state and is shown, until an append node has
     logged it. If the log already has the question of this run, because it is repeated under its id, the view continues
-    from there; if it has the answer too, that is put into the state, see `answer_of`. The node costs one load, and
-    writes nothing unless `append_first` is set.
+    from there; if it has the answer too, that is put into the state, see `answer_of`. It costs an append and a load.
 
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: See `scope_of`; by default taken from the run's context and ``config["configurable"]``.
         policy: The policy of the view; None for the store's.
-        append_first: Append the state's messages that are not in the log before the view is loaded.
+        append_first: Append what the log lacks, such as the question, before the view is loaded. False leaves it to an
+            append node: the graph may still remove the question, and the stamp of its first answer lacks it.
         number_sources: With `append_first`, as in `append_node`.
         on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the view is
             that of the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
