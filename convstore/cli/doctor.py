@@ -48,7 +48,7 @@ async def doctor_command(
     Reads every entry and payload, compares them with their checksums and with
     each other, and checks heads, summaries, annotations, indexes, options and
     migrations. Writers may keep running. Findings name collection and document;
-    docs/operations.md explains each kind.
+    docs/repair.md explains each kind.
 
     \b
     --repair rebuilds heads from the log, and missing indexes and migrations. It

@@ -101,7 +101,7 @@ class Finding(Value):
     """A defect found in the database.
 
     Attributes:
-        kind: Kind of the defect; docs/operations.md lists all kinds.
+        kind: Kind of the defect; docs/repair.md lists all kinds.
         collection: Name of the collection, without the store's prefix.
         document_id: The ``_id`` of the document, of the first of several, or the name of an index.
         problem: Description of the defect. It contains no text of messages.
@@ -162,7 +162,7 @@ class ProbedConstruct(Value):
     """A construct that a store uses, as a server answered it.
 
     Attributes:
-        name: What it is called in docs/operations.md.
+        name: Name of the construct, such as an option or an operator.
         status: "supported"; "replaced" if the server lacks it and the store works without it; "missing" if something
             does not work without it; "not_tried" if it could not be tried.
         without: What the store does instead, or what does not work; "" if it is supported or was not tried.

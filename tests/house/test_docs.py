@@ -179,7 +179,7 @@ def test_links_lead_somewhere() -> None:
 
 async def test_what_is_to_be_watched_is_visible(emptied_database: Any) -> None:
     """The page's commands for mongosh find a due sweep and the numbers that it names, and the listener its metrics."""
-    page = PAGES["operations.md"].partition("\n## What to watch\n")[2].partition("\n## Expiry\n")[0]
+    page = PAGES["operations.md"].partition("\n## What to watch\n")[2].partition("\n## ")[0]
     sweep, status = [
         json.loads(text) for text in re.findall(r"^db\.runCommand\((.*)\)$", page, re.MULTILINE)
     ]
