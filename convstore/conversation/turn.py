@@ -6,6 +6,8 @@ The module is long because nearly all of it is the documentation of one class.
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
@@ -48,6 +50,8 @@ from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
 from convstore.wire.history import History
 from convstore.wire.streams import StreamedReply
+
+_LOGGER = logging.getLogger("convstore")
 
 _STOPPED = "Stopped by the user before it ran."
 
@@ -484,6 +488,16 @@ class TurnSession:
         self._looked = self._keeper.clock.monotonic()
         renew = partial(self._renew, unattended_seconds)
         self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=self._keeper.clock.sleep)
+        self._renewing.add_done_callback(self._note_end_of_renewals)
+
+    def _note_end_of_renewals(self, renewals: asyncio.Task[None]) -> None:
+        """After an error of the renewals log where it was raised, and write nothing to the turn any more."""
+        error = None if renewals.cancelled() else renewals.exception()
+        if error is not None:
+            self._held.follow(None)
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            line = "turn %s is given up: the renewal of its lease raised %s at %s:%s"
+            _LOGGER.error(line, self.turn_id, type(error).__name__, frame.filename, frame.lineno)
 
     async def __aexit__(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from convstore import ConversationStore
-from convstore.exceptions import StoreUnavailableError
+from convstore.exceptions import StoreUnavailableError, TurnLostError
 from convstore.mongo.leases import renewing, while_leased
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.clock import Clock
@@ -117,3 +117,30 @@ async def test_looks_that_take_long_do_not_delay_the_renewal_of_a_turn(
             while not renewed:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0)
     assert renewed[0] < LEASE_SECONDS
+
+
+async def test_a_session_gives_its_turn_up_if_its_lease_cannot_be_renewed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error that is none of the store's ends the renewals: it is logged, and the session writes nothing more."""
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise ValueError("a text that may quote a message")
+
+    async with await ConversationStore.connect("memory://", clock=Clock(sleep=_at_once)) as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="failing")
+        turn = await chat.turn("q", human="Do seals sleep?")
+        monkeypatch.setattr(TurnLeases, "find", fails)
+        async with turn, asyncio.timeout(20):
+            while turn.is_running:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0)
+            with pytest.raises(TurnLostError):
+                await turn.append({"role": "assistant", "content": "They do."})
+    [line] = [record.getMessage() for record in caplog.records if record.name == "convstore"]
+    assert "turn q is given up: the renewal of its lease raised ValueError at " in line
+    assert "quote" not in line
+
+
+async def _at_once(_: float) -> None:
+    await asyncio.sleep(0)
