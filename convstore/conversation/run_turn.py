@@ -6,18 +6,20 @@ An endpoint that enters `chat.turn` itself holds the turn for the agents and gra
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from convstore.conversation.host import host_of
 from convstore.conversation.turn import TurnSession
 from convstore.turns.held import HeldTurn
+from convstore.turns.writing import CHECK_SECONDS
 from convstore.values.turns import Busy
 
 WAIT_SECONDS = 30.0
 """How long a run waits for another one that works on the conversation."""
 
 _UNATTENDED_SECONDS = 900.0
-"""How long the lease of a run that does nothing is renewed, such as a stream that nobody reads or closes."""
+"""How long the lease of a run is renewed after its last step, such as that of a stream that nobody reads or closes."""
 
 
 class RunTurn:
@@ -29,10 +31,14 @@ class RunTurn:
         chat: The conversation.
     """
 
-    def __init__(self, chat: Any, session: TurnSession, held: HeldTurn) -> None:
+    def __init__(
+        self, chat: Any, session: TurnSession, held: HeldTurn, is_at_work: Callable[[], bool]
+    ) -> None:
         self.chat = chat
         self.session = session
         self.held = held
+        self._is_at_work = is_at_work
+        self._unattended = 0.0  # seconds since the run worked on it
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -42,12 +48,14 @@ class RunTurn:
         turn_id: str,
         *,
         busy: Busy,
+        is_at_work: Callable[[], bool],
         is_new: bool = False,
         around: HeldTurn | None = None,
     ) -> RunTurn:
         """Take the lease, or share that of another turn on which the caller works.
 
-        The log may lack the question, which the run appends like the rest. With `is_new` it is not asked for it.
+        The log may lack the question, which the run appends like the rest. With `is_new` it is not asked for it. The
+        lease is renewed while `is_at_work` returns True, however long a step takes, and 15 minutes after that.
 
         Raises:
             TurnBusyError: Another run works on the conversation, and did not end in time.
@@ -61,8 +69,9 @@ class RunTurn:
                 tuple(chat.scope.items()), turn_id, busy=busy, seconds=WAIT_SECONDS, is_new=is_new
             )
         session = TurnSession(chat, keeper, held, services.past)
-        session._enter(unattended_seconds=_UNATTENDED_SECONDS)
-        return cls(chat, session, held)
+        turn = cls(chat, session, held, is_at_work)
+        session._enter(goes_on=turn._goes_on)
+        return turn
 
     def is_of(self, chat: Any) -> bool:
         """Return True if it is a turn of a conversation."""
@@ -70,7 +79,14 @@ class RunTurn:
 
     def touch(self) -> None:
         """Note that the run works on the turn, so that its lease is renewed."""
-        self.session._unattended = 0.0
+        self._unattended = 0.0
+
+    def _goes_on(self) -> bool:
+        """Count a look at the lease; False if the run has done nothing for too long."""
+        self._unattended += CHECK_SECONDS
+        if self._unattended >= _UNATTENDED_SECONDS and self._is_at_work():
+            self.touch()
+        return self._unattended < _UNATTENDED_SECONDS
 
     async def leave(self, error: BaseException | None = None) -> None:
         """Give the lease back, also from another event loop; nothing if its own one is closed.

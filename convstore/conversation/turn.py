@@ -11,7 +11,6 @@ import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from math import inf
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
@@ -92,7 +91,6 @@ class TurnSession:
         self._is_entered = False
         self._unrenewed = 0.0  # seconds since the lease was renewed
         self._looked = 0.0  # the time of the last look at the lease
-        self._unattended = 0.0  # seconds since a run worked in it
         # of frameworks that work within the session, by the class of each
         self._notes = dict[type, Any]()
         # by the id of the result, whose append may have failed
@@ -483,10 +481,11 @@ class TurnSession:
         note_entry(self)
         return self
 
-    def _enter(self, *, unattended_seconds: float = inf) -> None:
+    def _enter(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Renew the lease until the session is left, the lease is lost or `goes_on` returns False after a look."""
         self._is_entered = True
         self._looked = self._keeper.clock.monotonic()
-        renew = partial(self._renew, unattended_seconds)
+        renew = partial(self._renew, goes_on)
         self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=self._keeper.clock.sleep)
         self._renewing.add_done_callback(self._note_end_of_renewals)
 
@@ -531,13 +530,9 @@ class TurnSession:
         await self._keeper.note_error(self._held, error)
         await self._keeper.leave(self._held, self._stop)
 
-    async def _renew(self, unattended_seconds: float) -> bool:
-        """Look for a request to stop, and renew the lease if that is due.
-
-        Returns False if the lease is lost, or the session was unattended for too long.
-        """
+    async def _renew(self, goes_on: Callable[[], bool]) -> bool:
+        """Look for a request to stop, and renew the lease if that is due; False if it is not to be renewed again."""
         now = self._keeper.clock.monotonic()
-        self._unattended += CHECK_SECONDS
         # a look that waits for a server takes longer than the pause before it
         self._unrenewed += max(CHECK_SECONDS, now - self._looked)
         self._looked = now
@@ -548,7 +543,7 @@ class TurnSession:
             else:
                 await self._keeper.writes.renew(self._held)
                 self._unrenewed = 0.0
-        return not self._held.is_lost and self._unattended < unattended_seconds
+        return not self._held.is_lost and goes_on()
 
 
 def _check_finished(message: BaseMessage, *, index: int) -> None:

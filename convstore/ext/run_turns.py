@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -69,6 +70,7 @@ class _Runs(BaseCallbackHandler):
         self.turns = dict[UUID, _TurnsOfRun]()
         self._parents = dict[UUID, UUID | None]()
         self._tools = set[UUID]()
+        self._nodes = set[UUID]()
 
     @property
     def ignore_llm(self) -> bool:
@@ -76,10 +78,17 @@ class _Runs(BaseCallbackHandler):
         return True
 
     def on_chain_start(
-        self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
+        self,
+        *_: Any,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **__: Any,
     ) -> None:
         """Note a graph, a node or another Runnable."""
         self._begin(run_id, parent_run_id)
+        if "langgraph_node" in (metadata or {}):
+            self._nodes.add(run_id)
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
@@ -137,6 +146,7 @@ class _Runs(BaseCallbackHandler):
     def _forget(self, run_id: UUID) -> None:
         self._parents.pop(run_id, None)
         self._tools.discard(run_id)
+        self._nodes.discard(run_id)
 
     def touch(self, held: HeldTurn) -> None:
         """Note that a run works on a turn."""
@@ -145,10 +155,19 @@ class _Runs(BaseCallbackHandler):
                 if turn.held is held:
                     turn.touch()
 
+    def is_at_work(self, run_id: UUID) -> bool:
+        """Return True if a tool or a node of a graph is in progress in a run.
+
+        These end by themselves. A Runnable that streams may wait for its reader for ever.
+        """
+        return any(run_id in self._upwards(part) for part in (*self._tools, *self._nodes))
+
     def around(self) -> list[UUID]:
         """Return the run that the current code is a part of, and those around it, the innermost first."""
         config: Any = var_child_runnable_config.get() or {}
-        run_id: UUID | None = getattr(config.get("callbacks"), "parent_run_id", None)
+        return self._upwards(getattr(config.get("callbacks"), "parent_run_id", None))
+
+    def _upwards(self, run_id: UUID | None) -> list[UUID]:
         found = list[UUID]()
         while run_id is not None and run_id in self._parents:
             found.append(run_id)
@@ -280,7 +299,10 @@ async def _take(
             return held
         await turns.leave_finished(chat)
         around = TurnAccess(chat).held()
-        turn = await RunTurn.enter(chat, turn_id, busy=busy, is_new=is_new, around=around)
+        is_at_work = partial(_RUNS.is_at_work, holder)
+        turn = await RunTurn.enter(
+            chat, turn_id, busy=busy, is_at_work=is_at_work, is_new=is_new, around=around
+        )
         turns.held.append(turn)
         return turn.held
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from convstore.exceptions import TurnBusyError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
 from convstore.ext.run_turns import _RUNS
+from convstore.mongo.turn_leases import TurnLeases
 from convstore.testing.fixtures import ahead
 
 ASKED = {"messages": [HumanMessage("Do seals sleep?", id="q1")]}
@@ -129,8 +130,8 @@ async def test_each_step_of_a_long_run_keeps_its_lease(chat: Conversation) -> No
     async def work() -> str:
         """Work for 14 minutes."""
         [turns] = _RUNS.turns.values()
-        seen.append(turns.held[0].session._unattended)
-        turns.held[0].session._unattended += 840.0
+        seen.append(turns.held[0]._unattended)
+        turns.held[0]._unattended += 840.0
         return "worked"
 
     own = ConversationMiddleware(chat.store)
@@ -139,6 +140,45 @@ async def test_each_step_of_a_long_run_keeps_its_lease(chat: Conversation) -> No
     await _ask(agent, chat)
     assert len(seen) == 3
     assert max(seen) < 840.0
+
+
+async def test_a_lease_is_renewed_while_a_tool_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a tool takes, its run keeps the turn; a stream that nobody reads keeps it for 15 minutes."""
+    looks = asyncio.Queue[None]()
+    find = TurnLeases.find
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        looks.put_nowait(None)
+        return await find(*args, **options)
+
+    monkeypatch.setattr(TurnLeases, "find", counted)
+
+    @tool
+    async def work() -> str:
+        """Work for more than 15 minutes."""
+        [turns] = _RUNS.turns.values()
+        turns.held[0]._unattended += 900.0
+        for _ in range(looks.qsize() + 3):
+            await looks.get()
+        return "worked"
+
+    async with await ConversationStore.connect("memory://", clock=ahead(0, hurry=1000)) as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="long")
+        own = ConversationMiddleware(store)
+        model = ScriptedModel(replies=[calls("work"), AIMessage("Done.")])
+        agent = create_agent(model, [work], middleware=[own])
+        stream = agent.astream(ASKED, {"configurable": chat.scope}, stream_mode="updates")
+        async with asyncio.timeout(20), aclosing(stream) as updates:
+            async for update in updates:
+                if "tools" in update:
+                    [turns] = _RUNS.turns.values()
+                    [turn] = turns.held
+                    assert turn._unattended < 900.0
+                    turn._unattended += 900.0
+                    assert turn.session._renewing
+                    await turn.session._renewing
+                    break
 
 
 async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conversation) -> None:
@@ -168,7 +208,8 @@ async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conver
             await way(agent, chat)
         await _is_free(chat)
         await chat.delete()
-    assert (_RUNS.turns, _RUNS._parents, _RUNS._tools) == ({}, {}, set())
+    assert (_RUNS.turns, _RUNS._parents) == ({}, {})
+    assert (_RUNS._tools, _RUNS._nodes) == (set(), set())
 
 
 async def test_parallel_branches_of_one_graph_share_the_turn(chat: Conversation) -> None:
