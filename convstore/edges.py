@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
+from convstore.types import Dropped
 from convstore.values.models import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
 
@@ -19,6 +20,15 @@ _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 _PAGE = 200
+
+OnDropped: TypeAlias = Callable[[list[Dropped]], None]
+"""Called with what a request lacks of the log."""
+
+
+def report_dropped(dropped: Sequence[Dropped], on_dropped: OnDropped | None) -> None:
+    """Call a function with what a request lacks, each part once; not if there is nothing."""
+    if dropped and on_dropped:
+        on_dropped(list(dict.fromkeys(dropped)))
 
 
 def check_store(store: object) -> None:

@@ -28,7 +28,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, Runn
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
-from convstore.edges import read_current
+from convstore.edges import OnDropped, read_current, report_dropped
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
 from convstore.integration import log_of, run_sync
 from convstore.messages.encoding import fields_of
@@ -59,6 +59,8 @@ class ChatMessageHistory(BaseChatMessageHistory):
         clear: The effect of `clear`. "delete" removes the conversation permanently, as other histories do. "rewind"
             removes its messages from views and listings and keeps them in the log; `Conversation.undo_rewind` restores
             them.
+        on_dropped: Called for each view with what it leaves out for the `provider` of its policy; not called if there
+            is nothing.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         policy: HistoryPolicy | None = None,
         *,
         clear: Literal["delete", "rewind"] = "delete",
+        on_dropped: OnDropped | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(chat, Conversation):
@@ -77,6 +80,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         self.chat = chat
         self.policy = check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
+        self._on_dropped = on_dropped
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.chat!r})"
@@ -127,7 +131,12 @@ class ChatMessageHistory(BaseChatMessageHistory):
         await self._empty(self.chat)
 
     async def _load(self, chat: Conversation) -> list[BaseMessage]:
-        return (await chat.load_history(self.policy)).messages
+        return (await self._load_view(chat)).messages
+
+    async def _load_view(self, chat: Conversation) -> History:
+        history = await chat.load_history(self.policy)
+        report_dropped(history.dropped, self._on_dropped)
+        return history
 
     async def _add(
         self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None
@@ -173,7 +182,7 @@ class _RunHistory(ChatMessageHistory):
 
     async def _load(self, chat: Conversation) -> list[BaseMessage]:
         if self._view is None:
-            self._view = await chat.load_history(self.policy)
+            self._view = await self._load_view(chat)
         return list(self._view.messages)
 
     async def _add(
@@ -217,6 +226,7 @@ class SessionHistories:
         policy: The policy of views; None for the store's.
         clear: The effect of ``clear``, see `ChatMessageHistory`.
         scope: Values of scope keys that are the same for all runs, such as the logged-in user.
+        on_dropped: As in `ChatMessageHistory`.
 
     Raises:
         InvalidInputError: `policy` is not a policy.
@@ -230,8 +240,10 @@ class SessionHistories:
         policy: HistoryPolicy | None = None,
         clear: Literal["delete", "rewind"] = "delete",
         scope: Mapping[str, str] | None = None,
+        on_dropped: OnDropped | None = None,
     ) -> None:
         self._store = store
+        self._on_dropped = on_dropped
         self._policy = check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
         self._scope = dict(check_partial_scope(store.scope_keys, scope or {}))
@@ -271,7 +283,10 @@ class SessionHistories:
                 f"{min(again)} is the same for all runs of these histories; do not pass it"
             )
         return _RunHistory(
-            self._store.conversation(**self._scope, **values), self._policy, clear=self._clear
+            self._store.conversation(**self._scope, **values),
+            self._policy,
+            clear=self._clear,
+            on_dropped=self._on_dropped,
         )
 
 
@@ -281,6 +296,7 @@ def with_message_history(
     *,
     policy: HistoryPolicy | None = None,
     scope: Mapping[str, str] | None = None,
+    on_dropped: OnDropped | None = None,
     **options: Any,
 ) -> RunnableWithMessageHistory:
     """Return a chain or model that reads the view of its conversation and appends its messages to the log.
@@ -294,9 +310,10 @@ def with_message_history(
         store: The store of the conversations.
         policy: The policy of views; None for the store's.
         scope: Values of scope keys that are the same for all runs, which then do not set them.
+        on_dropped: As in `ChatMessageHistory`.
         options: As in `RunnableWithMessageHistory`: ``input_messages_key``, ``history_messages_key`` and others.
     """
-    histories = SessionHistories(store, policy=policy, scope=scope)
+    histories = SessionHistories(store, policy=policy, scope=scope, on_dropped=on_dropped)
     chain = RunnableWithMessageHistory(
         runnable, histories, history_factory_config=histories.config, **options
     )

@@ -47,14 +47,19 @@ from convstore.wire.steps import role_of
 _Message = TypeVar("_Message", bound=BaseMessage)
 
 
-def fit_for(messages: Sequence[BaseMessage], rules: ProviderRules | None) -> list[BaseMessage]:
+def fit_for(
+    messages: Sequence[BaseMessage],
+    rules: ProviderRules | None,
+    dropped: list[Dropped] | None = None,
+) -> list[BaseMessage]:
     """Turn any messages into a list that a provider accepts: paired, and adapted as `made_for` says.
 
     >>> [message.type for message in fit_for([ToolMessage("2", tool_call_id="c"), HumanMessage("hi")], None)]
     ['human']
     """
     original = with_original_ids(messages, rules) if rules else messages
-    return [sendable_message(message) for message in made_for(pair(original).messages, rules)]
+    adapted = made_for(pair(original).messages, rules, dropped)
+    return [sendable_message(message) for message in adapted]
 
 
 def with_original_ids(messages: Sequence[BaseMessage], rules: ProviderRules) -> list[BaseMessage]:

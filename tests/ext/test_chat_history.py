@@ -32,6 +32,7 @@ from convstore.exceptions import (
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories, with_message_history
 from convstore.messages.tokens import count
 from convstore.testing.samples import new_id, rag_turn, same_messages
+from convstore.types import Dropped
 
 pytestmark = pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")
 
@@ -78,11 +79,16 @@ def parrot(*answers: AIMessage | str) -> BaseChatModel:
 
 
 async def test_it_gives_the_view(chat: Conversation) -> None:
-    """aget_messages() returns the messages of `load_history` under the same policy."""
-    await chat.append([*rag_turn("Where are whales?"), HumanMessage("And seals?")])
-    for policy in (None, HistoryPolicy(stub_tools="never"), HistoryPolicy(view="conversation")):
-        given = await ChatMessageHistory(chat, policy).aget_messages()
+    """aget_messages() returns the messages of `load_history` under the same policy, and reports what they lack."""
+    thought: Any = [{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}]
+    await chat.append([*rag_turn("Where are whales?"), AIMessage(thought), HumanMessage("Seals?")])
+    for policy in (None, HistoryPolicy(stub_tools="never"), HistoryPolicy(provider="openai")):
+        dropped = list[Dropped]()
+        history = ChatMessageHistory(chat, policy, on_dropped=dropped.extend)
+        given = await history.aget_messages()
         assert same_messages(given, (await chat.load_history(policy)).messages)
+        is_adapted = policy is not None and policy.provider
+        assert [part.part for part in dropped] == (["reasoning"] if is_adapted else [])
 
 
 async def test_what_is_added_is_in_the_log(chat: Conversation) -> None:

@@ -63,6 +63,7 @@ from convstore.messages.tokens import count
 from convstore.messages.tool_calls import check_pairing
 from convstore.testing import rag_turn
 from convstore.testing.samples import new_id, same_messages
+from convstore.types import Dropped
 
 Model = Callable[[Sequence[BaseMessage]], AIMessage]
 
@@ -208,6 +209,26 @@ def looped(store: ConversationStore, model: Model, wiring: str) -> StateGraph[An
         graph.add_edge("tools", "model")
         graph.add_conditional_edges("model", after_model, {"tools": "tools", "done": "append"})
     return graph
+
+
+async def test_what_the_messages_lack_of_the_log_is_reported(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
+    """By `view_of`, of the view and of the state's own messages; each part once."""
+    thought: Any = [{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}]
+    before = [HumanMessage("One?"), AIMessage([*thought, "So."], id="a")]
+    await chat_of(store, config).append(before)
+    dropped = list[list[Dropped]]()
+    policy = HistoryPolicy(provider="openai")
+    load = load_node(store, policy=policy, on_dropped=dropped.append)
+    messages = [HumanMessage("Two?", id="q"), AIMessage(thought, id="b")]
+    state = {"messages": messages}
+    loaded = await load.ainvoke(state, config)
+    shown = view_of(loaded | state)
+    assert await load.aview_of(state, config) == shown
+    assert "Hm." not in str(shown)
+    parts = [[(part.message_id, part.part) for part in request] for request in dropped]
+    assert parts == [[("a", "reasoning"), ("b", "reasoning")]] * 2
 
 
 WIRINGS = [

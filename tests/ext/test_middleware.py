@@ -34,6 +34,7 @@ from convstore.messages.filing import without_marks
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import calls_of, result_id
 from convstore.summarization import HeadTailSummarizer, RunningSummarizer
+from convstore.types import Dropped
 from convstore.values.policy import CompactionRule
 
 
@@ -513,9 +514,16 @@ async def test_the_policy_shapes_earlier_turns_and_never_this_one(
 async def test_a_provider_s_policy_holds_for_this_turn_too(
     store: ConversationStore, scope: dict[str, str]
 ) -> None:
-    """Call ids of another provider are replaced in call and result, alike in every step."""
-    model = ScriptedModel(replies=[calls("search"), calls("search"), AIMessage("One.")])
-    middleware = ConversationMiddleware(store, policy=HistoryPolicy(provider="mistralai"))
+    """Call ids of another provider are replaced in call and result; what each step lacks of the log is reported."""
+    chat = store.conversation(**scope)
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    await chat.append([HumanMessage("Before?"), AIMessage([thought, "So."], id="earlier")])
+    dropped = list[list[Dropped]]()
+    looked = calls("search")
+    looked.content = [thought]
+    model = ScriptedModel(replies=[looked, calls("search"), AIMessage("One.")])
+    policy = HistoryPolicy(provider="mistralai")
+    middleware = ConversationMiddleware(store, policy=policy, on_dropped=dropped.append)
     agent = create_agent(model, [search], middleware=[middleware])
     await agent.ainvoke({"messages": [("user", "First?")]}, config_of(scope))
     made = [
@@ -527,6 +535,10 @@ async def test_a_provider_s_policy_holds_for_this_turn_too(
     assert len(set(made)) == 2
     assert {len(id_) for id_ in made} == {9}
     assert model.shown[-1][: len(model.shown[-2])] == model.shown[-2]
+    parts = [[(part.message_id, part.part) for part in request] for request in dropped]
+    first = [message async for message in chat.messages()][3].id
+    earlier = ("earlier", "reasoning")
+    assert parts == [[earlier], [earlier, (first, "reasoning")], [earlier, (first, "reasoning")]]
 
 
 async def test_an_id_that_the_model_gives_twice_is_not_taken_for_the_same_answer(

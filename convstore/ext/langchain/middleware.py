@@ -34,6 +34,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
+from convstore.edges import OnDropped, report_dropped
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.around import conversation_of_run, redactor_of, working_on
 from convstore.ext.checkpoint_owner import check_owner, owner_of
@@ -136,6 +137,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             `Conversation.decide` records what the person says; see `resume_command`.
         busy: If another run works on the conversation: "wait" waits for it, up to 30 seconds; "raise" raises
             `TurnBusyError`; "interrupt" asks another turn to stop, and waits.
+        on_dropped: Called for each call of the model with what it lacks of the log: what the `provider` of the policy
+            does not take, and thinking that its model would refuse; not called if there is nothing.
 
     Attributes:
         store: The store.
@@ -175,6 +178,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         drafts: bool | Callable[[str], str] = False,
         review: Review | None = None,
         busy: Busy = "wait",
+        on_dropped: OnDropped | None = None,
     ) -> None:
         super().__init__()
         check_option(tool_results, *get_args(_WHEN), name="tool_results")
@@ -191,6 +195,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self.tools = [tool for tool, _ in self._own_tools]
         self._redact = redactor_of(drafts)
         self._meter = RequestMeter()
+        self._on_dropped = on_dropped
         self._review = review
         if review is not None:
             self.state_schema = state_with(review, ConversationAgentState)
@@ -458,6 +463,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         prompt = _with_prompt(request.system_message, self._prompt)
         shown = request.override(messages=messages, system_message=prompt)
         run.view.beside = self._meter.measure(shown, self.store.token_counter)
+        report_dropped(run.view.dropped, self._on_dropped)
         return shown
 
     def _equipped(self, chat: Conversation, request: ToolCallRequest) -> ToolCallRequest:

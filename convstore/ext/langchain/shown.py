@@ -12,7 +12,7 @@ from convstore.messages.filing import ids_of, without_marks
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import is_paired
-from convstore.types import History
+from convstore.types import Dropped, History
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import NOT_MEASURED, RequestParts, ViewStamp
@@ -30,6 +30,7 @@ class ShownView:
         folded: Ids of messages of the turn that `before` shows, leaves out or summarises.
         shown: The messages last shown to the model, until its answer is in the log.
         entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
+        dropped: What the messages last shown lack of the log.
         is_adapted: True if the model was shown the turn in another form than the log's.
         beside: What the model got beside them.
     """
@@ -41,6 +42,7 @@ class ShownView:
     folded: frozenset[str] = frozenset()
     shown: list[BaseMessage] | None = None
     entry: int = 0
+    dropped: list[Dropped] = field(default_factory=list)
     is_adapted: bool = False
     beside: RequestParts = NOT_MEASURED
     _paired: list[BaseMessage] = field(default_factory=list)
@@ -112,12 +114,14 @@ class ShownView:
         """Return the view and the messages of the turn, as the provider takes them; they are what was shown last."""
         messages = without_marks(self._with_turn(turn))
         rules = self.policy.rules
+        dropped = list(self.history.dropped) if self.history else []
         known = len(self._paired) if messages[: len(self._paired)] == self._paired else 0
         if rules is None and is_paired(messages[known:]):  # those before were paired
             self._paired = messages
             self.shown = [sendable_message(message) for message in made_for(messages, rules)]
         else:
-            self.shown = fit_for(messages, rules)
+            self.shown = fit_for(messages, rules, dropped)
+        self.dropped = dropped
         return self.shown
 
     def take_stamp(self, turn_id: str | None) -> ViewStamp | None:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
-from convstore.edges import append_in_halves
+from convstore.edges import OnDropped, append_in_halves
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
@@ -25,11 +25,13 @@ from convstore.ext.langgraph.numbers import with_numbers
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
-    compose,
+    asked_again,
+    for_model,
     loaded_of,
     logged_of,
     messages_of,
     owner_in,
+    removed_by_load,
     stamp_of,
     turn_in,
     view_of,
@@ -39,7 +41,7 @@ from convstore.ext.run_scope import ScopeChoice, check_choice
 from convstore.ext.run_turns import has_moved, hold_turn, is_in_run
 from convstore.integration import ResultNumbering, TurnAccess, run_sync
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
+from convstore.messages.filing import ids_of, last_turn_of, without_marks
 from convstore.types import History
 from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -58,6 +60,7 @@ def load_node(
     on_fork: OnFork = "rewind",
     drafts: bool | Callable[[str], str] = False,
     busy: Busy = "wait",
+    on_dropped: OnDropped | None = None,
 ) -> LoadNode:
     """Return a node that loads the view, for `view_of`, and removes messages of earlier turns from the state.
 
@@ -78,6 +81,8 @@ def load_node(
             logged the reply. A function redacts it.
         busy: If another run works on the conversation: "wait" waits for it, up to 30 seconds; "raise" raises
             `TurnBusyError`; "interrupt" asks another turn to stop, and waits.
+        on_dropped: Called by `view_of` with what the messages lack of the log: what the `provider` of the policy does
+            not take, and thinking that its model would refuse; not called if there is nothing.
 
     Raises:
         InvalidScopeError: `scope` is invalid; from the node: the run lacks a key, or its checkpoint is another scope's.
@@ -103,6 +108,7 @@ def load_node(
         on_fork=on_fork,
         redact=redactor_of(drafts),
         busy=busy,
+        on_dropped=on_dropped,
     )
 
 
@@ -223,6 +229,7 @@ class LoadNode(_Node):
     append_first: bool
     numbering: ResultNumbering
     redact: Callable[[str], str] | None = None
+    on_dropped: OnDropped | None = None
     name: str | None = "load"
 
     def view_of(self, state: Any, config: RunnableConfig | None = None) -> list[BaseMessage]:
@@ -252,9 +259,17 @@ class LoadNode(_Node):
         history = await chat.load_history(self.policy)
         if may_be_behind(history, messages) and await go_back(chat, messages, self.on_fork):
             history = await chat.load_history(self.policy)
-        policy = self.policy or self.store.policy
-        logged = frozenset(logged_of(state))
-        return compose(LoadedView(history, policy, logged, messages), messages)
+        return for_model(self._loaded(history, logged_of(state), messages), messages)
+
+    def _loaded(
+        self,
+        history: History,
+        logged: set[str],
+        messages: Sequence[BaseMessage],
+        answer: AIMessage | None = None,
+    ) -> LoadedView:
+        given = history, self.policy or self.store.policy, frozenset(logged), messages, answer
+        return LoadedView(*given, on_dropped=self.on_dropped)
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
         found = messages_of(state)
@@ -271,20 +286,19 @@ class LoadNode(_Node):
         answer = await _answer(chat, history, messages)
         if answer is None and turn_id is not None:
             history = await self._held(chat, turn_id, history)
-        if again := _asked_again(history, messages, logged):
+        if again := asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         if joined := join_turn(chat):
             joined.redact = self.redact
         logged |= ids_of(messages) & ids_of(history.messages)
-        removed = _removed(messages, logged)
+        removed = removed_by_load(messages, logged)
         answers = [answer] if answer and answer.id not in ids_of(messages) else []
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
-        policy = self.policy or self.store.policy
         removals = [RemoveMessage(str(each.id)) for each in removed]
         return {
             "messages": [*changes, *removals, *answers],
-            "convstore_view": LoadedView(history, policy, frozenset(logged), messages, answer),
+            "convstore_view": self._loaded(history, logged, messages, answer),
             "convstore_turn": turn_id or "",
             "convstore_logged": {each: each in kept for each in sorted(logged)},
             OWNER: owner_of(chat.scope),
@@ -327,12 +341,6 @@ class LoadNode(_Node):
         if has_moved(held, history, end=held.tail.messages):
             return await chat.load_history(self.policy)
         return history
-
-
-def _removed(messages: Sequence[BaseMessage], logged: Collection[str]) -> list[BaseMessage]:
-    """Return the messages of earlier turns that the log has, which leave the state."""
-    start = last_question(messages) or 0
-    return [message for message in messages[:start] if message.id in logged]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -427,15 +435,6 @@ def _context() -> Any:
         return getattr(get_runtime(), "context", None)
     except (RuntimeError, KeyError):  # no run, or one of another Runnable
         return None
-
-
-def _asked_again(
-    history: History, messages: Sequence[BaseMessage], logged: set[str]
-) -> list[BaseMessage]:
-    """Return the questions of a state that the view has under their ids, perhaps with other content."""
-    shown = {message.id: message for message in history.messages}
-    questions = [each for each in messages if isinstance(each, HumanMessage) and each.id in shown]
-    return [each for each in questions if each.id not in logged or each != shown[each.id]]
 
 
 async def _answer(

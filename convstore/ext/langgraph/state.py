@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NotRequired
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 from langgraph.graph import MessagesState
 from pydantic import GetCoreSchemaHandler, SkipValidation
 
 from convstore import get_conversational_history
+from convstore.edges import OnDropped, report_dropped
 from convstore.exceptions import InvalidInputError
 from convstore.integration import fit_for
 from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.unread import with_unread
-from convstore.types import History
+from convstore.types import Dropped, History
 from convstore.values.checkpoints import OWNER
 from convstore.values.plain import part_of
 from convstore.values.policy import HistoryPolicy
@@ -39,9 +40,19 @@ class LoadedView(dict[str, Any]):
         turn_id: Id of the question of the run; None without one.
         turn: The messages of its turn that the view or an append node has seen, which the state may lose.
         entry: Number of the last entry that an append node wrote since the view was loaded; 0 for none.
+        on_dropped: Called with what the messages for a model lack of the log; None for no call.
     """
 
-    __slots__ = ("answer", "covered", "entry", "history", "policy", "turn", "turn_id")
+    __slots__ = (
+        "answer",
+        "covered",
+        "entry",
+        "history",
+        "on_dropped",
+        "policy",
+        "turn",
+        "turn_id",
+    )
 
     def __init__(
         self,
@@ -50,12 +61,15 @@ class LoadedView(dict[str, Any]):
         covered: frozenset[str],
         messages: Sequence[BaseMessage],
         answer: AIMessage | None = None,
+        *,
+        on_dropped: OnDropped | None = None,
     ) -> None:
         super().__init__()
         self.history = history
         self.policy = policy
         self.covered = covered
         self.answer = answer
+        self.on_dropped = on_dropped
         self.entry = 0
         self.turn_id = last_turn_of(messages)
         whole = [
@@ -132,7 +146,7 @@ def view_of(state: Any) -> list[BaseMessage]:
             the view where it is absent. Or the question was removed from the state before it was appended.
     """
     loaded = _needed(state)
-    return compose(loaded, checked(loaded, state))
+    return for_model(loaded, checked(loaded, state))
 
 
 def answer_of(state: Any) -> AIMessage | None:
@@ -217,10 +231,21 @@ def checked(loaded: LoadedView, state: Any) -> list[BaseMessage]:
     return messages
 
 
-def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+def for_model(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return `compose` for a call of the model, and report what it lacks of the log."""
+    dropped = list(loaded.history.dropped)
+    shown = compose(loaded, messages, dropped)
+    report_dropped(dropped, loaded.on_dropped)
+    return shown
+
+
+def compose(
+    loaded: LoadedView, messages: Sequence[BaseMessage], dropped: list[Dropped] | None = None
+) -> list[BaseMessage]:
     """Return the view and the state's other messages, paired as a view of both would be.
 
-    Messages in both are taken from the state, because its results name their calls by the ids that the state has.
+    Messages in both are taken from the state, because its results name their calls by the ids that the state has. What
+    they lose for a provider is added to `dropped`.
     """
     own = {message.id: message for message in messages}
     # A result that was missing when the view was loaded may be in the state.
@@ -235,7 +260,22 @@ def compose(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMes
     whole = without_marks([*head, *here, *fresh])
     if loaded.policy.view == "conversation":
         whole = [*head, *get_conversational_history(without_marks([*here, *fresh]))]
-    return fit_for(whole, loaded.policy.rules)
+    return fit_for(whole, loaded.policy.rules, dropped)
+
+
+def removed_by_load(messages: Sequence[BaseMessage], logged: Collection[str]) -> list[BaseMessage]:
+    """Return the messages of earlier turns that the log has, which leave the state."""
+    start = last_question(messages) or 0
+    return [message for message in messages[:start] if message.id in logged]
+
+
+def asked_again(
+    history: History, messages: Sequence[BaseMessage], logged: set[str]
+) -> list[BaseMessage]:
+    """Return the questions of a state that the view has under their ids, perhaps with other content."""
+    shown = {message.id: message for message in history.messages}
+    questions = [each for each in messages if isinstance(each, HumanMessage) and each.id in shown]
+    return [each for each in questions if each.id not in logged or each != shown[each.id]]
 
 
 def stamp_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal
 
@@ -10,12 +10,12 @@ from agent_framework import AgentSession, FunctionTool, HistoryProvider, Message
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.edges import read_current
+from convstore.edges import OnDropped, read_current, report_dropped
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, to_log
 from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.types import Dropped, ProviderRules
+from convstore.types import ProviderRules
 from convstore.values.json_form import sendable_message
 from convstore.values.providers import rules_of_framework
 from convstore.values.scope import as_scope, check_choice
@@ -60,7 +60,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         artifact: bool = False,
         source_id: str = "convstore",
         provider: str | ProviderRules | None = None,
-        on_dropped: Callable[[list[Dropped]], None] | None = None,
+        on_dropped: OnDropped | None = None,
         options: dict[str, Any] | None = None,
         **scope: str,
     ) -> None:
@@ -148,8 +148,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
     ) -> list[Message]:
         found, dropped = from_log(map(sendable_message, messages), edits)
         dropped += edits.dropped if edits else []
-        if dropped and self._on_dropped:
-            self._on_dropped(dropped)
+        report_dropped(dropped, self._on_dropped)
         return found
 
 

@@ -18,13 +18,14 @@ from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 
 from convstore import Conversation, HistoryPolicy
+from convstore.edges import OnDropped, report_dropped
 from convstore.ext.pydantic_ai.edited import edited
 from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
 from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import kind_of
-from convstore.types import Dropped, ProviderRules
+from convstore.types import ProviderRules
 from convstore.values.providers import rules_of_framework
 from convstore.wire.edits import RequestEdits
 
@@ -64,7 +65,7 @@ class ConvstoreView(AbstractCapability[Any]):
         tools: bool = True,
         artifact: bool = False,
         provider: str | ProviderRules | None = None,
-        on_dropped: Callable[[list[Dropped]], None] | None = None,
+        on_dropped: OnDropped | None = None,
     ) -> None:
         if conversations.owner_key and scope is None:
             raise UserError(
@@ -96,8 +97,7 @@ class ConvstoreView(AbstractCapability[Any]):
         for message in added:
             shown += edited(message, edits)
         dropped += edits.dropped
-        if dropped and self._on_dropped:
-            self._on_dropped(dropped)
+        report_dropped(dropped, self._on_dropped)
         return replace(request_context, messages=shown)
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
