@@ -201,10 +201,12 @@ async def test_what_is_to_be_watched_is_visible(emptied_database: Any) -> None:
 
 
 def test_the_names_of_summaries_are_ours() -> None:
-    """Classes and functions that the page names can be imported."""
-    named = set(
-        re.findall(r"`(\w*(?:Summary|Summarization|summarize_)\w*)`", PAGES["summaries.md"])
-    ) - {"SummaryError"}
+    """Classes and functions that the pages on summaries name can be imported."""
+    compared = PAGES["differences.md"].partition("## langmem")[2].partition("\n## ")[0]
+    text = PAGES["summaries.md"] + compared
+    named = set(re.findall(r"`(\w*(?:Summary|Summarization|summarize_)\w*)`", text)) - {
+        "SummaryError"
+    }
     assert (
         {"RunningSummary", "SummarizationNode", "asummarize_messages"}
         <= named
