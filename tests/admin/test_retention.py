@@ -15,6 +15,7 @@ from counting import STANDING, Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage
 from programs import killed
+from properties import parts
 from pymongo import AsyncMongoClient
 
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
@@ -80,11 +81,12 @@ async def documents(database: Any) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["erase", "prune"])
+@pytest.mark.parametrize("part", parts(2))
 async def test_who_is_killed_is_finished_by_the_next(
-    database: Any, server_uri: str, call: str
+    database: Any, server_uri: str, call: str, part: slice
 ) -> None:
     """At whatever write it dies: the dry run counts all that is left, and calling again removes it."""
-    points = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 17, 20]
+    points = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 17, 20][part]
     for point in points:
         await fill(database, f"u{point}", conversations=3, turns=1)
         past = ConversationStore(database, clock=at(datetime.now(UTC) - OLD))

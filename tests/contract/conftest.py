@@ -45,7 +45,7 @@ def marks_of(name: str, driver: str) -> tuple[str, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let a test run with one of both `BOUNDS`, which its name decides; with `-m slow` it runs with the other one."""
+    """Let a test run with one of both `BOUNDS`, which its name decides; with `-m soak` it runs with the other one."""
     if "bounds" not in metafunc.fixturenames:
         return
     chosen = crc32(metafunc.function.__name__.encode()) % 2
@@ -53,5 +53,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     is_motor = getattr(metafunc.cls, "DRIVER", "") == "motor"  # it sends what PyMongo sends
     # making cases only to leave them out takes time
     if not is_quick(metafunc.config) and not is_motor:
-        ways.append(pytest.param(BOUNDS[1 - chosen], marks=pytest.mark.slow))
+        ways.append(pytest.param(BOUNDS[1 - chosen], marks=[pytest.mark.slow, pytest.mark.soak]))
     metafunc.parametrize("bounds", ways, indirect=True)

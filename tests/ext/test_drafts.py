@@ -14,6 +14,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware, PIIMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGenerationChunk
+from properties import soaked
 from scripted_agents import PausingModel, ScriptedModel, log_of
 
 from convstore import Conversation, ConversationStore
@@ -164,8 +165,9 @@ async def test_a_stop_ends_the_call_of_the_model(chat: Conversation, said: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("in_turn", ["0", "1"])
+@pytest.mark.parametrize("number", soaked(range(3), first=1))
 async def test_a_run_that_is_killed_leaves_a_prefix(
-    server_uri: str, database: Any, tmp_path: Path, in_turn: str
+    server_uri: str, database: Any, tmp_path: Path, in_turn: str, number: int
 ) -> None:
     """At random moments: the draft is the beginning of what was yielded, and has what a reader had seen of it."""
     store, script = (
@@ -173,21 +175,20 @@ async def test_a_run_that_is_killed_leaves_a_prefix(
         Path(__file__).parents[1] / "support" / "draft_crash.py",
     )
     await store.setup()
-    for number in range(3):
-        thread, journal = f"killed-{in_turn}-{number}", tmp_path / f"{in_turn}-{number}"
-        arguments = (server_uri, database.name, thread, str(journal), in_turn)
-        worker = await asyncio.create_subprocess_exec(sys.executable, str(script), *arguments)
-        chat, seen = store.conversation(user_id="ada", thread_id=thread), ""
-        async with asyncio.timeout(120):
-            while not seen:
-                turn = await chat.get_turn("r1")
-                seen = turn.draft if turn else ""
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(random.uniform(0, 1.5))
-        worker.kill()
-        await worker.wait()
-        turn = await chat.get_turn("r1")
-        assert turn is not None
-        assert not turn.is_finished
-        assert turn.draft.startswith(seen)
-        assert journal.read_text().startswith(turn.draft)
+    thread, journal = f"killed-{in_turn}-{number}", tmp_path / f"{in_turn}-{number}"
+    arguments = (server_uri, database.name, thread, str(journal), in_turn)
+    worker = await asyncio.create_subprocess_exec(sys.executable, str(script), *arguments)
+    chat, seen = store.conversation(user_id="ada", thread_id=thread), ""
+    async with asyncio.timeout(120):
+        while not seen:
+            turn = await chat.get_turn("r1")
+            seen = turn.draft if turn else ""
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(random.uniform(0, 1.5))
+    worker.kill()
+    await worker.wait()
+    turn = await chat.get_turn("r1")
+    assert turn is not None
+    assert not turn.is_finished
+    assert turn.draft.startswith(seen)
+    assert journal.read_text().startswith(turn.draft)

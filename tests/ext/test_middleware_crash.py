@@ -23,6 +23,7 @@ from agent_crash import (
 )
 from fixture_types import Client
 from langchain_core.messages import BaseMessage
+from properties import parts
 from scripted_agents import kinds, log_of
 
 from convstore import ConversationStore
@@ -68,12 +69,13 @@ class Crash:
 
 @pytest.fixture
 def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
-    """Kills runs at each of their events, or at some."""
+    """Kills runs at a part of their events."""
 
-    def crash(kind: str, *, saves: bool, step: int = 1) -> list[Crash]:
+    def crash(kind: str, part: slice, *, saves: bool) -> list[Crash]:
         first = run([(f"{kind}-0", None)], saves=saves)[0]
         assert 10 < len(first.events) < MOST_EVENTS
-        places = [(f"{kind}-{die_at}", die_at) for die_at in range(1, len(first.events) + 1, step)]
+        points = range(1, len(first.events) + 1)[part]
+        places = [(f"{kind}-{die_at}", die_at) for die_at in points]
         return run(places, saves=saves)
 
     def run(tasks: Sequence[tuple[str, int | None]], *, saves: bool) -> list[Crash]:
@@ -103,14 +105,13 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
     return crash
 
 
-@pytest.mark.parametrize(
-    ("kind", "saves", "step"), [("again", False, 1), ("again", True, 2), ("resumed", True, 1)]
-)
+@pytest.mark.parametrize("part", parts(3))
+@pytest.mark.parametrize(("kind", "saves"), [("again", False), ("again", True), ("resumed", True)])
 async def test_a_run_that_was_killed_is_taken_up(
-    crashes: Any, kind: str, saves: bool, step: int
+    crashes: Any, kind: str, saves: bool, part: slice
 ) -> None:
     """Asked again, or by `ainvoke(None)` from its checkpoint: nothing that log or checkpoint have is done again."""
-    for crash in crashes(f"{kind}-{saves}", saves=saves, step=step):
+    for crash in crashes(f"{kind}-{saves}", part, saves=saves):
         before, where = await crash.log(), crash.events
         is_resumed = kind == "resumed" and "checkpoint ends" in where
         messages, done = await crash.go_on(None if is_resumed else question())
@@ -129,10 +130,13 @@ async def test_a_run_that_was_killed_is_taken_up(
             )
 
 
+@pytest.mark.parametrize("part", parts(4))
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
-async def test_another_question_goes_on_from_what_is_there(crashes: Any, saves: bool) -> None:
+async def test_another_question_goes_on_from_what_is_there(
+    crashes: Any, saves: bool, part: slice
+) -> None:
     """After a crash another question is answered: the log keeps its messages and has no message twice."""
-    for crash in crashes(f"other-{saves}", saves=saves, step=2):
+    for crash in crashes(f"other-{saves}", part, saves=saves):
         before, where = await crash.log(), crash.events
         messages, _ = await crash.go_on(question("And wasps?", "q2"))
         after = await crash.log()

@@ -165,6 +165,7 @@ def test_the_wheel_runs_without_the_checkout(unpacked: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_wheel_runs_a_turn_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     """On another Python, with the lowest versions that it allows, from the index.
 

@@ -243,13 +243,22 @@ async def test_a_result_is_read_back_whole(store: ConversationStore) -> None:
     await check_all(store, QUICK)
 
 
+CHANGES = [
+    "nothing",
+    "small parts",
+    "small chunks",
+    "large payloads",
+    pytest.param("every combination", marks=pytest.mark.soak),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("change", ["as it is", "small parts", "small chunks", "large payloads"])
+@pytest.mark.parametrize("change", CHANGES)
 async def test_a_result_is_read_back_whole_at_every_size(
     store: ConversationStore, shape: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Likewise in all combinations, and in pairs in a crowded entry, in payloads of many chunks and in large ones."""
+    """Likewise in pairs of sizes, in a crowded entry, in payloads of many chunks and in large ones; all as soak."""
     around, fields = [RESULT_MINIMUM - 1, RESULT_MINIMUM], [0, PART_MINIMUM]
     if change == "small parts":  # the entry would be too large, so its smallest parts move
         monkeypatch.setattr(batch, "_ENTRY_BYTES", 0)
@@ -263,4 +272,4 @@ async def test_a_result_is_read_back_whole_at_every_size(
         monkeypatch.setattr(places, "_MAX_IN_PLACE", 1_500)
         monkeypatch.setattr(passages, "_MAX_COMPARED", 2_000)
         around, fields = [1_501, 2_001], [0]
-    await check_all(store, combinations(shape, around, fields, pairs=change != "as it is"))
+    await check_all(store, combinations(shape, around, fields, pairs=change != "every combination"))

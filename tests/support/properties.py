@@ -28,6 +28,18 @@ def soaked(cases: Iterable[Any], *, first: int) -> list[Any]:
     ]
 
 
+def parts(count: int) -> list[Any]:
+    """Return slices that share out the cases of one test: the first runs in `.ci/run`, the others with `-m soak`."""
+    return [
+        pytest.param(
+            slice(number, None, count),
+            id=f"part {number + 1} of {count}",
+            marks=pytest.mark.soak if number else (),
+        )
+        for number in range(count)
+    ]
+
+
 def sampled(cases: Iterable[Any], *, every: int = 5) -> list[Any]:
     """Return all cases for a parametrisation: one in `every` runs each time, the others with `-m slow`."""
     return [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from properties import parts
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import MessageRewoundError, TurnLostError, UnknownMessageError
@@ -48,7 +49,8 @@ async def check(database: Any, chat: Conversation) -> None:
             assert (await store.verify()).findings == ()
 
 
-async def test_variants_of_a_repaired_log_are_shown(own_database: Any) -> None:
+@pytest.mark.parametrize("part", parts(4))
+async def test_variants_of_a_repaired_log_are_shown(own_database: Any, part: slice) -> None:
     """Whichever entry is lost, also with the one that took a variant away or showed it, or with the first ones."""
     await ConversationStore(own_database).setup()
     chat = ConversationStore(own_database).conversation(user_id="ada", thread_id="t")
@@ -69,7 +71,7 @@ async def test_variants_of_a_repaired_log_are_shown(own_database: Any) -> None:
         + [set(keys[:number]) for number in (2, 5, 7, 9)]
         + [{*pair} for pair in combinations(keys[::5], 2)]
     )
-    for lost in losses:
+    for lost in losses[part]:
         for name, documents in everything.items():
             await own_database[name].delete_many({})
             await own_database[name].insert_many(documents)

@@ -11,7 +11,7 @@ from bson import ObjectId
 from counting import Commands
 from fixture_types import Client
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from properties import STRIDE
+from properties import parts
 from stored_values import at, changed, paths, shape
 
 from convstore import ConversationStore, HistoryPolicy
@@ -106,31 +106,41 @@ def names(finding: Finding, document: dict[str, Any], *, strict: bool) -> bool:
     )
 
 
+def is_judged(collection: str, document: dict[str, Any]) -> bool:
+    """Return True for a document whose fields are damaged: of the log only those of entries."""
+    return collection != LOG or not document.get("first") or document["_id"].endswith(ENTRIES)
+
+
 async def damage(
-    database: Any, store: ConversationStore, collection: str, make: Any, *, strict: bool
+    database: Any,
+    store: ConversationStore,
+    collection: str,
+    make: Any,
+    part: slice,
+    *,
+    strict: bool,
 ) -> tuple[int, list[str]]:
-    """Damage each field of each document, one at a time; gives how many there are, and where nobody noticed."""
-    tried, unnoticed = 0, []
-    for document in await database[collection].find({}).sort("_id", 1).to_list(None):
-        if collection == LOG and document.get("first") and not document["_id"].endswith(ENTRIES):
-            continue
-        for path in paths(document):
-            made = make(document, path)
-            if made is None or made == document:
-                continue
-            tried += 1
-            if tried % STRIDE != 1 % STRIDE:
-                continue
-            await database[collection].replace_one({"_id": document["_id"]}, made)
-            report = await store.verify(**({} if path[0] == "scope" else {"user_id": "ada"}))
-            is_named = any(names(finding, document, strict=strict) for finding in report.findings)
-            # Where the id of the conversation is damaged, the rest of it is found by nobody.
-            if not is_named or (
-                report.entries != 14 and (collection, path) != (HEADS, ("conversation",))
-            ):
-                unnoticed.append(f"{document['_id']} {path} {findings(report)}")
+    """Damage each field of a part, one at a time; gives how many there are in all, and where nobody noticed."""
+    written = await database[collection].find({}).sort("_id", 1).to_list(None)
+    damages = [
+        (document, path, made)
+        for document in written
+        if is_judged(collection, document)
+        for path in paths(document)
+        if (made := make(document, path)) not in (None, document)
+    ]
+    unnoticed = list[str]()
+    for document, path, made in damages[part]:
+        await database[collection].replace_one({"_id": document["_id"]}, made)
+        report = await store.verify(**({} if path[0] == "scope" else {"user_id": "ada"}))
+        is_named = any(names(finding, document, strict=strict) for finding in report.findings)
+        # Where the id of the conversation is damaged, the rest of it is found by nobody.
+        if not is_named or (
+            report.entries != 14 and (collection, path) != (HEADS, ("conversation",))
+        ):
+            unnoticed.append(f"{document['_id']} {path} {findings(report)}")
         await database[collection].replace_one({"_id": document["_id"]}, document)
-    return tried, unnoticed
+    return len(damages), unnoticed
 
 
 @pytest.fixture
@@ -146,8 +156,9 @@ def conversations_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
+@pytest.mark.parametrize("part", parts(3))
 async def test_a_field_of_another_type_is_noticed(
-    database: Any, store: ConversationStore, full: str, collection: Any
+    database: Any, store: ConversationStore, full: str, collection: Any, part: slice
 ) -> None:
     """A finding names the document with the damaged field, and all entries are read."""
 
@@ -155,7 +166,7 @@ async def test_a_field_of_another_type_is_noticed(
         free = {"undo", "lease", "lease.owner", "lease.until"}
         return None if shape(path) in free else changed(document, path, {"strange": ObjectId()})
 
-    tried, unnoticed = await damage(database, store, collection, strange, strict=True)
+    tried, unnoticed = await damage(database, store, collection, strange, part, strict=True)
     assert tried >= 8
     assert unnoticed == []
 
@@ -163,8 +174,9 @@ async def test_a_field_of_another_type_is_noticed(
 @pytest.mark.slow
 @pytest.mark.usefixtures("conversations_only")
 @pytest.mark.parametrize("collection", PARTS)
+@pytest.mark.parametrize("part", parts(3))
 async def test_a_field_of_another_value_is_noticed(
-    database: Any, store: ConversationStore, full: str, collection: Any
+    database: Any, store: ConversationStore, full: str, collection: Any, part: slice
 ) -> None:
     """A value that could be right, and is not: a finding names the document, unless nothing depends on the value."""
 
@@ -176,7 +188,7 @@ async def test_a_field_of_another_value_is_noticed(
         found = None if free else other(at(document, path))
         return None if found in (None, ...) else changed(document, path, found)
 
-    tried, unnoticed = await damage(database, store, collection, wrong, strict=False)
+    tried, unnoticed = await damage(database, store, collection, wrong, part, strict=False)
     assert tried >= 3
     assert unnoticed == []
 

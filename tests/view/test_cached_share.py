@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from langchain_core.messages import BaseMessage
 from oracle import count_letters
-from properties import sampled
 from view_workloads import WORKLOADS, Cache, Writer, calls_model
 
 from convstore import ConversationStore, HistoryPolicy
@@ -50,6 +49,11 @@ A call with two results of 18,000 tokens shares nothing with a call before that 
 smaller than both: each of these views shows a question and one result.
 """
 
+CASES = [
+    pytest.param(case, marks=pytest.mark.soak if case[1] == 128_000 else ()) for case in FLOORS
+]
+"""The largest budget takes longest, and decides as the middle one does."""
+
 EARLIER_TURNS = {("paste", 32_000): 20, ("paste", 128_000): 59, ("large results", 32_000): 3}
 """Questions of earlier turns that the last view shows, at least."""
 
@@ -64,7 +68,7 @@ MOVES = {
 """Of a hundred calls, where it is more than 8: each turn has results or texts that exceed the budget."""
 
 
-@pytest.mark.parametrize("case", sampled(FLOORS, every=20), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 async def test_a_prompt_cache_has_most_of_a_call(database: Any, case: tuple[str, int]) -> None:
     """The tokens in the longest prefix shared with the call before are at least this share of all tokens sent.
 
@@ -112,7 +116,7 @@ def longest_conversation(name: str) -> Iterator[list[BaseMessage]]:
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real conversations are not part of the project")
-@pytest.mark.parametrize("case", sampled(REAL, every=3), ids=str)
+@pytest.mark.parametrize("case", REAL, ids=str)
 async def test_a_prompt_cache_has_most_of_a_real_call(database: Any, case: tuple[str, int]) -> None:
     """The same floors for the longest conversation of three kinds."""
     name, budget = case

@@ -496,7 +496,7 @@ async def test_messages_of_other_apis_are_items(session: ConvstoreSession) -> No
 async def test_a_batch_of_many_megabytes_is_taken(
     session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of 8,000 items is stored in parts. Repeated after a failure, it stores each item once."""
+    """A batch of 5,200 items is stored in parts. Repeated after a failure, it stores each item once."""
     append, calls = type(session.conversation()).append, count()
 
     async def failing(chat: Any, *args: Any, **options: Any) -> Any:
@@ -505,10 +505,10 @@ async def test_a_batch_of_many_megabytes_is_taken(
         return await append(chat, *args, **options)
 
     items: Any = [
-        {"role": "user", "content": "x" * 400, "number": number} for number in range(4_000)
+        {"role": "user", "content": "x" * 400, "number": number} for number in range(2_600)
     ]
     items += [
-        {"type": "of_next_year", "text": "x" * 400, "number": number} for number in range(4_000)
+        {"type": "of_next_year", "text": "x" * 400, "number": number} for number in range(2_600)
     ]
     monkeypatch.setattr("convstore.Conversation.append", failing)
     with pytest.raises(StoreUnavailableError):
