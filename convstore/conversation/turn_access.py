@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -63,8 +64,9 @@ class TurnAccess:
         """Append messages of an agent to a turn. `how` are options of `Conversation.append`.
 
         Those that a tool added to its result are marked in the state of the agent, and have a column for it in the
-        log. The messages go to the log alone if it does not have the question, or that was rewound: its end then says
-        which turn they belong to. The draft of a reply among them is deleted.
+        log. After a rewind of the question in the midst of a run, all messages still belong to it: readers list them as
+        messages of no turn, and none of them answers the question before, or a new one. If the log never had the
+        question, its end says which turn they belong to. The draft of a reply among them is deleted.
         """
         columns = dict[str, Columns]()
         for message in messages:
@@ -79,6 +81,9 @@ class TurnAccess:
         except UnknownMessageError:
             if held.branch:
                 raise
+            if held.record.is_asked:
+                named = {str(message.id): Columns(held.record.turn_id) for message in whole}
+                options = replace(options, columns=named | columns)
             receipt = (await services.writer.append(self._scope, whole, options=options)).receipt
         if any(isinstance(message, AIMessage) for message in whole):
             await settle(_drop_draft(held))

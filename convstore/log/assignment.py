@@ -1,7 +1,9 @@
 """Give each message its turn when it is appended; it is stored and never changes.
 
 The turn of a message is the ordinal of the question that it belongs to, 0 for none. The writer may name it, as whoever
-writes for a question does. Else the message's type and the end of the log say it, in this order:
+writes for a question does, also after that was rewound: an agent's run goes on then, and what it still appends must not
+answer another question. Readers list messages of a question that is not active like those of no turn. Without a name
+the message's type and the end of the log say it, in this order:
 
 - A tool result belongs to the turn of its call; without its call, to the turn of the message before it.
 - A human message begins a turn. One with media directly after a tool result in the same entry is an addition to it:

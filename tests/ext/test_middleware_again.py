@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from counting import Commands
@@ -13,9 +13,10 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
+from langgraph.types import Command
 from pydantic import BaseModel
 from scripted_agents import ScriptedModel, calls, elsewhere, kinds, log_of
 
@@ -472,6 +473,33 @@ async def test_another_answer_is_given_once_the_first_is_rewound(
     assert kinds(second["messages"]) == [("human", QUESTION), ("ai", "By smell.")]
     await ask(agent, scope, "Sure?", "q2")
     assert kinds(model.shown[-1]) == [("human", QUESTION), ("ai", "By smell."), ("human", "Sure?")]
+
+
+async def test_what_a_run_appends_after_its_question_was_rewound_is_of_no_turn(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """Result, addition of the tool and answer are logged, and belong neither to the turn before nor to a new one."""
+    chat = store.conversation(**scope)
+
+    @tool
+    async def look(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Look, while the user asks something else instead."""
+        await chat.rewind(before_id="q1")
+        await chat.append(HumanMessage("And ants?", id="q2"))
+        result = ToolMessage("seen", tool_call_id=tool_call_id)
+        return Command(update={"messages": [result, HumanMessage("A picture.")]})
+
+    await chat.append([HumanMessage("Hello?", id="q0"), AIMessage("Hello.")])
+    model = ScriptedModel(replies=[calls("look"), AIMessage("By dancing.")])
+    agent = create_agent(model, [look], middleware=[ConversationMiddleware(store)])
+    await ask(agent, scope, QUESTION, "q1")
+    turns = [turn async for turn in chat.turns()]
+    assert [(turn.turn_id, turn.over, len(turn.others)) for turn in turns] == [
+        ("q0", "answered", 0),
+        ("q2", "", 3),
+    ]
+    texts = [message.text for message in turns[1].messages]
+    assert texts == ["And ants?", "seen", "A picture.", "By dancing."]
 
 
 @pytest.mark.costly
