@@ -117,9 +117,10 @@ class StoredTurn:
 
     def _own(self) -> list[EntryMessage]:
         """Return the messages of its parts that belong to it or to no turn, in order."""
+        # In one entry a message of no turn may precede the next question, and one of this turn follow.
         own = {
             message.ordinal: message
-            for part in self.parts.values()
+            for part in (*self.range.values(), *self.parts.values())
             for message in part.messages
             if message.turn in (0, self.question)
         }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -395,24 +396,44 @@ async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:
         await _run_in_one_database(seeds[start : start + _LOGS_OF_A_DATABASE], path, copies=copies)
 
 
+@asynccontextmanager
+async def _worlds() -> AsyncIterator[Callable[[int], World]]:
+    """Yield a function that begins a conversation of two processes, in a database in memory."""
+    database = AsyncMongoMockClient()["app"]
+    stores = [ConversationStore(database), ConversationStore(database)]
+    await stores[0].setup()
+    yield lambda seed: World(
+        [store.conversation(user_id="ada", thread_id=str(seed)) for store in stores],
+        random.Random(seed),
+    )
+
+
 async def _run_in_one_database(seeds: Sequence[int], path: Path, *, copies: int) -> None:
-    async with await ConversationStore.connect("memory://") as far:
-        database = AsyncMongoMockClient()["app"]
-        stores = [ConversationStore(database), ConversationStore(database)]
-        await stores[0].setup()
+    async with await ConversationStore.connect("memory://") as far, _worlds() as begin:
         await far.setup()
         for seed in seeds:
-            scope = {"user_id": "ada", "thread_id": str(seed)}
-            world = World([store.conversation(**scope) for store in stores], random.Random(seed))
+            world = begin(seed)
             try:
                 await world.live(world.dice.randint(3, 20))
                 await check(world.chat, world.oracle)
                 if seed % copies == 0:
-                    await check_copies(world, far.conversation(**scope), path / "archive.jsonl")
+                    copy = far.conversation(**world.chat.scope)
+                    await check_copies(world, copy, path / "archive.jsonl")
             except BaseException as error:
                 log = [(stored.ordinal, stored.said, stored.turn) for stored in world.oracle.log]
                 error.add_note(f"seed {seed}: {log}, {world.oracle.state}")
                 raise
+
+
+async def test_a_note_stays_in_an_entry_with_a_question_and_a_late_result() -> None:
+    """A message of no turn, the next question and a result of the turn before may come in one entry."""
+    async with _worlds() as begin:
+        world = begin(0)
+        await world.append(world.said("human"), world.said("ai", calls=("look",)))
+        await world.append(world.said("ai"))
+        late = world.said("tool", answers="look")
+        await world.append(world.said("system"), world.said("human"), late)
+        await check(world.chat, world.oracle)
 
 
 async def test_every_reader_says_the_same_of_a_few_logs(tmp_path: Path) -> None:
