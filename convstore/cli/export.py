@@ -75,6 +75,7 @@ async def export_command(
     \b
     Examples:
       convstore export -o backup.jsonl.gz
+      convstore export -o nightly.jsonl.gz --force
       convstore export --scope user_id=ada --format openai
       convstore export --format fine-tuning -o train.jsonl
     """

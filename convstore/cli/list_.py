@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,126 +13,230 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.options import Target, on_database
+from convstore.cli.options import Target, on_database, read_age
 from convstore.cli.output import Answer, compact, is_terminal, new_table, plain, screen, short
+from convstore.exceptions import InvalidInputError
+from convstore.values.plain import age, counted
 from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.types import ConversationInfo, ConversationPage
+    from convstore.values.list_rows import ListRow
 
-_NUMBERS = ("messages", "tokens", "last")
+MOST_ROWS = 1_000
+"""Rows of the list that have a number: `convstore show` looks for a row among these."""
+
+_PAGE = 50
+_COVERED = 200
+"""Conversations on a page of which only some are listed, as on a page of the inspector."""
 _SHOWN = 500
+_WIDTH = 32
+"""Characters of the columns that have numbers, without failed results."""
+_ID = 20
+"""Characters by which an id is longer than the number of a row."""
 
 
 @on_database
 async def list_command(
     target: Target,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Conversations on a page.")] = 50,
-    cursor: Annotated[
-        str | None, typer.Option(help="Continue after a page, which names it.")
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only those in which a tool failed.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Only those changed since: 1h, 7d.")
     ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000, help="Conversations on a page; 50, or 200 with a filter."),
+    ] = None,
+    page: Annotated[int, typer.Option(min=1, help="The page; 1 has the newest.")] = 1,
 ) -> Answer:
     """List conversations, newest first, one in a row.
 
     \b
     `convstore show 3` shows the third one. Those of sub-agents are below their
-    caller's, as 3.1 and 3.2. After --cursor rows have ids instead of numbers.
-    Counts and dates are exact, the order to 10 seconds.
+    caller's, as 3.1 and 3.2. The state says what the newest turn is doing, or
+    how it ended; it is empty if the turn is finished. --failed and --since
+    select rows of a page, which keep their numbers.
 
     \b
     In a pipe the columns are separated by tabs, and whole: id, scope, date of
-    the last change, messages, turns, tokens, and the title or else the first
-    question. `convstore show` takes the id and the scope. With --json, "title"
-    is only the title that was set.
+    the last change, state, messages, turns, tokens, failed tool results, and
+    the title or else the first question. `convstore show` takes the id and the
+    scope. With --json, "title" is only the title that was set.
 
     \b
     Examples:
       convstore list
-      convstore list --scope user_id=ada --limit 200
-      convstore list | cut -f 1,7
-      convstore list --json | jq '.conversations[].scope'
+      convstore list --failed --since 7d
+      convstore list --scope user_id=ada --limit 200 --page 2
+      convstore list | cut -f 1,9
+      convstore list --json | jq '.conversations[] | select(.state == "waits")'
     """
+    age_limit = read_age(since) if since else None
+    is_selection = failed or age_limit is not None
+    size = limit or (_COVERED if is_selection else _PAGE)
     async with target.open() as store:
-        page = await store.list_conversations(
-            limit=limit, cursor=cursor, everything=not target.chosen, **target.chosen
+        found = await _read_page(store, target.chosen, size, page)
+        rows = await _selected(
+            store, found, failed=failed, age=age_limit, first=(page - 1) * size + 1
         )
-        keys = [key for key in store.scope_keys if key not in target.chosen]
-        listing = await _read_rows(store, page, keys, has_numbers=not cursor)
+        listing = _Listing(
+            rows,
+            covered=len(found.conversations) if is_selection else None,
+            next_page=page + 1 if found.next_cursor else None,
+            keys=[key for key in store.scope_keys if key not in target.chosen],
+            has_numbers=page * size <= MOST_ROWS,
+        )
     return Answer(listing.document, listing.show, is_long=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
-    """A page of conversations, each with those of its sub-agents.
+class _Member:
+    """A conversation in a list.
 
     Attributes:
-        page: The page, as the store lists it.
-        children: The conversations of sub-agents, as the store lists them.
-        rows: All of them by their row and their place below it, with the titles to print.
+        number: Number of its row, or of its caller's.
+        below: Its place below the row, from 1; 0 for the row itself.
+        row: The conversation and its end.
+        title: Its title, or else its first question.
+    """
+
+    number: int
+    below: int
+    row: ListRow
+    title: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return it for `--json`."""
+        return {
+            **self.row.info.model_dump(),
+            "first_question": self.title or None,
+            "state": self.row.state,
+            "waiting": self.row.end.waiting,
+            "error": self.row.end.error,
+        }
+
+    @property
+    def text(self) -> str:
+        """The title to print on one line, or else the last message; what is wrong with a damaged conversation."""
+        info = self.row.info
+        last = info.last_message.text if info.last_message else ""
+        return short(info.problem or self.title or last, maximum=_SHOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A page of conversations, each followed by those of its sub-agents.
+
+    Attributes:
+        members: The conversations.
+        covered: The number of conversations among which the filters selected; None without filters.
+        next_page: The page of older ones; None if there are none.
         keys: The scope keys to print.
         has_numbers: True if rows have numbers, not ids.
     """
 
-    page: ConversationPage
-    children: Sequence[ConversationInfo]
-    rows: Mapping[tuple[int, int], ConversationInfo]
+    members: Sequence[_Member]
+    covered: int | None
+    next_page: int | None
     keys: Sequence[str]
     has_numbers: bool
 
     def document(self) -> dict[str, Any]:
         """Return the page for `--json`."""
-        document = self.page.model_dump()
-        if self.children:
-            document["children"] = [child.model_dump() for child in self.children]
-        return document
+        members = {
+            "conversations": [each.document() for each in self.members if not each.below],
+            "children": [each.document() for each in self.members if each.below],
+        }
+        found: dict[str, Any] = {
+            name: rows for name, rows in members.items() if rows or name == "conversations"
+        }
+        if self.covered is not None:
+            found["covered"] = self.covered
+        return {**found, "next_page": self.next_page}
 
     def show(self, console: Console) -> None:
         """Print a table to a terminal, or else rows with tabs."""
         aside = console
         if not is_terminal():
             aside = screen(stderr=True)
-            for info in self.rows.values():
-                print("\t".join(_values(info)))  # noqa: T201 - a console would replace the tabs
-        elif self.rows:
-            console.print(_table(self.rows, self.keys, console.width, has_numbers=self.has_numbers))
-        if not self.rows:
+            for member in self.members:
+                print("\t".join(_values(member)))  # noqa: T201 - a console would replace the tabs
+        elif self.members:
+            console.print(_table(self, console.width))
+        if self.covered:
+            rows = sum(not member.below for member in self.members)
+            aside.print(f"{rows:,} of {counted(self.covered, 'conversation')}.", style="dim")
+        elif not self.members:
             aside.print("There are no conversations with this scope.", style="yellow")
-        if self.page.next_cursor:
-            aside.print(f"More: --cursor {self.page.next_cursor}", style="dim", soft_wrap=True)
+        if self.next_page:
+            aside.print(f"Older ones: --page {self.next_page}", style="dim")
 
 
-async def _read_rows(
-    store: ConversationStore, page: ConversationPage, keys: Sequence[str], *, has_numbers: bool
-) -> _Listing:
-    """Return the listing of a page: read the conversations of sub-agents, and the first questions for titles."""
+async def _read_page(
+    store: ConversationStore, chosen: Mapping[str, str], size: int, page: int
+) -> ConversationPage:
+    """Read a page of the list; InvalidInputError if the list ends before it."""
+    cursor: str | None = None
+    for number in range(1, page + 1):
+        found = await store.list_conversations(
+            limit=size, cursor=cursor, everything=not chosen, **chosen
+        )
+        cursor = found.next_cursor
+        if cursor is None and number < page:
+            raise InvalidInputError(f"the list has {counted(number, 'page')}, not {page}")
+    return found
+
+
+async def _selected(
+    store: ConversationStore,
+    page: ConversationPage,
+    *,
+    failed: bool,
+    age: timedelta | None,
+    first: int,
+) -> list[_Member]:
+    """Return the rows of a page that the filters select, each with its sub-agents' rows; the page begins at `first`."""
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
     from convstore.integration import host_of  # noqa: PLC0415 - as above
+    from convstore.values.ends import ConversationEnd  # noqa: PLC0415 - loads pydantic
+    from convstore.values.list_rows import ListRow, since, with_chip  # noqa: PLC0415 - as above
 
-    places: list[tuple[int, int]] = []
-    members: list[ConversationInfo] = []
-    children: list[ConversationInfo] = []
-    for row, info in enumerate(page.conversations, 1):
-        family = [member async for member in with_children(store, info)]
-        places += [(row, below) for below in range(len(family))]
-        members += family
-        children += family[1:]
-    named = await host_of(store).titled(members)
-    rows = dict(zip(places, named, strict=True))
-    return _Listing(page, children, rows, keys, has_numbers)
+    rows = await host_of(store).rows(page.conversations)
+    numbers = {row.info.conversation_id: number for number, row in enumerate(rows, first)}
+    found = list[_Member]()
+    for row in with_chip(since(rows, age, datetime.now(UTC)), "failed" if failed else ""):
+        number = numbers[row.info.conversation_id]
+        family = [member async for member in with_children(store, row.info)]
+        found.append(_Member(number, 0, row))
+        found += [
+            _Member(number, below, ListRow(child, ConversationEnd()))
+            for below, child in enumerate(family[1:], 1)
+        ]
+    named = await host_of(store).titled([member.row.info for member in found])
+    return [
+        replace(member, title=info.title or "") for member, info in zip(found, named, strict=True)
+    ]
 
 
-def _table(
-    rows: Mapping[tuple[int, int], ConversationInfo],
-    keys: Sequence[str],
-    width: int,
-    *,
-    has_numbers: bool,
-) -> Table:
-    """Return a table that fits the width: each conversation by its row and its place below it, or else by its id."""
-    table = new_table("#", *keys, *_NUMBERS, "", numbers=("#", *_NUMBERS), expand=True)
-    room = (width - (35 if has_numbers else 55)) // (len(keys) + 1)
+def _table(listing: _Listing, width: int) -> Table:
+    """Return a table that fits the width: each conversation by its number and its place below it, or by its id.
+
+    A column that is empty in all rows is left out.
+    """
+    members = listing.members
+    words = ["state"] if any(member.row.state for member in members) else []
+    numbers = ["messages", "tokens"]
+    if any(member.row.info.failed for member in members):
+        numbers.append("failed")
+    numbers.append("age")
+    keys = [*listing.keys, *words]
+    table = new_table("#", *keys, *numbers, "", numbers=("#", *numbers), expand=True)
+    fixed = (_WIDTH if listing.has_numbers else _WIDTH + _ID) + 8 * (len(numbers) - 3)
+    room = (width - fixed) // (len(keys) + 1)
     title = table.columns[-1]
     for column in (*table.columns[1 : len(keys) + 1], title):
         column.no_wrap = True
@@ -139,21 +244,29 @@ def _table(
         column.max_width = max(room, 4)
     title.ratio = 1
     title.max_width = None
-    for (row, below), info in rows.items():
-        name = _number(row, below) if has_numbers else _id(info, below)
-        at = f"{info.updated_at:%Y-%m-%d}" if info.updated_at else "-"
-        scope = [_scope_value(info, key) for key in keys]
-        text = Text(_indented_title(info), style="yellow" if info.problem else "")
-        table.add_row(name, *scope, f"{info.message_count:,}", compact(info.tokens), at, text)
+    now = datetime.now(UTC)
+    for member in members:
+        info = member.row.info
+        cells = {
+            **{key: _scope_value(info, key) for key in listing.keys},
+            "state": member.row.state,
+            "messages": f"{info.message_count:,}",
+            "tokens": compact(info.tokens),
+            "failed": f"{info.failed:,}" if info.failed else "",
+            "age": age(info.updated_at, now) if info.updated_at else "-",
+        }
+        text = Text(_indented_title(member), style="yellow" if info.problem else "")
+        name = _number(member) if listing.has_numbers else _id(member)
+        table.add_row(name, *(cells[column] for column in (*keys, *numbers)), text)
     return table
 
 
-def _number(row: int, below: int) -> str:
-    return f"{row}.{below}" if below else str(row)
+def _number(member: _Member) -> str:
+    return f"{member.number}.{member.below}" if member.below else str(member.number)
 
 
-def _id(info: ConversationInfo, below: int) -> str:
-    return "" if below else info.conversation_id
+def _id(member: _Member) -> str:
+    return "" if member.below else member.row.info.conversation_id
 
 
 def _scope_value(info: ConversationInfo, key: str) -> str:
@@ -161,25 +274,22 @@ def _scope_value(info: ConversationInfo, key: str) -> str:
     return "" if PATH in info.scope else plain(info.scope.get(key, ""))
 
 
-def _indented_title(info: ConversationInfo) -> str:
+def _indented_title(member: _Member) -> str:
     """Return the title, indented below the conversation of the caller."""
-    if PATH not in info.scope:
-        return _title(info)
-    depth = f"{info.scope[PATH]}/".count("/")
-    return f"{'  ' * (depth - 1)}↳ {_title(info)}"
+    scope = member.row.info.scope
+    if PATH not in scope:
+        return member.text
+    depth = f"{scope[PATH]}/".count("/")
+    return f"{'  ' * (depth - 1)}↳ {member.text}"
 
 
-def _values(info: ConversationInfo) -> list[str]:
+def _values(member: _Member) -> list[str]:
+    info = member.row.info
     at = f"{info.updated_at:%Y-%m-%dT%H:%M:%SZ}" if info.updated_at else ""
-    counts = (info.message_count, info.turns, info.tokens)
-    return [info.conversation_id, name_of(info.scope), at, *map(str, counts), _title(info)]
+    counts = map(str, (info.message_count, info.turns, info.tokens, info.failed))
+    return [info.conversation_id, name_of(info.scope), at, member.row.state, *counts, member.text]
 
 
 def name_of(scope: Mapping[str, str]) -> str:
     """Return a scope as `convstore show` takes it, on one line."""
     return plain(shlex.join(f"{key}={value}" for key, value in scope.items()))
-
-
-def _title(info: ConversationInfo) -> str:
-    text = info.problem or info.title or (info.last_message.text if info.last_message else "")
-    return short(text, maximum=_SHOWN)

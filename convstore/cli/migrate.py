@@ -9,7 +9,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Json, Pairs, Prefix, ScopeKeys, Uri, open_store, set_up
+from convstore.cli.options import (
+    Database,
+    Json,
+    Pairs,
+    Prefix,
+    ScopeKeys,
+    Uri,
+    in_database,
+    open_store,
+    set_up,
+)
 from convstore.cli.output import Answer, answer, new_table, plain
 from convstore.values.addresses import safe_address
 
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
 def migrate_command(
     *,
     uri: Uri,
+    database: Database = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
     after_deployment: Annotated[
         bool,
@@ -70,11 +81,12 @@ def migrate_command(
       convstore migrate --listing team_id,course_id
       convstore migrate --sharded
     """
+    address = in_database(uri, database)
 
     async def work() -> Answer:
         from convstore.integration import host_of  # noqa: PLC0415
 
-        async with open_store(uri, scope_key, collection_prefix) as store:
+        async with open_store(address, scope_key, collection_prefix) as store:
             before = await store.migrations()
             if not dry_run:
                 listings = [text.split(",") for text in listing or ()]
@@ -85,7 +97,7 @@ def migrate_command(
                 await host_of(store).shard_key_indexes(create=not dry_run) if sharded else []
             )
         states = _states(before, after)
-        head = {"database": safe_address(uri), "dry_run": dry_run, "scope_keys": list(keys)}
+        head = {"database": safe_address(address), "dry_run": dry_run, "scope_keys": list(keys)}
         if sharded:
             head["shard_keys"] = shard_keys
 
@@ -96,7 +108,7 @@ def migrate_command(
 
         return Answer(lambda: head | _names(states), show)
 
-    answer(work(), as_document=as_document)
+    answer(work(), as_document=as_document, database=safe_address(address))
 
 
 def _states(before: Sequence[Migration], after: Sequence[Migration]) -> dict[str, list[Migration]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from inspect import Parameter, Signature, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,7 @@ import typer
 from convstore.cli.output import Answer, answer, plain
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, NotSetUpError
 from convstore.values import environment
-from convstore.values.addresses import safe_address
+from convstore.values.addresses import check_address, safe_address
 from convstore.values.policy import HistoryPolicy, parse_policy
 from convstore.values.scope import check_partial_scope, check_scope_keys
 
@@ -27,6 +29,7 @@ DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
 _LOOKED_AT = 100
 """Number of newest conversations whose scope keys are looked at."""
 
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _EXAMPLES = ("Examples:", "Examples:\n  export CONVSTORE_URI=mongodb://localhost:27017/app")
 
 
@@ -74,6 +77,9 @@ AnyUri = Annotated[
         help="mongodb://host/database, or memory://, which keeps nothing.",
         show_default=True,
     ),
+]
+Database = Annotated[
+    str, typer.Option("--database", help="The database, if the address names none.")
 ]
 ScopeKeys = Annotated[
     Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")
@@ -153,6 +159,7 @@ class Target:
     """The options that all commands on a database have, and the store that they name."""
 
     uri: Uri = field(repr=False)
+    database: Database = ""
     scope: ScopeValues = None
     scope_key: ScopeKeys = None
     collection_prefix: Prefix = ""
@@ -202,12 +209,14 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
 
     def run_command(**given: Any) -> None:
         target = Target(**{parameter.name: given.pop(parameter.name) for parameter in shared})
-        answer(command(target, **given), as_document=target.as_document)
+        target = replace(target, uri=in_database(target.uri, target.database))
+        work = command(target, **given)
+        answer(work, as_document=target.as_document, database=target.address)
 
     parameters = [
-        *shared[:2],
+        *shared[:3],
         *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own),
-        *shared[2:],
+        *shared[3:],
     ]
     run_command.__name__ = command.__name__
     run_command.__doc__ = cleandoc(str(command.__doc__)).replace(*_EXAMPLES)
@@ -254,6 +263,16 @@ async def stored_keys(
     return ()
 
 
+def in_database(uri: str, database: str) -> str:
+    """Return the address with a database that it does not name; a malformed one as it is, for its own error."""
+    if not database:
+        return uri
+    try:
+        return environment.with_database(check_address(uri), database, "--uri", "--database")
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 def read_policy(text: str | None) -> HistoryPolicy | None:
     """Parse the value of ``--policy``; None without one."""
     try:
@@ -285,3 +304,18 @@ def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[st
             raise typer.BadParameter(f"{option} names {name!r} twice")
         pairs[name] = value
     return pairs
+
+
+def read_age(text: str) -> timedelta:
+    """Parse an age such as 90d, 12w, 36h or 30m, which must not be longer than dates allow.
+
+    >>> read_age("90d"), read_age("36h")
+    (datetime.timedelta(days=90), datetime.timedelta(days=1, seconds=43200))
+    """
+    found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
+    age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max
+    if age > datetime.now(UTC) - datetime.min.replace(tzinfo=UTC):
+        raise typer.BadParameter(
+            f"an age must be a number and m, h, d or w, such as 90d, not {text!r}"
+        )
+    return age

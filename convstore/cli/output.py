@@ -49,10 +49,13 @@ class Answer(NamedTuple):
     is_long: bool = False
 
 
-def answer(work: Coroutine[Any, Any, Answer | None], *, as_document: bool) -> None:
+def answer(
+    work: Coroutine[Any, Any, Answer | None], *, as_document: bool, database: str = ""
+) -> None:
     """Run the work of a command and print its answer; a long one in a pager, if it is longer than the terminal.
 
-    A `ConvstoreError` becomes one line on stderr, a document too, and exit code 1.
+    A line on stderr names the database, if one is given. A `ConvstoreError` becomes one line on stderr, a document
+    too, and exit code 1.
     """
     answers: list[Answer | None] = []
 
@@ -71,6 +74,8 @@ def answer(work: Coroutine[Any, Any, Answer | None], *, as_document: bool) -> No
     if found and as_document:
         write_json(found.document())
     elif found:
+        if database:
+            screen(stderr=True).print(f"Database: {database}", style="dim", soft_wrap=True)
         console = screen()
         os.environ.setdefault("LESS", "-FRX")  # less ends by itself if all fits on the screen
         with console.pager(styles=True) if found.is_long and console.is_terminal else nullcontext():

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from convstore.cli.erase import removal, shown_by
-from convstore.cli.options import Target, Yes, on_database
+from convstore.cli.options import Target, Yes, on_database, read_age
 from convstore.cli.output import Answer
 from convstore.cli.progress import progress
-
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @on_database
@@ -51,18 +47,3 @@ async def prune_command(
     return removal(
         receipt, {"database": target.address, "dry_run": not yes, "older_than_seconds": seconds}
     )
-
-
-def read_age(text: str) -> timedelta:
-    """Parse an age such as 90d, 12w, 36h or 30m, which must not be longer than dates allow.
-
-    >>> read_age("90d"), read_age("36h")
-    (datetime.timedelta(days=90), datetime.timedelta(days=1, seconds=43200))
-    """
-    found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
-    age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta.max
-    if age > datetime.now(UTC) - datetime.min.replace(tzinfo=UTC):
-        raise typer.BadParameter(
-            f"an age must be a number and m, h, d or w, such as 90d, not {text!r}"
-        )
-    return age

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import name_of
+from convstore.cli.list_ import MOST_ROWS, name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
 from convstore.cli.output import Answer, plain, short
 from convstore.exceptions import InvalidInputError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 600
-_MOST_ROWS = 1_000
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
 
@@ -197,7 +196,7 @@ async def _in_row(
     """Return the conversation in a row of `convstore list`, or one below it."""
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
 
-    limit = min(row, _MOST_ROWS)
+    limit = min(row, MOST_ROWS)
     page = await store.list_conversations(limit=limit, everything=not chosen, **chosen)
     rows = len(page.conversations)
     if rows < row and page.next_cursor:

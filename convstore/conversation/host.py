@@ -23,6 +23,7 @@ from convstore.runtime.loop_thread import BothWays, Twin
 from convstore.sources.detection import SourceExtractor
 from convstore.tools.search_page import search_page
 from convstore.values.ends import ConversationEnd
+from convstore.values.list_rows import ListRow
 from convstore.values.models import ConversationInfo, SourcePage
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import Scope
@@ -157,6 +158,16 @@ class Host:
                 return ConversationEnd()
 
         return await in_parallel(read, conversations, limit=_ENDS_AT_ONCE)
+
+    async def rows(self, conversations: Sequence[ConversationInfo]) -> list[ListRow]:
+        """Return conversations as rows of a list, with their ends; those that are damaged have none."""
+        whole = [info for info in conversations if not info.problem]
+        read = await self.ends([(info.scope, info.conversation_id) for info in whole])
+        ends = {info.conversation_id: end for info, end in zip(whole, read, strict=True)}
+        return [
+            ListRow(info, ends.get(info.conversation_id, ConversationEnd()))
+            for info in conversations
+        ]
 
     async def shard_key_indexes(self, *, create: bool) -> list[str]:
         """Create the indexes by which collections can be sharded, if asked to; return the collections without one."""

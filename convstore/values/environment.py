@@ -36,12 +36,21 @@ def address_in(variables: Mapping[str, str]) -> str:
         raise InvalidInputError(
             f"{URI} must be set to an address such as mongodb://localhost:27017/app"
         )
-    scheme, _, rest = _read(URI, check_address, uri).partition("://")
+    return with_database(_read(URI, check_address, uri), database, URI, DATABASE)
+
+
+def with_database(uri: str, database: str, uri_name: str, database_name: str) -> str:
+    """Return a valid address with the database that it names, or else this one.
+
+    Raises:
+        InvalidInputError: It names another database. The error has the names of the settings, not their values.
+    """
+    scheme, _, rest = uri.partition("://")
     place, question, options = rest.partition("?")
     hosts, _, named = ("", "", place.strip("/")) if scheme == "memory" else place.partition("/")
     if named and database and unquote(named) != database:
         raise InvalidInputError(
-            f"{URI} names another database than {DATABASE}; name it in one of them only"
+            f"{uri_name} names another database than {database_name}; name it in one of them only"
         )
     return f"{scheme}://{hosts}/{named or quote(database, safe='')}{question}{options}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
@@ -31,6 +31,19 @@ def duration(time: timedelta | float) -> str:
         if seconds and seconds % size == 0:
             return f"{seconds // size:.0f}{unit}"
     return f"{seconds:.15g}s"
+
+
+def age(at: datetime, now: datetime) -> str:
+    """Return how long something lasts, in its largest unit.
+
+    >>> age(datetime(2026, 11, 22, 8), datetime(2026, 11, 22, 10))
+    '2 h'
+    """
+    seconds = max(0, int((now - at).total_seconds()))
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size or (seconds >= size and unit != "days"):
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
 
 
 def part_of(value: Any, name: str) -> Any:

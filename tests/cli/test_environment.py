@@ -94,5 +94,13 @@ def test_the_command_line_reads_the_same_variables(server_uri: str) -> None:
         assert convstore("list", "--collection-prefix", "other_").exit_code == 1
         patch.setenv("CONVSTORE_DATABASE", "")
         assert convstore("list", "--uri", address).stdout == listed.stdout
+        named = convstore("list", "--database", options["DATABASE"])
+        assert named.stdout == listed.stdout
+        assert named.stderr.endswith(f"/{options['DATABASE']}\n")
+        other = convstore("list", "--uri", address, "--database", "other")
+        assert (other.exit_code, "names another database than --database" in other.stderr) == (
+            2,
+            True,
+        )
         patch.setenv("CONVSTORE_SCOPE_KEYS", "user-id")
         assert "CONVSTORE_SCOPE_KEYS" in convstore("list").stderr

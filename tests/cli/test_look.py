@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from cases import each_case
-from command_line import convstore, emptied_address, lines, recording
-from langchain_core.messages import AIMessage, HumanMessage
+from command_line import complaints, convstore, emptied_address, lines, recording
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pymongo import MongoClient
 from rich.console import Console
 
@@ -66,7 +66,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def printed(*arguments: str, width: int = 80) -> str:
     """Return the output of a command; no character in it can control a terminal."""
     result = convstore(*arguments, width=width)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert (result.exit_code, complaints(result)) == (0, ""), result.output
+    assert ("/convstore_cli_" in result.stderr) == ("--json" not in arguments)
     assert all(line.isprintable() for line in re.split(r"[\n\t]", result.stdout))
     return result.stdout
 
@@ -78,14 +79,14 @@ def document(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
-    """A line for each conversation: id, scope, date, counts, first question; nothing is cut."""
+    """A line for each conversation: id, scope, date, state, counts, first question; nothing is cut."""
     result = convstore("list", "--uri", uri, "--scope", "user_id=ada")
     rows = {row[1]: row for row in (line.split("\t") for line in result.stdout.splitlines())}
     assert rows.keys() == {"user_id=ada thread_id=one", "user_id=ada thread_id=two"}
     row_of_one = rows["user_id=ada thread_id=one"]
     assert re.fullmatch(r"[0-9a-f]{24}", row_of_one[0])
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", row_of_one[2])
-    assert (row_of_one[3:5], row_of_one[6]) == (["12", "3"], "What of the tide, 0?")
+    assert (row_of_one[3:6], row_of_one[7:]) == (["", "12", "3"], ["0", "What of the tide, 0?"])
 
 
 @pytest.mark.costly
@@ -95,7 +96,7 @@ def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(
 ) -> None:
     """Numbered, and no row is longer than a line."""
     header, *rows = printed("list", "--uri", uri, width=width).splitlines()
-    assert (header.split()[0], header.split()[3:]) == ("#", ["messages", "tokens", "last"])
+    assert (header.split()[0], header.split()[3:]) == ("#", ["messages", "tokens", "age"])
     assert [row.split()[0] for row in rows] == ["1", "2", "3"]
     assert max(map(len, (header, *rows))) <= width
     assert "user_id" not in printed("list", "--uri", uri, "--scope", "user_id=ada")
@@ -118,8 +119,8 @@ def test_a_list_knows_a_terminal_from_a_pipe(uri: Any) -> None:
         os.close(terminal)
         shown = b"".join(iter(lambda: read(master), b"")).decode()
     os.close(master)
-    assert (process.returncode, piped.stderr) == (0, "")
-    assert [line.count("\t") for line in piped.stdout.splitlines()] == [6, 6, 6]
+    assert process.returncode == 0
+    assert [line.count("\t") for line in piped.stdout.splitlines()] == [8, 8, 8]
     assert "messages" in shown.splitlines()[0]
     assert "\t" not in shown
 
@@ -145,19 +146,55 @@ def test_a_conversation_is_shown_by_row_id_or_scope(uri: Any) -> None:
     assert printed("show", shown.split()[2], "--uri", uri) == shown
 
 
-def test_pages_of_a_list_go_on_at_the_cursor(uri: Any) -> None:
-    """The end of a page names the option for the next one."""
-    seen, cursor = [], []
-    while True:
-        page = document("list", "--uri", uri, "--limit", "2", *cursor)
-        seen += [info["scope"]["thread_id"] for info in page["conversations"]]
-        if page["next_cursor"] is None:
-            break
-        cursor = ["--cursor", page["next_cursor"]]
+def test_a_list_has_pages(uri: Any) -> None:
+    """The end of a page names the option for the next one; the error after the last one says how many there are."""
+    pages = [document("list", "--uri", uri, "--limit", "2", "--page", page) for page in "12"]
+    seen = [info["scope"]["thread_id"] for page in pages for info in page["conversations"]]
     assert sorted(seen) == ["one", "three \x1b[2J", "two"]
-    assert re.fullmatch(
-        r"More: --cursor \S+\n", convstore("list", "--uri", uri, "--limit", "1").stderr
-    )
+    assert [page["next_page"] for page in pages] == [2, None]
+    first = convstore("list", "--uri", uri, "--limit", "1")
+    assert first.stderr.endswith("Older ones: --page 2\n")
+    after = convstore("list", "--uri", uri, "--limit", "2", "--page", "9")
+    assert (after.exit_code, after.stderr) == (1, "convstore: the list has 2 pages, not 9\n")
+
+
+def test_a_list_says_what_needs_a_look(server_uri: str, terminal: None) -> None:
+    """State, failed results and age; with a filter the rows keep the numbers that `show` takes."""
+    with emptied_address(server_uri) as address:
+        asyncio.run(_append_states(address))
+        header, *rows = printed("list", "--uri", address, width=100).splitlines()
+        assert header.split()[3:] == ["state", "messages", "tokens", "failed", "age"]
+        columns = [re.sub(r"\d+ +\d+ s", "# # s", " ".join(row.split())) for row in rows]
+        assert columns == [
+            "1 ada t2 no answer 1 # # s Nobody answers?",
+            "2 ada t1 4 48 # # s Where are the keys?",
+            "3 ada t0 2 # # s All well?",
+        ]
+        _, row, said = printed("list", "--uri", address, "--failed").splitlines()
+        assert (row.split(), said) == (rows[1].split(), "1 of 3 conversations.")
+        shown = document("list", "--uri", address, "--failed", "--since", "1h")
+        assert (len(shown["conversations"]), shown["covered"]) == (1, 3)
+        assert shown["conversations"][0]["first_question"] == "Where are the keys?"
+        states = [info["state"] for info in document("list", "--uri", address)["conversations"]]
+        assert states == ["no answer", "", ""]
+        wrong = convstore("list", "--uri", address, "--since", "yesterday")
+        assert wrong.exit_code == 2
+        assert "such as 90d" in wrong.stderr
+
+
+async def _append_states(address: str) -> None:
+    async with await ConversationStore.connect(address) as store:
+        await store.setup()
+        call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}])
+        failed = ToolMessage("No such room.", tool_call_id="c", name="look", status="error")
+        talks = [
+            [HumanMessage("All well?"), AIMessage("Yes.")],
+            [HumanMessage("Where are the keys?"), call, failed, AIMessage("I do not know.")],
+            [HumanMessage("Nobody answers?")],
+        ]
+        for number, messages in enumerate(talks):
+            chat = store.conversation(user_id="ada", thread_id=f"t{number}")
+            await chat.append(messages)
 
 
 def test_a_list_that_is_empty_says_so(uri: Any) -> None:
@@ -298,7 +335,7 @@ def test_what_is_not_there_cannot_be_shown(uri: Any, arguments: Any, said: str) 
 
 def test_a_row_after_the_last_number_is_refused(uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says how many rows have numbers, and what names the others."""
-    monkeypatch.setattr("convstore.cli.show._MOST_ROWS", 2)
+    monkeypatch.setattr("convstore.cli.show.MOST_ROWS", 2)
     result = convstore("show", "3", "--uri", uri)
     assert result.exit_code == 1
     assert "the list numbers its first 2 rows, so none is 3; name the conv" in result.stderr
@@ -380,7 +417,7 @@ def test_a_search_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
     )
     assert {row[4] for row in rows} <= {"tool", "ai", "human"}
     assert max(len(row[5]) for row in rows) > 40
-    assert result.stderr == "Searched 1 conversation.\n"
+    assert complaints(result) == "Searched 1 conversation.\n"
     assert convstore("show", rows[0][0], "--uri", uri).exit_code == 0
 
 
@@ -466,7 +503,7 @@ def test_a_pager_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch, uri: Any
     printed("show", *ADA, "--uri", uri)
     assert shown == []
     terminal = screen()
-    monkeypatch.setattr("convstore.cli.output.screen", lambda: terminal)
+    monkeypatch.setattr("convstore.cli.output.screen", lambda **_: terminal)
     terminal._force_terminal = True
     convstore("show", *ADA, "--uri", uri)
     assert "12 messages" in "".join(shown)
@@ -540,7 +577,7 @@ async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
         name = ["user_id=ada", "thread_id=one", "path=ai%201:call"]
         listed = await asyncio.to_thread(printed, "list", "--uri", address)
         rows = [line.split("\t") for line in listed.splitlines()]
-        assert [(row[1], row[6]) for row in rows] == [
+        assert [(row[1], row[8]) for row in rows] == [
             (" ".join(name[:2]), "Plan my garden."),
             (" ".join(name), "When do beans grow?"),
         ]

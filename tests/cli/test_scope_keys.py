@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import convstore, lines, own_address, recording
+from command_line import complaints, convstore, lines, own_address, recording
 from langchain_core.messages import AIMessage, HumanMessage
 from pymongo import MongoClient
 
@@ -113,7 +113,7 @@ def export(uri: str, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def report_of(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
     """Return the document of an import."""
     result = convstore("import", "--json", *arguments)
-    assert (result.exit_code, result.stderr) == (exit_code, ""), result.output
+    assert (result.exit_code, complaints(result)) == (exit_code, ""), result.output
     return json.loads(result.stdout)
 
 
@@ -216,7 +216,7 @@ def test_keys_that_the_database_does_not_have_are_one_line(
             "import", plain, "--uri", other, "--scope", "user_id=bob", *keys, *options
         )
     assert result.exit_code == 0
-    assert result.stderr == (
+    assert complaints(result) == (
         "convstore: the stored conversations have the scope keys user_id, session_id; "
         "an application with these does not find conversations with the keys user_id, room\n"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import typer
-from command_line import convstore, emptied_address
+from command_line import complaints, convstore, emptied_address
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from test_inspect import Command
 
@@ -44,7 +44,7 @@ def uri(server_uri: str) -> Iterator[str]:
 def shown(*arguments: str) -> str:
     """Run a command that must succeed, and return its output."""
     result = convstore(*arguments)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert (result.exit_code, complaints(result)) == (0, ""), result.output
     return result.stdout
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,11 @@ def convstore(
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
     return checked(result, result.output, complaints=result.stderr)
+
+
+def complaints(result: typer.testing.Result) -> str:
+    """Return what a command printed on stderr, without the line that names the database of a table."""
+    return re.sub(r"(?m)^Database: mongodb://\S+\n", "", result.stderr)
 
 
 def recording(name: str, *, turns: int = 3) -> dict[str, Any]:

@@ -18,7 +18,11 @@ from starlette.responses import Response
 from convstore import Conversation, ConversationStore
 from convstore.edges import with_children
 from convstore.ext.inspector.call_page import titled_info
-from convstore.ext.inspector.list_rows import (
+from convstore.ext.inspector.list_selection import ScopeChoice, choice_of, select, words_in
+from convstore.ext.inspector.rendering import number_in, render
+from convstore.integration import host_of, marks_of
+from convstore.values.ends import ConversationEnd
+from convstore.values.list_rows import (
     ORDERS,
     TIMES,
     ListRow,
@@ -26,10 +30,6 @@ from convstore.ext.inspector.list_rows import (
     columns_of,
     scope_choices,
 )
-from convstore.ext.inspector.list_selection import ScopeChoice, choice_of, select, words_in
-from convstore.ext.inspector.rendering import number_in, render
-from convstore.integration import host_of, marks_of
-from convstore.values.ends import ConversationEnd
 from convstore.values.reports import ConversationHits, SearchResult
 
 _PAGE = 50

@@ -15,7 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from convstore import ConversationStore
-from convstore.ext.inspector.list_rows import (
+from convstore.ext.inspector.rendering import number_in
+from convstore.integration import host_of
+from convstore.values.list_rows import (
     CHIPS,
     ORDERS,
     TIMES,
@@ -24,10 +26,6 @@ from convstore.ext.inspector.list_rows import (
     since,
     with_chip,
 )
-from convstore.ext.inspector.rendering import number_in
-from convstore.integration import host_of
-from convstore.types import ConversationInfo
-from convstore.values.ends import ConversationEnd
 from convstore.values.plain import counted
 from convstore.values.reports import SearchResult
 
@@ -142,24 +140,12 @@ async def select(
     found = await store.list_conversations(
         limit=_COVERED, cursor=query.cursor, everything=not scope, **scope
     )
-    covered = await _rows(store, found.conversations)
+    covered = await host_of(store).rows(found.conversations)
     matching, missed = await _with_words(store, covered, query, scope)
-    in_time = since(matching, query.time, datetime.now(UTC))
+    in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
     rows = in_order(with_chip(in_time, query.chip), query.order)
     milliseconds = round(1_000 * (time.perf_counter() - began))
     return Selection(query, choice, covered, in_time, rows, missed, found.next_cursor, milliseconds)
-
-
-async def _rows(
-    store: ConversationStore, conversations: Sequence[ConversationInfo]
-) -> list[ListRow]:
-    """Return the rows of conversations, with their ends; those that are damaged have none."""
-    whole = [info for info in conversations if not info.problem]
-    read = await host_of(store).ends([(info.scope, info.conversation_id) for info in whole])
-    ends = {info.conversation_id: end for info, end in zip(whole, read, strict=True)}
-    return [
-        ListRow(info, ends.get(info.conversation_id, ConversationEnd())) for info in conversations
-    ]
 
 
 async def _with_words(

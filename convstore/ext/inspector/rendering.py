@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
 from convstore.sources.detection import has_failed
-from convstore.values.plain import counted
+from convstore.values.plain import age, counted
 
 _MAX_NUMBER = 2**53 - 1
 _OPTIONS = (
@@ -74,7 +74,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "age": _age,
+        "age": age,
         "ago": _ago,
         "cited": with_citations,
         "clip": shorten,
@@ -86,19 +86,6 @@ def _environment() -> Environment:
         "marked": marked,
     }
     return environment
-
-
-def _age(at: datetime, now: datetime) -> str:
-    """Return how long something lasts, in its largest unit.
-
-    >>> _age(datetime(2026, 11, 22, 8, tzinfo=UTC), datetime(2026, 11, 22, 10, tzinfo=UTC))
-    '2 h'
-    """
-    seconds = max(0, int((now - at).total_seconds()))
-    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size or (seconds >= size and unit != "days"):
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
 
 
 def _ago(at: datetime, now: datetime) -> str:

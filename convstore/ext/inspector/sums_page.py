@@ -18,12 +18,12 @@ from starlette.responses import Response
 from convstore import ConversationStore
 from convstore.exceptions import ConvstoreError, InvalidInputError
 from convstore.ext.inspector.list_pages import address_of
-from convstore.ext.inspector.list_rows import ListRow
 from convstore.ext.inspector.list_selection import select
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.tool_sums import ToolSum, add_tools, by_tokens
 from convstore.messages.provenance import model_of
 from convstore.types import StoredMessage, Summary
+from convstore.values.list_rows import ListRow
 
 _GROUPS = 20
 _KEYS = 4

@@ -1,4 +1,4 @@
-"""The rows of the list, and what its form asks of them: a state, a time, an order."""
+"""The rows of a list of conversations, and how to select and order them: for the inspector and the command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from convstore.types import ConversationInfo
 from convstore.values.ends import ConversationEnd
+from convstore.values.models import ConversationInfo
 
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""
@@ -57,6 +57,11 @@ class ListRow:
     def is_refused(self) -> bool:
         """True if the last answer was refused, by the model or by a filter."""
         return self.end.cut in _FILTERED
+
+    @property
+    def state(self) -> str:
+        """What it is doing, or why it ended, in the words of `CHIPS`; "" if its last turn is finished."""
+        return next((CHIPS[name][0] for name in _STATES if CHIPS[name][1](self)), "")
 
     @property
     def is_cut(self) -> bool:
@@ -121,7 +126,7 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
         "conversation_id": info.conversation_id,
         "first_question": info.title,
         **{key: info.scope.get(key) for key in scope_keys},
-        "state": next((CHIPS[name][0] for name in _STATES if CHIPS[name][1](row)), ""),
+        "state": row.state,
         "turns": info.turns,
         "tokens_stored": info.tokens,
         "last_call_tokens": call.tokens if call else None,
@@ -148,9 +153,8 @@ def with_chip(rows: Sequence[ListRow], chip: str) -> list[ListRow]:
     return [row for row in rows if is_kept(row)]
 
 
-def since(rows: Sequence[ListRow], time: str, now: datetime) -> list[ListRow]:
-    """Return the rows whose conversation was changed within a time, one of `TIMES`."""
-    span = TIMES[time][1]
+def since(rows: Sequence[ListRow], span: timedelta | None, now: datetime) -> list[ListRow]:
+    """Return the rows whose conversation was changed within a length of time; all of them for None."""
     if span is None:
         return list(rows)
     return [row for row in rows if row.info.updated_at and now - row.info.updated_at <= span]
