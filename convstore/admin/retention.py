@@ -27,9 +27,10 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.heads import EntryRef, Head
 from convstore.mongo.keys import HEADS, first_id, is_conversation_id
 from convstore.mongo.lost import LostConversations
+from convstore.mongo.parallel import in_parallel
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
-from convstore.runtime.background import SETTLE_SECONDS, Background, in_parallel
+from convstore.runtime.background import SETTLE_SECONDS, Background
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_reader import LogReader
 from convstore.values.plain import duration

@@ -8,8 +8,8 @@ from datetime import date
 
 from convstore.mongo.heads import Heads, ListedHead
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, LOG, SEARCH, SUMMARIES, is_conversation_id
+from convstore.mongo.parallel import in_parallel
 from convstore.mongo.statistics import Amount, Statistics
-from convstore.runtime.background import in_parallel
 from convstore.values.reports import Growth, StoreStats
 from convstore.values.scope import Scope
 

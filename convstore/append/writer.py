@@ -8,7 +8,6 @@ repeated when somebody else was faster.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,6 +36,7 @@ from convstore.messages.compression import Chunk
 from convstore.mongo.keys import is_twin, parent_id
 from convstore.mongo.log import SlotTaken, StoredMessageRow
 from convstore.mongo.number_pools import NumberPools
+from convstore.mongo.parallel import together
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
@@ -341,7 +341,7 @@ class Writer:
         if batch.items or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
             return tail, await read_messages()
-        return await asyncio.gather(read_tail, read_messages())
+        return await together(read_tail, read_messages())
 
     async def _check_active(
         self,

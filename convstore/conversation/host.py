@@ -16,8 +16,8 @@ from convstore.exceptions import (
 )
 from convstore.messages.values import Codec
 from convstore.mongo.migrator import Migrator
+from convstore.mongo.parallel import in_parallel
 from convstore.readback.request import Request
-from convstore.runtime.background import in_parallel
 from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import BothWays, Twin
 from convstore.sources.detection import SourceExtractor

@@ -53,6 +53,7 @@ from convstore.mongo.keys import (
     log_ranges,
     root_id,
 )
+from convstore.mongo.parallel import together
 from convstore.mongo.payload_parts import chunks_of, decompressed, piece_of
 from convstore.mongo.places import Places
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
@@ -154,7 +155,7 @@ class Log:
         """
         wanted = sorted(set(numbers))
         if not wanted or wanted[-1] - wanted[0] > _NEAR:
-            entries = await asyncio.gather(*(self.entry(conversation, number) for number in wanted))
+            entries = await together(*(self.entry(conversation, number) for number in wanted))
             return dict(zip(wanted, entries, strict=True))
         keys = [entry_id(conversation, number) for number in wanted]
         query = {
@@ -320,7 +321,7 @@ class Log:
                         document["messages"][ordinal - document["first"]]["id"]
                     )
 
-        await asyncio.gather(*map(read, ordinals))
+        await together(*map(read, ordinals))
         return ids
 
     async def sources_by_id(
@@ -502,7 +503,7 @@ class Log:
         if len(reads) == 1:  # a task of its own would take longer than the rest of this
             await reads[0]
         else:
-            await asyncio.gather(*reads)
+            await together(*reads)
         return [piece_of(ref, start, end, chunks) for ref, start, end in wanted]
 
     async def _chunks(
@@ -531,17 +532,13 @@ class Log:
     async def delete(self, conversation: str) -> tuple[int, int]:
         """Remove a conversation from the log and return the numbers of entries and chunks; its state is gone before."""
         parts = log_ranges(conversation)
-        entries, chunks = await asyncio.gather(
-            *(self._log.delete(conversation, *part) for part in parts)
-        )
+        entries, chunks = await together(*(self._log.delete(conversation, *part) for part in parts))
         return entries, chunks
 
     async def count(self, conversation: str) -> tuple[int, int]:
         """Count the entries and chunks of a conversation. Two commands."""
         parts = entry_range(conversation), log_ranges(conversation)[1]
-        entries, chunks = await asyncio.gather(
-            *(self._log.count(conversation, *part) for part in parts)
-        )
+        entries, chunks = await together(*(self._log.count(conversation, *part) for part in parts))
         return entries, chunks
 
 

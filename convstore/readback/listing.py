@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
 from convstore.log.entry import EntryMessage
@@ -11,6 +10,7 @@ from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import weight
+from convstore.mongo.parallel import together
 from convstore.mongo.states import States
 from convstore.readback.page import remarks
 from convstore.readback.passages import in_line
@@ -49,7 +49,7 @@ class Listing:
     async def _listed(self, cached: CachedConversation, request: Request) -> list[str]:
         async with self._reader.reading(cached):
             snapshot = await self._reader.snapshot(cached)
-            entries, messages, start = await asyncio.gather(
+            entries, messages, start = await together(
                 self._reader.newest_results(snapshot, limit=_MAX_LISTED, tools_only=True),
                 self._long_messages(snapshot),
                 self._states.latest_start(cached.conversation),

@@ -6,7 +6,6 @@ A name is first taken as it is: an id of a message, or of a tool call. If there 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from convstore.log.entry import EntrySource
 from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.parallel import together
 from convstore.readback.cursor import Place
 from convstore.readback.request import Request
 from convstore.runtime.cache import CachedConversation
@@ -110,7 +110,7 @@ class Names:
             begun = {
                 id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id
             }
-            results, beginnings = await asyncio.gather(
+            results, beginnings = await together(
                 self._reader.log.messages_by_call(cached.conversation, others),
                 self._begun(cached, begun.values()),
             )
@@ -151,7 +151,7 @@ class Names:
             else {}
         )
         unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
-        more = await asyncio.gather(
+        more = await together(
             *(self._reader.log.message_at(cached.conversation, ordinal) for ordinal in unknown)
         )
         rows |= {row.message.ordinal: row for row in more if row}

@@ -1,4 +1,4 @@
-"""Run tasks that a caller awaits for a limited time, that its cancellation must not cut off, or several at once.
+"""Run tasks that a caller awaits for a limited time, or that its cancellation must not cut off.
 
 Tasks that continue in the background are referenced until they end, so that no task is garbage collected.
 `Background.close` cancels those still running.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _ENDING_SECONDS = 10.0
@@ -159,21 +158,3 @@ def retrieve_cancellation(work: asyncio.Future[Any]) -> None:
     error = None if work.cancelled() else work.exception()
     if error is not None and not isinstance(error, asyncio.CancelledError):
         raise error
-
-
-async def in_parallel(
-    work: Callable[[_Item], Awaitable[_Result]], items: Sequence[_Item], *, limit: int = 8
-) -> list[_Result]:
-    """Run `work` on all items, `limit` at a time, and return the results in order.
-
-    An error is raised once all calls have ended.
-    """
-    gate = asyncio.Semaphore(limit)
-
-    async def limited(item: _Item) -> _Result:
-        async with gate:
-            return await work(item)
-
-    tasks = [asyncio.ensure_future(limited(item)) for item in items]
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return [task.result() for task in tasks]

@@ -6,7 +6,6 @@ restored from the stored summaries.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import State, restored
 from convstore.mongo.keys import SUMMARIES, summary_id
+from convstore.mongo.parallel import together
 from convstore.mongo.state_documents import current_summary, state_from, summary_in
 from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
@@ -117,7 +117,7 @@ class LogEndReader:
     async def _with_head(
         self, cached: CachedConversation, read: Callable[[], Awaitable[_Read]]
     ) -> _Read:
-        found, _ = await asyncio.gather(read(), self._check_exists(cached))
+        found, _ = await together(read(), self._check_exists(cached))
         return found
 
     async def _state_of(

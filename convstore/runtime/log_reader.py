@@ -38,6 +38,7 @@ from convstore.mongo.documents import LEAN
 from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import entry_id, first_id
 from convstore.mongo.log import Log, StoredMessageRow
+from convstore.mongo.parallel import together
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock
 from convstore.runtime.schema_watch import SchemaWatch
@@ -273,7 +274,7 @@ class LogReader:
         cached.entries = max(cached.entries, totals.rewind_entry)
         numbers = known.missing(totals, entries)
         read = partial(self.log.entry, cached.conversation)
-        found = await self._read_whole(cached, lambda: asyncio.gather(*map(read, numbers)))
+        found = await self._read_whole(cached, lambda: together(*map(read, numbers)))
         try:
             active = known.at(totals, [*entries, *found])
         except ValueError as error:

@@ -19,8 +19,8 @@ from convstore.index.ranking import Found
 from convstore.index.segment import Part
 from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
+from convstore.mongo.parallel import in_parallel
 from convstore.mongo.segments import Chain, Segments
-from convstore.runtime.background import in_parallel
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.search.log_parts import LogParts, SearchedLog

@@ -5,7 +5,6 @@ A log without segments, or with damaged ones, is read whole: slower, with the sa
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -22,6 +21,7 @@ from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
 from convstore.mongo.keys import number_in
 from convstore.mongo.log import SEARCHED
+from convstore.mongo.parallel import together
 from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
@@ -140,7 +140,7 @@ class LogParts:
 
     async def ends(self, cached: CachedConversation) -> LogEnds:
         """Return the segments and the last entries of a log; no entries if it is empty. One round trip."""
-        segments, documents = await asyncio.gather(self._segments_of(cached), self._tail(cached))
+        segments, documents = await together(self._segments_of(cached), self._tail(cached))
         ends = _ends(chain_of(segments), documents)
         if ends.entries:
             cached.entries = max(cached.entries, ends.entries[-1].number)
@@ -154,7 +154,7 @@ class LogParts:
             return SearchedLog()
         builder = IndexBuilder(keeps_texts=True)
         last = ends.entries[-1]
-        snapshot, added = await asyncio.gather(
+        snapshot, added = await together(
             self._reader.snapshot(cached, last.totals),
             self._add_rest(cached, builder, ends, request),
         )

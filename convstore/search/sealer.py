@@ -32,6 +32,7 @@ from convstore.index.segment import Segment, are_equal, merged, sections_of
 from convstore.index.texts import MAX_CHARACTERS
 from convstore.log.entry import Totals
 from convstore.mongo.collection import Document
+from convstore.mongo.parallel import together
 from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
 from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
@@ -231,7 +232,7 @@ class Sealer:
     async def _seal_next(self, cached: CachedConversation, pace: Pace, due: _Due) -> bool:
         # What a search could not read whole may be damaged, which the contents show.
         contents = not due.rests and due.split is None
-        documents, tail = await asyncio.gather(
+        documents, tail = await together(
             self._segments.documents(cached.conversation, contents=contents),
             self._log.last_totals(cached.conversation),
         )

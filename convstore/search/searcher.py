@@ -6,7 +6,6 @@ second one, its first results are read along with it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from convstore.log.entry import PayloadRef
 from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.parallel import together
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import run_in_thread_if_long
@@ -74,7 +74,7 @@ class Searcher:
         async with self._reader.reading(cached):
             texts = _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
             ends = await self._logs.ends(cached)
-            log, _ = await asyncio.gather(
+            log, _ = await together(
                 self._logs.whole(cached, ends, request),
                 self._read_ahead(cached, ends, texts, request),
             )
@@ -247,7 +247,7 @@ class _WindowTexts:
                     ranges |= {} if found in self._pieces else {found: None}
                 elif window.message.ordinal not in self._rows:
                     firsts.add(window.message.first)
-        pieces, rows = await asyncio.gather(
+        pieces, rows = await together(
             self._reader.payload_ranges(self._cached, list(ranges)),
             self._reader.log.messages_of_entries(self._cached.conversation, firsts),
         )

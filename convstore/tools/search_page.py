@@ -5,12 +5,12 @@ A header names the ids that read the whole message.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 
 from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import fitting, weight
+from convstore.mongo.parallel import together
 from convstore.readback.cursor import read_cursor
 from convstore.readback.own_numbers import OwnNumbers
 from convstore.readback.page import Answer, fitting_lines, no_match, remarks
@@ -91,7 +91,7 @@ async def _explained(
         own_numbers.explained(scope, hit.message_id, hit.ordinal, [hit.snippet])
         for hit in answers[:_MAX_EXPLAINED]
     ]
-    return await asyncio.gather(*explained)
+    return list(await together(*explained))
 
 
 def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:

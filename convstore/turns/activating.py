@@ -6,7 +6,6 @@ newest one that took it away.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from convstore.log.facts.standing import (
 )
 from convstore.log.rewind import NO_REWINDS, Change
 from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.parallel import together
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.places import place_of, shown_at
@@ -90,7 +90,7 @@ class Activator:
     ) -> PlannedChange:
         known = cached.entries
         while True:
-            (tail, may_have_summaries), wanted = await asyncio.gather(
+            (tail, may_have_summaries), wanted = await together(
                 self._rewinder.fresh_tail(cached), self._wanted(cached, turn_id, variant)
             )
             if wanted.changed_at <= tail.entries == known:
@@ -107,7 +107,7 @@ class Activator:
             ordinal = ordinals[turn_id]
             changes = await self._changes(cached, place)
         else:
-            row, changes = await asyncio.gather(
+            row, changes = await together(
                 self._question(cached, turn_id), self._changes(cached, place)
             )
             ordinal = row.message.ordinal

@@ -9,7 +9,6 @@ The module is long because a variant is begun, continued, made active and listed
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -34,6 +33,7 @@ from convstore.log.facts.standing import STANDING, Standing, at_place, numbered
 from convstore.log.rewind import continued
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
+from convstore.mongo.parallel import together
 from convstore.mongo.turn_leases import TurnLease
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -244,7 +244,7 @@ class Variants:
         Two commands in one round trip; twice for an edited question.
         """
         cached = log.cached
-        (row, entries), standing = await asyncio.gather(
+        (row, entries), standing = await together(
             self._reader.log.message_and_entries(
                 cached.conversation, turn_id, of_variant(turn_id, variant)
             ),
@@ -254,7 +254,7 @@ class Variants:
             _, row = await self._question(cached.scope, turn_id)
         question = _checked(turn_id, row)
         if (first := place_of(question)) != turn_id:
-            return await asyncio.gather(
+            return await together(
                 place_at(self._reader, log, question), self._entries(log, first, [variant])
             )
         place = await place_at(self._reader, log, question, standing)

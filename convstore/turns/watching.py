@@ -6,7 +6,6 @@ change of the active messages it reads again from the first message that is affe
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from convstore.log.facts.event import EVENT
 from convstore.log.rows import rows_of
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.drafts import Draft, Drafts
+from convstore.mongo.parallel import together
 from convstore.mongo.turn_leases import TurnLease, TurnLeases
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
@@ -245,7 +245,7 @@ class Watcher:
         return _state_of_variant(variant, lease, draft) if variant else None
 
     async def _work(self, conversation: str) -> tuple[TurnLease | None, Draft | None]:
-        lease, draft = await asyncio.gather(
+        lease, draft = await together(
             self._leases.holder(conversation), self._drafts.find(conversation)
         )
         return lease, draft

@@ -15,7 +15,7 @@ from convstore.exceptions import SchemaVersionError
 from convstore.mongo.collection import Document
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import HEADS, LOG, OF_CONVERSATIONS, state_id
-from convstore.runtime.background import in_parallel
+from convstore.mongo.parallel import in_parallel
 from convstore.runtime.clock import Clock
 from convstore.values.reports import VerifyReport
 from convstore.values.scope import Scope

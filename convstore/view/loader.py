@@ -7,7 +7,6 @@ it reads payloads. Leading system messages and names of earlier results never ch
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -22,6 +21,7 @@ from convstore.messages.media_sizes import request_length
 from convstore.messages.tokens import NamedCounter
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import VIEW_FIELDS
+from convstore.mongo.parallel import together
 from convstore.mongo.states import MAXIMUM_RECORDS
 from convstore.runtime.cache import CachedConversation, CachedPayload, LoadedEnd
 from convstore.runtime.log_end import LogEndReader
@@ -85,7 +85,7 @@ class Loader:
             decision = await self._decide(load)
             record = self._moved(load, decision) if stores else None
             if write := self._write(load, record):
-                view, is_stored = await asyncio.gather(self._show(load, decision), _succeeds(write))
+                view, is_stored = await together(self._show(load, decision), _succeeds(write))
             else:  # a task of its own would take a tenth of a load
                 view = await self._show(load, decision)
                 is_stored = True
@@ -250,7 +250,7 @@ class Loader:
         has_results = load.is_complete or load.earlier_results is not None
         if load.system is None or not has_results:
             load.round_trips += 1
-            await asyncio.gather(self._read_system(load), self._read_results(load))
+            await together(self._read_system(load), self._read_results(load))
 
     def _has_enough(self, load: Load) -> bool:
         """Return True if no earlier row can change the view."""

@@ -363,7 +363,7 @@ ORDERS = {
 }
 RANDOM = re.compile(
     r"[0-9a-f]{8}-?[0-9a-f-]{9,}|\d{4}-\d\d-\d\d[T ][\d:.+]+Z?|datetime\([^)]*\)|\d\d:\d\d:\d\d"
-    r"|read in \d+ ms"
+    r"|just now|\b\d+ (ms|s|min)\b( ago)?"
 )
 
 

@@ -462,3 +462,16 @@ def test_a_migration_sees_only_what_it_may_do() -> None:
             "__future__",
             "convstore.mongo.migrator",
         }
+
+
+def test_an_error_leaves_nothing_in_flight() -> None:
+    """What is awaited at once is awaited by `together`: `asyncio.gather` raises while commands are on their way."""
+    gathers = [
+        (module, call.lineno)
+        for module, path in module_paths().items()
+        if room_of(module) not in EDGES | {"testing"}
+        for call in nodes_of(path, ast.Call)
+        if ast.unparse(call.func) == "asyncio.gather"
+        and "return_exceptions" not in {keyword.arg for keyword in call.keywords}
+    ]
+    assert [module for module, _ in gathers if module != "runtime.background"] == []
