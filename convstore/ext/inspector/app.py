@@ -40,6 +40,7 @@ from convstore.ext.inspector.list_pages import (
     search_all_page,
     search_page,
 )
+from convstore.ext.inspector.overview import OverviewCache, overview_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
 from convstore.ext.inspector.sums_page import Prices, check_prices, sums_page
@@ -101,6 +102,7 @@ def inspector(
             "without it anybody who reaches the address could read every conversation"
         )
     site = _Site(store, authorize, check_policy(policy))
+    pages: dict[str, _Page] = {**_PAGES, "/overview": partial(overview_page, OverviewCache())}
     app = Starlette(
         routes=[
             Route("/", site.listing(listing_page)),
@@ -111,7 +113,7 @@ def inspector(
             Route("/static/{name}", site.static),
             *(
                 Route(f"/c/{{conversation_id}}{path}", site.page(page))
-                for path, page in _PAGES.items()
+                for path, page in pages.items()
             ),
             Route("/{path:path}/", _without_slash),
         ],

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from langchain_core.messages import AIMessage, BaseMessage
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -49,6 +51,8 @@ _TITLES = 2
 _TOOLS = 20
 _CALLS = 12
 _ITEMS = 40
+_NAME = re.compile(r"m?(?P<ordinal>\d{1,15})|\[(?P<source>\d{1,15})\]", re.ASCII)
+"""A message by its ordinal, also as notes write it, or a source by its number."""
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 """States of messages that the store wrote; they are shown exactly as the model gets them."""
 
@@ -141,15 +145,32 @@ class _LogPage:
 
 async def conversation_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a conversation, now or at an earlier message, with one page of its log."""
-    if (number := number_in(request, "go")) is not None:
-        kept = {name: value for name, value in request.query_params.items() if name != "go"}
-        return RedirectResponse(
-            f"?{urlencode({**kept, 'after': max(0, number - 4)})}#m{number}", 303
-        )
+    if (name := request.query_params.get("go")) is not None:
+        kept = {key: value for key, value in request.query_params.items() if key != "go"}
+        here = quote(request.path_params["conversation_id"])
+        return RedirectResponse(here + await _address_of(chat, name.strip(), kept), 303)
     try:
         return await _whole_page(request, chat)
     except CorruptDocumentError as error:
         return await damaged_page(request, chat, error)
+
+
+async def _address_of(chat: Conversation, name: str, kept: Mapping[str, str]) -> str:
+    """Return the address, below the conversation's, of a message by its ordinal or id, or of a source as ``[194]``.
+
+    HTTPException if there is none.
+    """
+    named = _NAME.fullmatch(name)
+    if named and named["source"]:
+        return f"/sources/{named['source']}?{urlencode(kept)}"
+    if named:
+        ordinal = int(named["ordinal"])
+    else:
+        found = await chat.get_tool_messages([name]) if name else []
+        if not found:
+            raise HTTPException(404)
+        ordinal = found[0].ordinal
+    return f"?{urlencode({**kept, 'after': max(0, ordinal - 4)})}#m{ordinal}"
 
 
 async def _whole_page(request: Request, chat: Conversation) -> Response:

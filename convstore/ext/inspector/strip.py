@@ -5,7 +5,7 @@ Its numbers come from stamps, so a call costs nothing to draw; the next call has
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from convstore.ext.inspector.calls import Calls
@@ -13,12 +13,18 @@ from convstore.ext.inspector.comparison import View
 from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
 
-_BEFORE = 7
 _CALLS = 15
 _STEP = 28
+_WIDE_STEP = 44
+_FEWER_CALLS = 9
+_LONG = 10_000
+"""Ordinals from here on have labels that need wider steps, so that fewer fit."""
 _WIDTH = 18
 _TOP = 12
 _BASE = 68
+BEHIND = ("now", "turn", "stub", "summary", "system")
+"""The parts of a bar in the order in which they are drawn; each is a rectangle from the base line."""
+
 _FARTHEST = 1.5
 """A budget above so many times the largest call would make all bars too low, so it is not drawn."""
 
@@ -67,9 +73,19 @@ class Strip:
     later: int
 
     @property
+    def is_wide(self) -> bool:
+        """True if its labels are long."""
+        return any(bar.ordinal >= _LONG for bar in self.bars)
+
+    @property
+    def step(self) -> int:
+        """The pixels from one bar to the next."""
+        return _WIDE_STEP if self.is_wide else _STEP
+
+    @property
     def width(self) -> int:
         """Its width in pixels."""
-        return _STEP * len(self.bars)
+        return self.step * len(self.bars)
 
     @property
     def budget_at(self) -> float | None:
@@ -84,17 +100,15 @@ class Strip:
 
         Each rectangle stands on the base line, behind those of the parts below it, so that bars are to scale.
         """
-        paths: dict[str, str] = dict.fromkeys(
-            ("now", "turn", "stub", "summary", "system", "ink", "bad"), ""
-        )
+        paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "bad"), "")
         for index, bar in enumerate(self.bars):
-            left = index * _STEP + (_STEP - _WIDTH) // 2
+            left = index * self.step + (self.step - _WIDTH) // 2
             size = 0
             for part, tokens in bar.parts.items():
                 size += tokens
                 if tokens:
                     paths[part] += f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z"
-            for mark, path in _marks(bar, index * _STEP + _STEP // 2):
+            for mark, path in _marks(bar, index * self.step + self.step // 2):
                 paths[mark] += path
         return {part: path for part, path in paths.items() if path}
 
@@ -116,8 +130,9 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
     The strip begins later than its first call only if they do not fit.
     """
     before = _number_before(calls)
-    start = max(0, min(before - _BEFORE, len(calls.all) - _CALLS))
-    shown = calls.all[start : start + _CALLS]
+    fitting = _FEWER_CALLS if calls.end > _LONG else _CALLS
+    start = max(0, min(before - fitting // 2, len(calls.all) - fitting))
+    shown = calls.all[start : start + fitting]
     failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
     bars = [_bar(message, calls, view, failed) for message in shown]
     has_later = bool(shown) and shown[-1] is not calls.all[-1]
@@ -126,7 +141,7 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
     budget = view.policy.max_tokens
     return Strip(
         bars,
-        _highest(bars, budget),
+        scale_of([bar.tokens for bar in bars], budget),
         budget,
         _earlier_than(calls, start),
         shown[-1].ordinal if has_later else 0,
@@ -147,9 +162,9 @@ def _number_before(calls: Calls) -> int:
     return sum(message.ordinal < calls.moment.ordinal for message in calls.all)
 
 
-def _highest(bars: Sequence[Bar], budget: int | None) -> int:
+def scale_of(sizes: Iterable[int], budget: int | None) -> int:
     """Return the tokens of the highest bar, or the budget, if its line is not far above."""
-    highest = max([bar.tokens for bar in bars], default=0) or 1
+    highest = max(sizes, default=0) or 1
     if budget is not None and budget <= _FARTHEST * highest:
         return max(highest, budget)
     return highest
@@ -178,7 +193,7 @@ def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> 
     is_current = calls.moment is not None and message.ordinal == calls.moment.ordinal
     return Bar(
         message.ordinal,
-        view.parts() if is_current else _parts(message.stamp),
+        view.parts() if is_current else parts_in(message.stamp),
         is_current=is_current,
         has_summary=_has_summary(calls, message),
         cut_by=calls.cut_by(message),
@@ -187,7 +202,7 @@ def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> 
     )
 
 
-def _parts(stamp: ViewStamp | None) -> dict[str, int]:
+def parts_in(stamp: ViewStamp | None) -> dict[str, int]:
     """Return the parts that a stamp has."""
     if stamp is None:
         return {}

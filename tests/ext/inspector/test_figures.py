@@ -265,6 +265,51 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
 
 
 @pytest.mark.slow
+async def test_the_figures_of_the_overview(made: tuple[Conversation, httpx.AsyncClient]) -> None:
+    """Each call has the size of its stamp, its failed results, and the mark that the strip has."""
+    chat, client = made
+    stored = await whole(chat)
+    here = f"/c/{(await chat.info()).conversation_id}"
+    page = await body(client, f"{here}/overview")
+    rows = {
+        int(text_in(name)): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)]
+        for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL)
+    }
+    answers = [message for message in stored if message.message.type == "ai"]
+    assert list(rows) == [answer.ordinal for answer in answers][-50:]
+    failed = Counter(
+        message.message.tool_call_id
+        for message in stored
+        if isinstance(message.message, ToolMessage) and has_failed(message.message)
+    )
+    failures = dict[int, int]()
+    for answer in answers:
+        calls = getattr(answer.message, "tool_calls", ())
+        failures[answer.ordinal] = sum(failed[call["id"]] for call in calls)
+        tokens, failing, _ = rows[answer.ordinal]
+        assert tokens == (f"{answer.stamp.tokens:,}" if answer.stamp else "\u2013")
+        assert failing == (str(failures[answer.ordinal]) if any(failed.values()) else "\u2013")
+    with_failures = sum(map(bool, failures.values()))
+    assert re.search(rf"\b{with_failures} calls? with failed tools", text_in(page))
+    causes = [cause for *_, cause in rows.values() if "cache broken" in cause]
+    ended = sum("turn ended" in cause for cause in causes)
+    summaries = sum("summary made" in cause for *_, cause in rows.values())
+    for number, words in (
+        (ended, "cache breaks? at a turn"),
+        (len(causes) - ended, "other cache breaks?"),
+        (summaries, "summar"),
+    ):
+        assert len(rows) < len(answers) or re.search(rf"\b{number} {words}", text_in(page)), words
+    for answer in answers:
+        strip = await body(client, f"{here}?at={answer.ordinal}")
+        [title] = re.findall(rf'title="Call for message {answer.ordinal}: (.*?)">', strip)
+        happened = rows[answer.ordinal][2].removeprefix("rewound").strip()
+        cause = re.search(r"the cache broke \((.*)\)", title)
+        assert happened == (f"cache broken: {cause[1]}" if cause else "")
+        assert ("a summary was made" in title) == ("summary made" in happened)
+
+
+@pytest.mark.slow
 async def test_the_figures_of_every_call(made: tuple[Conversation, httpx.AsyncClient]) -> None:
     """Sizes of the view and its parts, what was billed, the strip, each row, the cache and the messages as sent."""
     chat, client = made

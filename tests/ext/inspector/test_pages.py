@@ -316,7 +316,7 @@ async def test_a_page_of_the_log_begins_with_a_question(
     assert ordinals == list(range(57, 81))
     assert "Turn 15 messages 57 to 60" in text_in(body)
     answer = await client.get(here, params={"go": "30", "at": "40"})
-    assert (answer.status_code, answer.headers["location"]) == (303, "?at=40&after=26#m30")
+    assert answer.headers["location"] == f"{here[3:]}?at=40&after=26#m30"
 
 
 async def test_a_message_added_to_a_turn_begins_no_section(

@@ -1,0 +1,328 @@
+"""The overview of a conversation: all its calls in at most 150 bars with marks, and below them the calls of a window.
+
+A call is an AI message, which answers it. Sizes are those of stamps; a call without one has no bar.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from convstore import Conversation
+from convstore.ext.inspector.call_page import titled_info
+from convstore.ext.inspector.comparison import begins_turn
+from convstore.ext.inspector.rendering import number_in, render
+from convstore.ext.inspector.strip import BEHIND, parts_in, scale_of
+from convstore.ext.inspector.tool_sums import calls_in
+from convstore.sources.detection import has_failed
+from convstore.types import ConversationInfo, StoredMessage
+from convstore.values.scope import PATH
+from convstore.values.stamps import ViewStamp, break_between
+
+_PAGE = 1_000
+_BUCKETS = 150
+_WINDOW_BUCKETS = 3
+_STEP = 8
+_WIDTH = 6
+_TOP = 12
+_BASE = 68
+_HEIGHT = 92
+_KEPT = 16
+"""Conversations whose calls are kept."""
+
+_ROWS = 50
+"""Calls below the overview, at least; a window of a long conversation has more."""
+
+TURN_ENDED = "turn ended"
+
+
+@dataclass(slots=True)
+class CallMark:
+    """A call, and what happened to it.
+
+    Attributes:
+        ordinal: The ordinal of its answer.
+        message_id: The id of its answer.
+        tools: The ids of its calls of tools.
+        stamp: The stamp of what the model got; None if it was not stored.
+        is_rewound: True if its answer was rewound.
+        cut_by: What broke its prompt cache, in a word or two; "" if nothing did.
+        has_summary: True if it is the first with its summary.
+        failed: Number of results that report a failure.
+    """
+
+    ordinal: int
+    message_id: str
+    tools: tuple[str, ...]
+    stamp: ViewStamp | None
+    is_rewound: bool
+    cut_by: str = ""
+    has_summary: bool = False
+    failed: int = 0
+
+    @property
+    def tokens(self) -> int | None:
+        """The tokens that the model got; None without a stamp."""
+        return self.stamp.tokens if self.stamp else None
+
+    @property
+    def is_break(self) -> bool:
+        """True if its prompt cache broke, and not because a turn ended."""
+        return self.cut_by not in ("", TURN_ENDED)
+
+
+@dataclass(slots=True)
+class CallMarks:
+    """A fold over the messages of a log, in order, that notes its calls."""
+
+    calls: list[CallMark] = field(default_factory=list)
+    last: int = 0
+    _stamped: CallMark | None = None
+    _active: CallMark | None = None
+    _question: int = 0
+    _callers: dict[str, CallMark] = field(default_factory=dict)
+
+    def add(self, stored: StoredMessage) -> None:
+        """Add the next message."""
+        self.last = stored.ordinal
+        if begins_turn(stored) and not stored.is_rewound:
+            self._question = stored.ordinal
+        if stored.message.type == "ai":
+            self._add_call(stored)
+        elif has_failed(stored.message):
+            caller = self._callers.get(getattr(stored.message, "tool_call_id", ""))
+            if caller:
+                caller.failed += 1
+
+    def _add_call(self, stored: StoredMessage) -> None:
+        tools = tuple(str(tool["id"]) for tool in calls_in(stored))
+        id_ = str(stored.message.id)
+        call = CallMark(stored.ordinal, id_, tools, stored.stamp, stored.is_rewound)
+        self.calls.append(call)
+        self._callers |= dict.fromkeys(tools, call)
+        if not call.stamp:
+            return
+        if before := self._compared_with(call.stamp):
+            call.cut_by = self._cause(before, call.stamp)
+            call.has_summary = _has_new_summary(before.stamp, call.stamp)
+        self._stamped = call
+        if not call.is_rewound:
+            self._active = call
+
+    def _compared_with(self, stamp: ViewStamp) -> CallMark | None:
+        """Return the call before, or if a cache breaks after it, the last one that is not rewound."""
+        if self._stamped and not break_between(self._stamped.stamp, stamp):
+            return self._stamped
+        return self._active
+
+    def _cause(self, before: CallMark, stamp: ViewStamp) -> str:
+        cause = break_between(before.stamp, stamp)
+        if cause == "results became stubs" and self._question > before.ordinal:
+            return TURN_ENDED
+        return cause
+
+
+def _has_new_summary(before: ViewStamp | None, stamp: ViewStamp) -> bool:
+    return bool(before and stamp.summary and stamp.summary != before.summary)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Calls that share a bar, which has the size of the largest."""
+
+    calls: Sequence[CallMark]
+
+    @property
+    def largest(self) -> CallMark:
+        """The call that got the most tokens."""
+        return max(self.calls, key=lambda call: call.tokens or 0)
+
+
+class Overview:
+    """The bars of all calls, and the window of those below them, from the call that answers with an ordinal on.
+
+    Attributes:
+        calls: All calls.
+        buckets: The calls of each bar.
+        start: Index of the first call of the window.
+        end: Index after its last call.
+        budget: The budget of the last call with a stamp; None for no limit.
+    """
+
+    def __init__(self, calls: Sequence[CallMark], first: int | None) -> None:
+        self.calls = calls
+        self._size = max(1, -(-len(calls) // _BUCKETS))
+        self.buckets = [
+            Bucket(calls[at : at + self._size]) for at in range(0, len(calls), self._size)
+        ]
+        rows = max(_ROWS, self._size * _WINDOW_BUCKETS)
+        at = len(calls) if first is None else bisect_left(calls, first, key=_ordinal)
+        self.start = max(0, min(at, len(calls) - (rows if first is None else 1)))
+        self.end = min(self.start + rows, len(calls))
+        stamps = [call.stamp for call in calls if call.stamp]
+        self.budget = stamps[-1].history_policy.max_tokens if stamps else None
+        self.top = scale_of([call.tokens or 0 for call in calls], self.budget)
+
+    @property
+    def rows(self) -> Sequence[CallMark]:
+        """The calls of the window."""
+        return self.calls[self.start : self.end]
+
+    @property
+    def width(self) -> int:
+        """The width of the bars in pixels."""
+        return _STEP * len(self.buckets)
+
+    @property
+    def budget_at(self) -> float | None:
+        """The height of the line of the budget; None if it is far above all bars."""
+        return None if self.budget is None or self.budget > self.top else self._y(self.budget)
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Left edge and width of the window, in pixels."""
+        left = self.start // self._size
+        right = -(-self.end // self._size)
+        return left * _STEP, max(1, right - left) * _STEP
+
+    def _y(self, tokens: float) -> float:
+        return _BASE - (_BASE - _TOP) * tokens / self.top
+
+    def links(self) -> Iterator[tuple[int, int, str, bool]]:
+        """Yield the windows with links: first ordinal, width in pixels, a text, True for the one below."""
+        shown = self.rows[0].ordinal if self.rows else 0
+        for at in range(0, len(self.buckets), _WINDOW_BUCKETS):
+            buckets = self.buckets[at : at + _WINDOW_BUCKETS]
+            first = buckets[0].calls[0].ordinal
+            last = buckets[-1].calls[-1].ordinal
+            largest = max((bucket.largest.tokens or 0 for bucket in buckets), default=0)
+            text = f"Calls for messages {first:,} to {last:,}, at most {largest:,} tokens"
+            yield first, _STEP * len(buckets), text, first <= shown <= last
+
+    def paths(self) -> dict[str, str]:
+        """Return the bars and marks as paths by their class, in the order in which they are drawn."""
+        paths = dict.fromkeys((*BEHIND, "ink", "hollow", "bad", "mark"), "")
+        for index, bucket in enumerate(self.buckets):
+            for name, path in (*self._bar(index, bucket), *_marks(index, bucket)):
+                paths[name] += path
+        return {name: path for name, path in paths.items() if path}
+
+    def _bar(self, index: int, bucket: Bucket) -> Iterator[tuple[str, str]]:
+        """Yield the rectangles of a bar, each from the base line, so that the first ones are in front."""
+        left = index * _STEP + 1
+        size = 0
+        for part, tokens in parts_in(bucket.largest.stamp).items():
+            size += tokens
+            if tokens:
+                yield part, f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z"
+
+    def around(self, has: Callable[[CallMark], object]) -> tuple[int, int, int]:
+        """Return how many calls have something, and the ordinals of the last before the window and the first after.
+
+        0 for none.
+        """
+        found = [call.ordinal for call in self.calls if has(call)]
+        if not self.rows:
+            return 0, 0, 0
+        before = bisect_left(found, self.rows[0].ordinal)
+        after = bisect_right(found, self.rows[-1].ordinal)
+        earlier = found[before - 1] if before else 0
+        later = found[after] if after < len(found) else 0
+        return len(found), earlier, later
+
+
+def _ordinal(call: CallMark) -> int:
+    return call.ordinal
+
+
+def _marks(index: int, bucket: Bucket) -> Iterator[tuple[str, str]]:
+    """Yield the marks of a bar: a new summary above it, a break and a failure in two lines below it."""
+    middle = index * _STEP + _STEP // 2
+    if any(call.has_summary for call in bucket.calls):
+        yield "mark", f"M{middle} 1l4 4-4 4-4-4z"
+    if any(call.is_break for call in bucket.calls):
+        yield "ink", f"M{middle} 71l4 7h-8z"
+    elif any(call.cut_by for call in bucket.calls):
+        yield "hollow", f"M{middle} 72l3 5h-6z"
+    if any(call.failed for call in bucket.calls):
+        yield "bad", f"M{middle - 4} 85a4 4 0 1 1 8 0a4 4 0 1 1-8 0z"
+
+
+MARKS: Mapping[str, tuple[Callable[[CallMark], object], str, str, str]] = {
+    "bad": (
+        lambda call: call.failed,
+        "call with failed tools",
+        "calls with failed tools",
+        "failure",
+    ),
+    "ink": (lambda call: call.is_break, "other cache break", "other cache breaks", "break"),
+    "mark": (lambda call: call.has_summary, "summary", "summaries", "summary"),
+}
+"""What the page counts and leads to: its rule, its name, that of several, and its name in links."""
+
+
+class OverviewCache:
+    """The calls of conversations that were looked at last; no text of a message is kept."""
+
+    def __init__(self) -> None:
+        self._kept = dict[str, tuple[object, CallMarks]]()
+
+    async def read(self, chat: Conversation, info: ConversationInfo) -> CallMarks:
+        """Return the calls of a conversation; read its whole log if it changed, or was not looked at before."""
+        state = info.updated_at, info.message_count, info.tokens
+        known, marks = self._kept.pop(info.conversation_id, (None, CallMarks()))
+        if known != state:
+            marks = await _read(chat)
+        self._kept[info.conversation_id] = state, marks
+        if len(self._kept) > _KEPT:
+            del self._kept[next(iter(self._kept))]
+        return marks
+
+
+async def _read(chat: Conversation) -> CallMarks:
+    """Return the calls of a log, which is read whole."""
+    marks = CallMarks()
+    while page := await chat.list_messages(after=marks.last, limit=_PAGE, rewound=True):
+        for stored in page:
+            marks.add(stored)
+        if len(page) < _PAGE:
+            break
+    return marks
+
+
+async def overview_page(cache: OverviewCache, request: Request, chat: Conversation) -> Response:
+    """Return the overview of a conversation, with the calls from the one that ``from=`` names on."""
+    info = await titled_info(chat)
+    marks = await cache.read(chat, info)
+    overview = Overview(marks.calls, number_in(request, "from", number_in(request, "at")))
+    return render(
+        "overview.html",
+        request,
+        info=info,
+        last=marks.last,
+        overview=overview,
+        height=_HEIGHT,
+        jumps={name: (*overview.around(has), *words) for name, (has, *words) in MARKS.items()},
+        at_ends=sum(call.cut_by == TURN_ENDED for call in marks.calls),
+        children=await _children(chat, info, overview.rows),
+    )
+
+
+async def _children(
+    chat: Conversation, info: ConversationInfo, calls: Sequence[CallMark]
+) -> dict[int, list[ConversationInfo]]:
+    """Return the conversations of sub-agents that calls of tools began, by the ordinals of the messages with them."""
+    if not info.has_children:
+        return {}
+    by_path = {child.scope[PATH]: child for child in await chat.children()}
+    found = dict[int, list[ConversationInfo]]()
+    for call in calls:
+        for tool in call.tools:
+            path = chat.child(call.message_id, tool).scope[PATH]
+            if child := by_path.get(path):
+                found.setdefault(call.ordinal, []).append(child)
+    return found
