@@ -107,7 +107,6 @@ app = typer.Typer(
     epilog="Name the database once: export CONVSTORE_URI=mongodb://localhost:27017/app",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -19,6 +19,7 @@ from rich.text import Text
 from convstore.cli.list_ import MOST_ROWS, name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
 from convstore.cli.output import Answer, plain, short
+from convstore.cli.show_calls import calls_answer, print_totals
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted
 from convstore.values.scope import PATH
@@ -49,6 +50,9 @@ async def show_command(
     full: Annotated[
         bool, typer.Option("--full", help="Texts and results whole, lines unwrapped.")
     ] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="What broke the prompt cache of each call.")
+    ] = False,
     source: Annotated[int | None, typer.Option(min=1, help="The source with this number.")] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=1_000, help="Messages of the log, the newest.")
@@ -72,6 +76,8 @@ async def show_command(
     --at 16     what it got for message 16: exactly, if the message was appended
                 with the stamp of its view; else the view directly after it.
                 Takes a number, the id of a message, or a stamp as JSON.
+    --why       the size of each call of the model, and what broke its prompt
+                cache: the answers in these messages, and the next call
 
     \b
     Examples:
@@ -80,8 +86,8 @@ async def show_command(
       convstore show 4213ea0c1214ffa97aacd24d --at 16
       convstore show 1 --scope user_id=ada --json --full
     """
-    if view + (at is not None) + (source is not None) > 1:
-        raise typer.BadParameter("give only one of --view, --at and --source")
+    if view + (at is not None) + (source is not None) + why > 1:
+        raise typer.BadParameter("give only one of --view, --at, --why and --source")
     if policy and not view and at is None:
         raise typer.BadParameter("--policy is for --view and --at")
     limits = read_policy(policy)
@@ -90,6 +96,8 @@ async def show_command(
             return await _source_answer(chat, source, full=full)
         if view or at is not None:
             return await _view_answer(chat, at, limits, full=full)
+        if why:
+            return await calls_answer(chat, limit=limit, before=before)
         return await _log_answer(chat, limit=limit, before=before, full=full)
 
 
@@ -233,7 +241,9 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     if ordinal < 2**53:
         found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True)
     if not found:
-        raise InvalidInputError(f"the log ends before message {ordinal}")
+        newest = await chat.list_messages(limit=1, rewound=True)
+        last = newest[0].ordinal if newest else 0
+        raise InvalidInputError(f"the conversation has {counted(last, 'message')}, not {ordinal}")
     [message] = found
     if message.stamp and message.ordinal == ordinal:
         return message.stamp
@@ -262,21 +272,6 @@ def _print_source(console: Console, source: Source, *, full: bool) -> None:
     console.print(f"\n{plain(source.content, lines=True)}", soft_wrap=full)
 
 
-def _print_totals(console: Console, info: ConversationInfo) -> None:
-    if info.title:
-        console.print(Text(plain(info.title), style="bold"), soft_wrap=True)
-    console.print(Text(f"{name_of(info.scope)}  {info.conversation_id}"), soft_wrap=True)
-    began, ended = (
-        f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at)
-    )
-    counts = (
-        counted(info.message_count, "message"),
-        counted(info.turns, "turn"),
-        counted(info.tokens, "token"),
-    )
-    console.print(f"{', '.join(counts)}; {began} to {ended} UTC\n", soft_wrap=True)
-
-
 def _print_view(
     console: Console,
     *,
@@ -286,7 +281,7 @@ def _print_view(
     is_past: bool,
     stamp: ViewStamp | None = None,
 ) -> None:
-    _print_totals(console, info)
+    print_totals(console, info)
     report = view.report
     console.print(
         f"View: {counted(len(view.messages), 'message')}, {counted(view.tokens, 'token')} "
@@ -329,7 +324,9 @@ def _print_log(
     children: Sequence[ConversationInfo],
     full: bool,
 ) -> None:
-    _print_totals(console, info)
+    print_totals(console, info)
+    if any(_is_stub(stored.message) for stored in messages):
+        console.print("Old tool results are stubs; --full shows them whole.\n", style="dim")
     _print_items(console, (item for item in items if not item.after), full=full)
     for stored in messages:
         position = f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}"
@@ -364,6 +361,8 @@ def _print_message(
     words = [position, message.type, message.name, message.id]
     if has_failed(message):
         words.append("failed")
+    if _is_stub(message):
+        words.append("stub")
     heading = plain("  ".join(filter(None, words)))
     console.print(Text(heading, style=_STYLES.get(message.type, "bold")), soft_wrap=True)
     for text in (_text(message), *_calls(message)):
@@ -376,6 +375,12 @@ def _print_message(
     for name, value in annotations.items():
         console.print(Text(short(f"{name}: {value}", maximum=_SHOWN), style="cyan"), soft_wrap=True)
     console.print()
+
+
+def _is_stub(message: BaseMessage) -> bool:
+    from convstore.sources.stub import is_stub  # noqa: PLC0415 - loaded with the message
+
+    return message.type == "tool" and is_stub(str(message.text), message.id)
 
 
 def _text(message: BaseMessage) -> str:

@@ -120,6 +120,17 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
     return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", _write(stub))
 
 
+def is_stub(text: str, tool_message_id: str | None) -> bool:
+    """Return True if a text is the stub of this tool result.
+
+    >>> is_stub(make_stub(tool="search", tool_message_id="m3", content="…"), "m3"), is_stub("Booked.", "m3")
+    (True, False)
+    """
+    return (
+        text.startswith('{"success": ') and f'"tool_message_id": {_write(tool_message_id)}' in text
+    )
+
+
 def stub_sources(text: str) -> list[int]:
     r"""Return the numbers of the sources that a stub names, or the suffix of a result that stays; none for other texts.
 

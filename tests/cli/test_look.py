@@ -211,6 +211,10 @@ def test_a_conversation_is_shown_with_stubs(uri: Any) -> None:
     assert '→ search({"q": "tide"})' in shown
     assert '"result_count": 2' in shown.replace("\n", "")
     assert "The tide comes in twice a day" not in shown
+    note = "Old tool results are stubs; --full shows them whole."
+    assert note in shown
+    assert len(re.findall(r"  tool  search  \S+  stub$", shown, re.MULTILINE)) == 3
+    assert note not in printed("show", *ADA, "--uri", uri, "--limit", "1")
 
 
 def test_text_in_blocks_is_shown_as_text() -> None:
@@ -323,7 +327,7 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
         (["99999"], "the list has 3 rows, not 99999"),
         (["1.2"], "row 1 has 0 sub-agents, not 2"),
         (["0123456789abcdef01234567"], "no conversation has the id"),
-        ([*ADA, "--at", "99"], "the log ends before message 99"),
+        ([*ADA, "--at", "99"], "the conversation has 12 messages, not 99"),
     ],
 )
 def test_what_is_not_there_cannot_be_shown(uri: Any, arguments: Any, said: str) -> None:
@@ -466,6 +470,13 @@ def test_the_help_of_a_command_fits_80_columns(command: str) -> None:
     assert (
         command == "demo" or "\n    export CONVSTORE_URI=mongodb://localhost:27017/app\n" in shown
     )
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    """As the scripts of --show-completion ask for it."""
+    for words, found in (("sh", "show"), ("show --wh", "--why")):
+        asked = {"COMP_WORDS": f"convstore {words}", "COMP_CWORD": str(len(words.split()))}
+        assert convstore(_CONVSTORE_COMPLETE="complete_bash", **asked).stdout.split() == [found]
 
 
 def test_the_help_groups_the_commands() -> None:

@@ -62,6 +62,27 @@ def test_the_next_view_is_the_one_that_the_application_loads(uri: str) -> None:
     assert wide["policy"]["max_tokens"] == 32_000
 
 
+def test_what_broke_the_prompt_cache_is_said_for_each_call(uri: str) -> None:
+    """With the size of each call; --limit says how many messages are looked at. Without a stamp it is not known."""
+    found = json.loads(shown("show", *ADA, "--uri", uri, "--why", "--json"))["calls"]
+    assert [call["ordinal"] for call in found] == [2, 4, 6, 8, 10, 12, None]
+    assert all(0 < call["tokens"] <= 300 for call in found)
+    assert found[1] == {**found[1], "cache": "held", "cause": ""}
+    causes = {call["ordinal"]: call["cause"] for call in found if call["cache"] == "broken"}
+    assert set(causes.values()) == {"turns left out"}
+    text = shown("show", *ADA, "--uri", uri, "--why", "--limit", "6")
+    rows = text.splitlines()[-4:]
+    assert [row.split()[:3] for row in rows[:3]] == [
+        ["for", "message", f"{at}"] for at in (8, 10, 12)
+    ]
+    assert rows[3].startswith("the next one")
+    for call, row in zip(found[3:], rows, strict=True):
+        assert row.rstrip().endswith(f"broken: {call['cause']}" if call["cause"] else "held")
+    eve = json.loads(shown("show", "user_id=eve", "thread_id=one", "--uri", uri, "--why", "--json"))
+    assert [call["cache"] for call in eve["calls"]] == ["not known"] * 3
+    assert convstore("show", *ADA, "--uri", uri, "--why", "--view").exit_code == 2
+
+
 def test_a_moment_without_a_stamp_has_the_same_policy(uri: str) -> None:
     """A stamped one keeps its own, and says that it is exact."""
     assert (

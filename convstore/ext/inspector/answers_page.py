@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
-from convstore.ext.inspector.calls import is_answer
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import Body, body_of
+from convstore.ext.model_calls import is_answer
 from convstore.integration import TurnAccess
 from convstore.types import StoredMessage, TurnState, Variant
 

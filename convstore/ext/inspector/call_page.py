@@ -22,12 +22,13 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.edges import with_children
 from convstore.exceptions import InvalidInputError
-from convstore.ext.inspector.calls import UNEXPECTED, Calls, moment_of
+from convstore.ext.inspector.calls import moment_of
 from convstore.ext.inspector.changes import same_beginning
 from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
+from convstore.ext.model_calls import UNEXPECTED, Calls
 from convstore.integration import host_of
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import ConversationInfo, PastView, StoredMessage

@@ -26,11 +26,12 @@ from starlette.responses import RedirectResponse, Response
 from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.call_page import load_call, render_call
-from convstore.ext.inspector.calls import Calls, ToolCall, calls_of, is_answer
+from convstore.ext.inspector.calls import calls_of
 from convstore.ext.inspector.comparison import LEGEND, Given, Row, begins_turn
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line, own_numbers
+from convstore.ext.model_calls import Calls, ToolCall, is_answer
 from convstore.integration import TurnAccess
 from convstore.sources.detection import has_failed
 from convstore.sources.marks import marks_in

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from convstore.ext.inspector.calls import Calls
 from convstore.ext.inspector.comparison import View
+from convstore.ext.model_calls import Calls
 from convstore.types import StoredMessage
 from convstore.values.stamps import ViewStamp
 

@@ -1,0 +1,96 @@
+"""``convstore show --why``: the calls of the model, and what broke the prompt cache of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from convstore.cli.list_ import name_of
+from convstore.cli.output import Answer, new_table, plain
+from convstore.values.plain import counted
+
+if TYPE_CHECKING:
+    from convstore import Conversation, StoredMessage
+    from convstore.ext.model_calls import Calls
+    from convstore.types import ConversationInfo
+
+_MOST_MESSAGES = 1_000
+
+
+async def calls_answer(chat: Conversation, *, limit: int, before: int | None) -> Answer:
+    """Answer with the calls of the model among the newest messages, and the next one."""
+    from convstore.ext.model_calls import AROUND, Calls  # noqa: PLC0415 - loads langchain
+
+    most = min(limit + AROUND, _MOST_MESSAGES)  # a call before the first one, to compare with
+    near = await chat.list_messages(limit=most, before=before, rewound=True)
+    calls = Calls(near, None)
+    first = near[-limit:][0].ordinal if near else 0
+    shown: list[StoredMessage | None] = [call for call in calls.all if call.ordinal >= first]
+    if before is None:
+        view = await chat.view_at(None, policy=await chat.last_policy())
+        calls.next_stamp = view.stamp
+        shown.append(None)
+    rows = [_Call.of(calls, call) for call in shown]
+    info = await chat.info()
+
+    def document() -> dict[str, Any]:
+        return {"conversation": info.model_dump(), "calls": [row._asdict() for row in rows]}
+
+    return Answer(document, partial(_print_calls, info=info, rows=rows), is_long=True)
+
+
+class _Call(NamedTuple):
+    """A call of the model.
+
+    Attributes:
+        ordinal: Ordinal of its answer; None for the next call.
+        tokens: The size of what the model got; None without a stamp.
+        cache: "held", "broken" or "not known".
+        cause: What broke it.
+    """
+
+    ordinal: int | None
+    tokens: int | None
+    cache: str
+    cause: str
+
+    @classmethod
+    def of(cls, calls: Calls, call: StoredMessage | None) -> _Call:
+        """Return a call of the model among others; None stands for the next."""
+        stamp = calls.stamp_of(call)
+        earlier = calls.before(call)
+        cause = calls.cut_by(call)
+        cache = "broken" if cause else "held"
+        if stamp is None or earlier is None or earlier.stamp is None:
+            cache = "not known"
+        return cls(call.ordinal if call else None, stamp.tokens if stamp else None, cache, cause)
+
+
+def _print_calls(console: Console, *, info: ConversationInfo, rows: Sequence[_Call]) -> None:
+    print_totals(console, info)
+    table = new_table("call", "tokens", "prompt cache", numbers=("tokens",))
+    for row in rows:
+        name = f"for message {row.ordinal:,}" if row.ordinal else "the next one"
+        size = "-" if row.tokens is None else f"{row.tokens:,}"
+        table.add_row(name, size, f"{row.cache}: {row.cause}" if row.cause else row.cache)
+    console.print(table)
+
+
+def print_totals(console: Console, info: ConversationInfo) -> None:
+    """Print title, scope, id, counts and dates of a conversation."""
+    if info.title:
+        console.print(Text(plain(info.title), style="bold"), soft_wrap=True)
+    console.print(Text(f"{name_of(info.scope)}  {info.conversation_id}"), soft_wrap=True)
+    began, ended = (
+        f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at)
+    )
+    counts = (
+        counted(info.message_count, "message"),
+        counted(info.turns, "turn"),
+        counted(info.tokens, "token"),
+    )
+    console.print(f"{', '.join(counts)}; {began} to {ended} UTC\n", soft_wrap=True)
