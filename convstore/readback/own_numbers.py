@@ -1,7 +1,7 @@
 """Find the numbers that the results of a turn show, where these are not the numbers of their sources in the log.
 
 Results that were imported, or that nobody numbered, count from 1 as their tools wrote them, and the answer of their
-turn cites these numbers. They follow from the content of the results, so nothing more is stored.
+turn cites these numbers. They follow from the content of the results and from the numbers that their tools gave.
 """
 
 from __future__ import annotations

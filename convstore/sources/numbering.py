@@ -166,7 +166,7 @@ def with_rendered(message: ToolMessage, found: FoundSources, given: Given) -> To
 
 
 def numbers_shown(content: Any, sources: Sequence[Source]) -> dict[int, int]:
-    r"""Return the source ids by the numbers under which a result's own marks show them; {} for a result without marks.
+    r"""Return the source ids by the numbers that a result's tool gave them, if these were taken, and by its own marks.
 
     An imported result still counts from 1, as its tool wrote it, and so do the citations of its answer.
 
@@ -178,10 +178,9 @@ def numbers_shown(content: Any, sources: Sequence[Source]) -> dict[int, int]:
         FoundSource(source, source.content, {"title": source.title, "url": source.url})
         for source in sources
     ]
-    return {
-        number: sources[index].source_id
-        for number, index in plan_numbers(content, found).marks().items()
-    }
+    marks = plan_numbers(content, found).marks()
+    given = {source.given_id: source.source_id for source in sources if source.given_id}
+    return given | {number: sources[index].source_id for number, index in marks.items()}
 
 
 def sources_in(message: ToolMessage, extractors: Mapping[str, SourceExtractor]) -> FoundSources:

@@ -203,7 +203,10 @@ async def test_citations_name_their_sources(chat: Conversation, store: Conversat
 async def test_an_answer_cites_by_the_numbers_that_its_results_showed(
     store: ConversationStore,
 ) -> None:
-    """Imported results count from 1 each: [1] of the second answer is the log's source 3; [4] is that of the log."""
+    """Imported results count from 1 each: [1] of the second answer is the log's source 3; [4] is that of the log.
+
+    A tool that gave numbers under ``source_id`` that were taken is cited by these.
+    """
     chat = store.conversation(user_id="ada", thread_id="imported")
     answers = [AIMessage(f"So [1], [4] of {name}.", id=name) for name in ("seals", "orcas")]
     for answer in answers:
@@ -219,7 +222,16 @@ async def test_an_answer_cites_by_the_numbers_that_its_results_showed(
         ["seals 1", "orcas 2"],
         ["orcas 1", "orcas 2"],
     ]
+    found = {"results": [{"source_id": n, "content": f"squid, part {n}."} for n in (1, 2)]}
+    call = {"name": "find", "args": {}, "id": "call-squid"}
+    result = ToolMessage(json.dumps(found), tool_call_id="call-squid")
+    answer = AIMessage("So [1], [4] of squid.", id="squid")
+    turn = [HumanMessage("q"), AIMessage("", tool_calls=[call]), result, answer]
+    await chat.append(turn, on_source_clash="renumber")
+    assert [each.source_id for each in await chat.citations("squid")] == [5, 4]
     tool = chat.retrieve_previous_sources_tool()
+    page = await tool.ainvoke({"tool_message_ids": ["squid"]})
+    assert "In m12, [1] is source 5." in page
     page = await tool.ainvoke({"tool_message_ids": ["orcas"]})
     assert "In m8, [1] is source 3." in page
     assert " is source " not in await tool.ainvoke({"tool_message_ids": ["seals"]})
