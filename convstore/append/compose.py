@@ -6,6 +6,7 @@ totals.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -38,6 +39,7 @@ from convstore.wire.bound_thinking import has_bound_thinking
 
 _NO_QUESTIONS: Mapping[str, int] = {}
 
+_LOGGER = logging.getLogger("convstore")
 MAX_AHEAD = 1_000_000
 """A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
 
@@ -90,6 +92,7 @@ def compose(
         running.add_size(message)
         messages.append(message)
         sources += own
+    _log_uncalled(messages)
     facts = placed(batch.facts, asked)
     if request := _request_of(batch, stamped):
         facts = THINKING.put(facts, request)
@@ -112,6 +115,13 @@ def compose(
         sources=tuple(sources),
         facts=facts,
     )
+
+
+def _log_uncalled(messages: Sequence[EntryMessage]) -> None:
+    """Log the results that answer no call of the log, in one line."""
+    ids = [message.id for message in messages if message.type == "tool" and not message.answers]
+    if ids:
+        _LOGGER.debug("results without a call, which views leave out: %s", ", ".join(ids))
 
 
 def _stamped(batch: Batch) -> str:

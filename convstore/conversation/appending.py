@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +18,12 @@ from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.values.append_options import AppendOptions
 from convstore.values.items import PlacedItem
 from convstore.values.models import Receipt
+from convstore.values.plain import counted
 from convstore.values.scope import Scope, check_choice, check_id, check_number
 from convstore.values.stamps import ViewStamp, check_stamp
 from convstore.values.trust import Trust
+
+_LOGGER = logging.getLogger("convstore")
 
 
 class Batch(NamedTuple):
@@ -52,6 +56,12 @@ def read_batch(batch: Any, *, key: str | None) -> Batch:
     """Return the messages and items of a batch; those without an id get one, on the caller's objects."""
     messages, found = split_items(batch)
     given = items_of(messages) if messages or not found else []
+    nameless = [index for index, item in given if isinstance(item, Mapping) and not item.get("id")]
+    if nameless and key is None:
+        _LOGGER.debug(
+            "append without key=: a repeated call would store %s again, because dicts have no id",
+            counted(len(nameless), "message"),
+        )
     whole = whole_messages(given, key=key)
     return Batch(given, whole, named_items(found, given, key=key))
 

@@ -32,6 +32,7 @@ from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.values.stamps import Stamper
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
+from convstore.view.load_log import LoadLog
 from convstore.view.media import BYTES_PER_TOKEN
 from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
 from convstore.view.rule import Decision
@@ -54,6 +55,7 @@ class Loader:
     def __init__(self, ends: LogEndReader) -> None:
         reader = ends.reader
         self._reader = reader
+        self._log = LoadLog()
         self._ends = ends
         self._states = ends.states
         self._cache = reader.cache
@@ -62,6 +64,11 @@ class Loader:
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
+        history = await self._load_current(scope, policy)
+        self._log.note(history, view_key(policy, self._counter.name))
+        return history
+
+    async def _load_current(self, scope: Scope, policy: HistoryPolicy) -> History:
         for _ in range(_TRIES):
             # The conversation was deleted or restored from a backup during the load, or another load moved the record:
             # retry with what the scope has now.
