@@ -50,6 +50,21 @@ FRAMEWORKS = ("agent_framework", "agents", "claude_agent_sdk", "deepagents", "py
 """Packages of frameworks, which load slowly."""
 
 
+EXTRAS = {
+    r"memory://": "memory",
+    r"^from langchain\.": "langchain",
+    r"^from langgraph\.graph": "langgraph",
+    r"^from agent_framework": "agent-framework",
+    r"^from agents ": "openai-agents",
+    r"^from claude_agent_sdk": "claude-agent",
+    r"^from pydantic_ai": "pydantic-ai",
+    r"convstore\.ext\.inspector": "inspector",
+    r"convstore\.ext\.otel": "otel",
+    r"DevServer\(": "test",
+}
+"""What a program has in it, by the extra that it needs then."""
+
+
 def takes_long(program: str) -> bool:
     """Return True if a program imports a framework or starts a server."""
     imports = re.search(rf"^from ({'|'.join(FRAMEWORKS)})[. ]", program, re.MULTILINE)
@@ -238,6 +253,19 @@ def test_the_extras_are_those_of_the_project() -> None:
         for name in row[0].split(", ")
     }
     assert documented == set(project["optional-dependencies"])
+
+
+def test_pages_name_the_extras_of_their_programs() -> None:
+    """A reader who installs what a page names can run its programs."""
+    missing = [
+        (name, extra)
+        for name, blocks in BLOCKS.items()
+        for language, program in blocks
+        for sign, extra in EXTRAS.items()
+        if language == "python" and re.search(sign, program, re.MULTILINE)
+        if not re.search(rf"`{extra}`|[\[,]{extra}[\],]", PAGES[name])
+    ]
+    assert missing == []
 
 
 def test_the_tests_that_a_page_names_exist() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from programs import ROOT
@@ -58,7 +59,9 @@ def test_the_first_screen_says_what_it_is_and_how_to_try_it() -> None:
     assert PYTHON.text.count("\n") <= MOST_LINES_OF_THE_PROGRAM
 
 
-async def test_the_program_is_a_turn_that_a_retry_does_not_repeat() -> None:
+async def test_the_program_is_a_turn_that_a_retry_does_not_repeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It stores the question once, however often it is sent, and the answer with the stamp of its view."""
     asked = list[dict[str, Any]]()
 
@@ -76,9 +79,8 @@ async def test_the_program_is_a_turn_that_a_retry_does_not_repeat() -> None:
         "request_id": "request-1",
         "client": SimpleNamespace(chat=completions),
     }
-    address = "mongodb://localhost:27017/app"
-    assert PYTHON.text.count(address) == 1
-    lines = PYTHON.text.replace(address, "memory://").splitlines()
+    monkeypatch.setenv("CONVSTORE_URI", "memory://")
+    lines = PYTHON.text.splitlines()
     program = "\n".join(
         ["async def turn():", *(f"    {line}" for line in lines), "    return chat"]
     )
