@@ -47,8 +47,9 @@ from convstore.ext.inspector.sums_page import Prices, check_prices, sums_page
 from convstore.values.addresses import without_addresses
 from convstore.values.policy import HistoryPolicy, check_policy
 
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _STATIC = {
-    path.name: (path.read_bytes(), {".css": "text/css", ".svg": "image/svg+xml"}[path.suffix])
+    path.name: (path.read_bytes(), _KINDS[path.suffix])
     for path in sorted((Path(__file__).parent / "static").iterdir())
 }
 
@@ -140,7 +141,7 @@ class _Site:
         return handle
 
     async def static(self, request: Request) -> Response:
-        """Return the style sheet or the icon."""
+        """Return a style sheet, the icon or the script."""
         await scope_for(self._authorize, request)
         content, kind = _STATIC.get(request.path_params["name"], (b"", ""))
         if not kind:

@@ -27,7 +27,7 @@ from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.call_page import load_call, render_call
 from convstore.ext.inspector.calls import calls_of
-from convstore.ext.inspector.comparison import LEGEND, Given, Row, begins_turn
+from convstore.ext.inspector.comparison import LEGEND, Given, Row, View, begins_turn
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line, own_numbers
@@ -205,7 +205,13 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         roles=ROLES,
         tools=_tools_of(calls),
         legend=_legend(lines),
+        is_live=_is_live(page, view),
     )
+
+
+def _is_live(page: _LogPage, view: View) -> bool:
+    """Return True for the end of a log whose newest turn a worker runs, or that waits for a person."""
+    return page.newer is None and view.end is not None and view.end.status in ("running", "waiting")
 
 
 @dataclass(frozen=True, slots=True)

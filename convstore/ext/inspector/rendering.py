@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from convstore.ext.inspector.security import WITH_SCRIPT
 from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
 from convstore.sources.detection import has_failed
 from convstore.values.plain import age, counted
@@ -30,7 +31,7 @@ _UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
 
 
 def render(name: str, request: Request, status_code: int = 200, **context: Any) -> HTMLResponse:
-    """Return the response with a page."""
+    """Return the response with a page; with `is_live` one that may run the script of the inspector."""
     base = str(request.scope.get("root_path", "")).rstrip("/")
     template = _environment().get_template(name)
     at = number_in(request, "at") if context.get("info") else None
@@ -43,7 +44,8 @@ def render(name: str, request: Request, status_code: int = 200, **context: Any) 
         return f"{page}{'&' if '?' in page else '?'}{query}{mark}{anchor}" if query else address
 
     values = {"base": base, "now": datetime.now(UTC), "at": at, "stay": stay, "kept": kept}
-    return HTMLResponse(template.render(values | context), status_code)
+    headers = WITH_SCRIPT if context.get("is_live") else None
+    return HTMLResponse(template.render(values | context), status_code, headers)
 
 
 def what_if_in(request: Request) -> dict[str, str]:

@@ -36,11 +36,17 @@ _Permission = Mapping[str, str] | Everything | None
 Authorize = Callable[[Request], _Permission | Awaitable[_Permission]]
 """Returns the scope values whose conversations a request may see, None if it may see nothing, or `EVERYTHING`."""
 
+_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+WITH_SCRIPT = {
+    "Content-Security-Policy": f"{_POLICY}; script-src 'self'; connect-src 'self'",
+}
+"""Header of a page that follows a running turn with a script of the inspector; no other page may run one."""
+
 _HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
-    ),
+    "Content-Security-Policy": _POLICY,
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -64,7 +70,9 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         app = self._app

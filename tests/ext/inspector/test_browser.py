@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import NEEDS_BROWSER
+from browsing import NEEDS_BROWSER, served
+from langchain_core.messages import AIMessage, ToolMessage
 
+from convstore.ext.inspector import EVERYTHING, inspector
+
+CALL = {"name": "refund", "args": {}, "id": "c"}
 pytestmark = NEEDS_BROWSER
 
 
@@ -167,6 +171,27 @@ async def test_everything_is_reached_by_keyboard(page: Any) -> None:
             ).strip()
         )
     assert {"Search", "As sent", "JSON ▾", "Failed", "First", "Last"} <= names
+
+
+async def test_a_running_turn_is_followed_until_it_is_over(browser: Any, store: Any) -> None:
+    """The page shows what is appended, but not while it is paused, and stops at the end of the turn."""
+    chat = store.conversation(user_id="ada", thread_id="live")
+    app = inspector(store, authorize=lambda _: EVERYTHING)
+    context = await browser.new_context()
+    page = await context.new_page()
+    async with served(lambda _port: app) as port:
+        async with await chat.turn("q", human="Refund me?") as turn:
+            await page.goto(f"http://127.0.0.1:{port}/c/{(await chat.info()).conversation_id}")
+            await page.get_by_role("button", name="Pause").click()
+            await turn.append(AIMessage("Soon.", tool_calls=[CALL]))
+            await asyncio.sleep(2.5)
+            assert await page.get_by_text("Soon.").count() == 0
+            await page.get_by_role("button", name="Follow").click()
+            await page.get_by_text("Soon.").first.wait_for()
+            await turn.append([ToolMessage("Paid", tool_call_id="c"), AIMessage("Done.")])
+        await page.get_by_text("Done.").first.wait_for()
+        await page.get_by_role("button", name="Pause").wait_for(state="detached")
+    await context.close()
 
 
 async def test_the_token_of_the_address_works_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 from conftest import text_in
@@ -29,7 +30,17 @@ async def test_a_running_turn_is_not_said_to_have_stopped(
     async with await chat.turn("q", human="Refund me?") as turn:
         await turn.append([CALL])
         page = await shown(browse, chat)
+        live = await browse().get(f"/c/{(await chat.info()).conversation_id}")
+        past = await browse().get(f"/c/{(await chat.info()).conversation_id}?at=2")
     assert "Refund me? running user_id" in page
+    assert "script-src 'self'; connect-src 'self'" in live.headers["content-security-policy"]
+    [script] = re.findall(r'<script src="(.*?)" defer></script>', live.text)
+    assert (await browse().get(script)).headers["content-type"].startswith("text/javascript")
+    assert re.search(r'<a href="[^"]*">Reload</a>', live.text)
+    assert "<script" not in past.text
+    assert "script-src" not in past.headers["content-security-policy"]
+    over = await browse().get(f"/c/{(await chat.info()).conversation_id}")
+    assert "<script" not in over.text
     assert "A worker runs this turn now" in page
     assert STOPPED not in page
 
