@@ -14,6 +14,9 @@ STRIDE = 1 if settings().max_examples >= 50 else 15
 """Tests that go through all cases of a kind take each of them in CI, and one in so many elsewhere."""
 
 
+_SOAK = [pytest.mark.slow, pytest.mark.soak]
+
+
 def examples(count: int, **options: Any) -> settings:
     """Return settings with `count` examples, scaled as the profile in use scales Hypothesis' default of 100."""
     share = count * settings().max_examples // 100
@@ -23,7 +26,7 @@ def examples(count: int, **options: Any) -> settings:
 def soaked(cases: Iterable[Any], *, first: int) -> list[Any]:
     """Return cases that differ in their seed alone: the first ones run in `.ci/run`, the others with `-m soak`."""
     return [
-        case if number < first else pytest.param(case, marks=pytest.mark.soak)
+        case if number < first else pytest.param(case, marks=_SOAK)
         for number, case in enumerate(cases)
     ]
 
@@ -34,7 +37,7 @@ def parts(count: int) -> list[Any]:
         pytest.param(
             slice(number, None, count),
             id=f"part {number + 1} of {count}",
-            marks=pytest.mark.soak if number else (),
+            marks=_SOAK if number else (),
         )
         for number in range(count)
     ]

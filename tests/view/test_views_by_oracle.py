@@ -41,7 +41,7 @@ async def test_a_view_shows_what_the_rule_says(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", soaked(range(8), first=2))
+@pytest.mark.parametrize("block", soaked(range(8), first=1))
 async def test_a_thousand_views_show_what_the_rule_says(
     stores: list[ConversationStore], block: int
 ) -> None:
