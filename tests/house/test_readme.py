@@ -159,7 +159,7 @@ def test_the_checks_before_a_merge_run_the_same_command() -> None:
     [pattern] = re.findall(r"grep -E '(.+)' README\.md", script)
     found = [line for line in README.splitlines() if re.search(pattern, line)]
     assert found == [SHELL.text.splitlines()[2]]
-    assert '\n.venv/bin/pytest -n "$workers" -m "$marks" |' in script
+    assert '\n.venv/bin/pytest -n "$workers" -m "$marks" -k "$names" |' in script
     assert "`.venv/bin/pytest -m slow`" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
