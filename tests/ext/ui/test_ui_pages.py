@@ -175,6 +175,33 @@ async def test_one_message_has_the_whole_answer_of_a_turn(chat: Conversation) ->
     assert [message_id for message_id, *_ in page.report] == ["system"]
 
 
+async def test_sources_have_the_numbers_that_results_show(chat: Conversation) -> None:
+    """A tool that reserved them, one whose marks they replaced, and passages: page, model and citations agree."""
+    first, second, *_ = await chat.reserve_source_ids(9)
+    fish = {"content": "Orcas eat fish. " * 9}
+    own = [{**fish, "source_id": first}, {"content": "Seals sing. " * 9, "source_id": second}]
+    async with await chat.turn("q1", human="What?") as turn:
+        calls = [call("table", "c1"), call("search", "c2"), call("search", "c3")]
+        await turn.append(AIMessage("", id="a1", tool_calls=calls))
+        table, counted, given = turn.open_calls
+        await turn.add_result(table, f"fish <{first}>, seals <{second}>", artifact=own)
+        await turn.add_result(counted, f"[1] {fish['content']}", artifact=[fish])
+        await turn.add_result(given, sources=["Whales dive. " * 9])
+        history = await turn.load_history()
+        shown = [message.text for message in history.messages if isinstance(message, ToolMessage)]
+        await turn.append(AIMessage("So [1] and [2], [10] and [11].", id="a2"))
+    cited = [str(each.source_id) for each in await chat.citations("a2")]
+    assert cited == ["1", "2", "10", "11"]
+    page = parts(await ui_messages(chat), "answer:q1")
+    assert [part["output"] for part in page if part["type"].startswith("tool-")] == shown
+    assert [part["sourceId"] for part in page if "sourceId" in part] == cited
+    other = (await ui_messages(chat, format="ag-ui")).messages
+    activities = [each["content"] for each in other if each.get("activityType") == "sources"]
+    assert [each["sourceId"] for found in activities for each in found["sources"]] == cited
+    for number, text in zip(("<2>", "[10] Orcas", "[11]"), shown, strict=True):
+        assert number in text
+
+
 @pytest.mark.parametrize("form", ["ai-sdk", "ag-ui"])
 async def test_pages_are_cut_at_turns_and_agree(chat: Conversation, form: Any) -> None:
     """Read a turn at a time, from the end, they are the same messages as in one page."""
