@@ -57,6 +57,8 @@ ADDED: Mapping[str, tuple[str, str]] = {
     "late_result": ("as text", "A result whose call is not in the view."),
     "joined": ("joined", "Messages that the provider wants as one."),
     "media": ("added", "The provider does not take images and files in tool results."),
+    "no_answer": ("added", "The provider wants an answer between a result and a question."),
+    "said": ("text", "The provider wants the text of an answer apart from its calls."),
     "beginning": ("added", "The provider wants a human message before the first answer."),
 }
 """Label and explanation of each kind of message that only a view contains."""

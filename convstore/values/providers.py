@@ -85,6 +85,8 @@ class ProviderRules:
         image_characters: Maximum length of their Base64, 0 for none.
         max_images: Most images of a request, None for no limit that is known.
         max_pages: Most pages of PDFs in a request, None for no limit that is known.
+        package_omits: What LangChain's package leaves out of an answer: its "reasoning", or the "text_beside_calls". A
+            view names that reasoning as left out, and has that text as a message before the calls.
         response_items: True if LangChain's package may use OpenAI's Responses API. A text of an answer then keeps the
             id of its item, and the result of a custom tool has a form of its own.
 
@@ -114,13 +116,17 @@ class ProviderRules:
     image_characters: int = 0
     max_images: int | None = None
     max_pages: int | None = None
+    package_omits: frozenset[str] = frozenset()
     response_items: bool = False
 
     def __post_init__(self) -> None:
         CallIdTemplate(self.call_ids)
         for name, choices in _CHOICES.items():
             check_choice(getattr(self, name), *choices, name=name)
+        for omitted in self.package_omits:
+            check_choice(omitted, "reasoning", "text_beside_calls", name="package_omits")
         object.__setattr__(self, "images", frozenset(self.images))
+        object.__setattr__(self, "package_omits", frozenset(self.package_omits))
         object.__setattr__(self, "models", tuple(self.models))
 
     @property
@@ -187,6 +193,7 @@ def _thinking_always(name: str, models: tuple[str, ...]) -> ProviderRules:
         reasoning_of="family",
         reasoning_needed=True,
         result_media="moved",
+        package_omits=frozenset({"reasoning"}),
     )
 
 
@@ -226,6 +233,7 @@ _MISTRAL: Final = ProviderRules(
     result_media="named",
     result_names=True,
     max_images=8,
+    package_omits=frozenset({"text_beside_calls"}),
 )
 COMPATIBLE: Final = ProviderRules(name="compatible", models=("gpt-oss",), result_media="moved")
 """Any other server with the API of OpenAI."""

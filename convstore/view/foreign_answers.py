@@ -152,6 +152,8 @@ def _with_function(call: Any) -> Any:
 def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
     """Return an answer of the provider as its package sends it right; the same object if nothing changes."""
     calls = calls_of(message)
+    if "reasoning" in rules.package_omits and "reasoning_content" in message.additional_kwargs:
+        drop("reasoning", "LangChain's package does not send it")
     if any(call.is_malformed or tool_name(call.tool) != call.tool for call in calls):
         message = _with_valid_calls(message, drop)
     update: dict[str, Any] = {}

@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.messages.call_ids import rename_calls
-from convstore.messages.media import KINDS, is_media, media_description
+from convstore.messages.media import KINDS, block_type, is_media, media_description
 from convstore.messages.media_types import with_true_types
-from convstore.messages.provenance import mark
+from convstore.messages.provenance import kind_of, mark
 from convstore.messages.reasoning import without_reasoning
-from convstore.messages.tool_calls import calls_of, pair
+from convstore.messages.tool_calls import CALL_BLOCKS, calls_of, pair
 from convstore.values.json_form import sendable_message
 from convstore.values.providers import ProviderRules
 from convstore.view.foreign_answers import as_own, with_custom_outputs, without_foreign_parts
@@ -110,6 +110,8 @@ def made_for(
       begins.)" is inserted before it, marked ``{"convstore": {"kind": "beginning"}}``. If it rejects a human message
       directly after a result, an AI message "(No answer.)" stands between them, marked
       ``{"convstore": {"kind": "no_answer"}}``.
+    - The text of an answer with calls is a message before it, marked ``{"convstore": {"kind": "said"}}``, if only one
+      of them would be sent.
     - Images and PDFs are labelled as what their bytes are.
     - Images and files in tool results become texts where the provider rejects them. For OpenAI they follow the results
       in a human message, marked ``{"convstore": {"kind": "media"}}``; Mistral accepts none there, Anthropic none in a
@@ -125,12 +127,14 @@ def made_for(
     edits = RequestEdits(rules, in_own_form=True)
     adapted: list[BaseMessage] = []
     for first, results in _groups(messages):
+        if not _not_repeated([first], adapted):
+            continue
         role = role_of(first)
         place = edits.place(role)
         if place.before:
             adapted.append(_inserted(place.before, first))
         if isinstance(first, AIMessage):
-            adapted += _answer(first, results, edits)
+            adapted += _not_repeated(_answer(first, results, edits), adapted)
         else:
             said = first if place.role == role else _instruction(first)
             adapted += [_said(said), *results]
@@ -139,6 +143,17 @@ def made_for(
     if dropped is not None:
         dropped += edits.dropped
     return adapted
+
+
+def _not_repeated(messages: list[BaseMessage], adapted: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return messages without the first if the last one before is the same text, or the same media, set apart.
+
+    The messages of a state may be those of the log behind what an earlier view set apart.
+    """
+    first = messages[0]
+    if not adapted or first.id != adapted[-1].id or kind_of(first) not in ("media", "said"):
+        return messages
+    return messages[1:]
 
 
 def _inserted(message: Inserted, following: BaseMessage) -> BaseMessage:
@@ -188,7 +203,25 @@ def _answer(
         answers = tuple(
             _without_media(each, edits) if each.status == "error" else each for each in answers
         )
-    return [renamed, *_with_allowed_media(answers, edits)]
+    return [*_parted(renamed, rules), *_with_allowed_media(answers, edits)]
+
+
+def _parted(message: AIMessage, rules: ProviderRules) -> list[BaseMessage]:
+    """Return an answer; with a text and calls as two messages, if only one of them would be sent."""
+    if rules.text_beside_calls and "text_beside_calls" not in rules.package_omits:
+        return [message]
+    content: Any = message.content
+    if isinstance(content, list):
+        content = [block for block in content if block_type(block) not in CALL_BLOCKS]
+    if _is_empty(content) or not calls_of(message):
+        return [message]
+    said = AIMessage(
+        content,
+        id=f"said-{message.id}",
+        additional_kwargs=mark("said"),
+        response_metadata=message.response_metadata,
+    )
+    return [said, message.model_copy(update={"content": ""})]
 
 
 def _with_tool_name(result: ToolMessage) -> ToolMessage:
@@ -238,8 +271,7 @@ def _media_text(block: Any) -> dict[str, str]:
 
 def _with_text(message: _Message, *, own: bool = False) -> _Message:
     """Return the message, with a placeholder text if nothing in it would be sent to this provider."""
-    blocks = message.content if isinstance(message.content, list) else [message.content]
-    if not all(map(_is_blank, blocks)) or calls_of(message):
+    if not _is_empty(message.content) or calls_of(message):
         return message
     fields = without_reasoning(message).additional_kwargs
     if any(fields.values() if own else [fields.get("function_call")]):
@@ -251,6 +283,11 @@ def _may_be_empty(message: AIMessage) -> bool:
     """Return False for nearly all messages with a text or a call, which is quickly seen."""
     content: Any = message.content
     return not message.tool_calls and (type(content) is list or not content or content[0].isspace())
+
+
+def _is_empty(content: Any) -> bool:
+    """Return True for a content without anything but blank texts."""
+    return all(map(_is_blank, content if isinstance(content, list) else [content]))
 
 
 def _is_blank(block: Any) -> bool:

@@ -20,10 +20,11 @@ from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
 from convstore.values.json_form import is_json
 from convstore.values.providers import ROWS, ProviderRules, row_of_model, rules_for
-from convstore.wire.edits import BEGINNING, NO_TEXT, SYSTEM, Inserted
+from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM, Inserted
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
+from convstore.wire.result_media import moved_media, without_media
 from convstore.wire.steps import (
     Result,
     Step,
@@ -191,8 +192,7 @@ def _messages(step: Step, hosted: _Hosted) -> Iterator[dict[str, Any]]:
         content = _user_content(step)
     yield _message(role, content, step.rules)
     if step.results:
-        results = [_result(step, result) for result in step.results]
-        yield {"role": "user", "content": results}
+        yield {"role": "user", "content": _results(step)}
 
 
 def _answer(step: Step, hosted: _Hosted) -> list[dict[str, Any]]:
@@ -365,10 +365,23 @@ def _text_block(text: Text, step: Step) -> dict[str, Any]:
     return block
 
 
+def _results(step: Step) -> list[dict[str, Any]]:
+    """Return the blocks of results; where they are texts only, their images and files follow."""
+    if step.rules.result_media != "moved":
+        return [_result(step, result) for result in step.results]
+    moved: list[dict[str, Any]] = []
+    blocks = list[dict[str, Any]]()
+    for result in step.results:
+        moved += moved_media(step, result, _media)
+        blocks.append(_result(step, without_media(result)))
+    return [*blocks, {"type": "text", "text": MOVED}, *moved] if moved else blocks
+
+
 def _result(step: Step, result: Result) -> dict[str, Any]:
     """Return the block of a result; that of a failed call is text only."""
     is_error = getattr(result.message, "status", "") == "error"
-    if is_error and not step.rules.failed_media:
+    is_text = is_error and not step.rules.failed_media
+    if is_text or step.rules.result_media == "named":
         content = content_of(step.content(no_media, result))
     else:
         content = content_of(_user_content(step, result))

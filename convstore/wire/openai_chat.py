@@ -17,6 +17,7 @@ from convstore.wire.edits import MOVED, NO_TEXT, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
+from convstore.wire.result_media import moved_media, without_media
 from convstore.wire.steps import Step, WireCall, no_media, read_steps
 
 NO_REASONING: Final = " "
@@ -184,16 +185,11 @@ def _results(step: Step) -> Iterator[dict[str, Any]]:
     moved: list[dict[str, Any]] = []
     for result in step.results:
         step.drop_status(result)
-        if rules.result_media != "named" and any(isinstance(part, Media) for part in result.parts):
-            moved += [part for part in step.content(media_part, result) if part["type"] != "text"]
-            result = result._replace(parts=[*map(_named, result.parts)])  # noqa: PLW2901
+        if rules.result_media != "named":
+            moved += moved_media(step, result, media_part)
+            result = without_media(result)  # noqa: PLW2901
         content = content_of(step.content(no_media, result))
         name = {"name": result.call.name} if rules.result_names else {}
         yield {"role": "tool", "tool_call_id": result.call.id, "content": content, **name}
     if moved:
         yield {"role": "user", "content": [{"type": "text", "text": MOVED}, *moved]}
-
-
-def _named(part: Text | Media) -> Text | Media:
-    """Return the text that stands in a result for a file that follows it."""
-    return part if isinstance(part, Text) else Text(part.plain_text or part.description)

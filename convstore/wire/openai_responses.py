@@ -15,12 +15,19 @@ from langchain_core.messages import BaseMessage
 from convstore.messages.text import content_of
 from convstore.values.json_form import is_json
 from convstore.values.providers import ROWS, ProviderRules, rules_for
-from convstore.wire.edits import NO_TEXT
+from convstore.wire.edits import MOVED, NO_TEXT
 from convstore.wire.hosted import hosted_text
 from convstore.wire.openai_chat import detail_of
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.steps import Result, Step, WireCall, is_reasoning, no_media, read_steps
+from convstore.wire.result_media import moved_media, without_media
+from convstore.wire.steps import (
+    Step,
+    WireCall,
+    is_reasoning,
+    no_media,
+    read_steps,
+)
 
 _REASONING_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")
 _HOSTED: Final[Mapping[str, Mapping[str, type]]] = {
@@ -63,7 +70,7 @@ def to_responses(
             made += list(_assistant(step, ids)) or [_said(NO_TEXT)]
         else:
             made.append(_message(step))
-        made += [_output(step, result) for result in step.results]
+        made += _outputs(step)
     return OpenAIMessages(made, dropped)
 
 
@@ -204,11 +211,22 @@ def _message(step: Step) -> dict[str, Any]:
     return {"type": "message", "role": step.role, "content": content_of(content) or NO_TEXT}
 
 
-def _output(step: Step, result: Result) -> dict[str, Any]:
-    step.drop_status(result)
-    kind = "function_call_output" if result.call.input is None else "custom_tool_call_output"
-    output = content_of(step.content(_media_part, result, kind="input_text"))
-    return {"type": kind, "call_id": result.call.id, "output": output}
+def _outputs(step: Step) -> Iterator[dict[str, Any]]:
+    """Yield the results of a step; where they are texts only, their images and files follow in a message of a user."""
+    where = step.rules.result_media
+    moved: list[dict[str, Any]] = []
+    for result in step.results:
+        step.drop_status(result)
+        if where == "moved":
+            moved += moved_media(step, result, _media_part)
+            result = without_media(result)  # noqa: PLW2901
+        kind = "function_call_output" if result.call.input is None else "custom_tool_call_output"
+        write = _media_part if where == "kept" else no_media
+        output = content_of(step.content(write, result, kind="input_text"))
+        yield {"type": kind, "call_id": result.call.id, "output": output}
+    if moved:
+        text = {"type": "input_text", "text": MOVED}
+        yield {"type": "message", "role": "user", "content": [text, *moved]}
 
 
 def _media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:

@@ -21,6 +21,8 @@ from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens
 from convstore.messages.tool_calls import calls_of, check_pairing, pair
 from convstore.testing import same_messages
+from convstore.types import Dropped
+from convstore.values.call_id_templates import CallIdTemplate
 from convstore.values.policy import parse_policy
 from convstore.values.providers import ROWS, ProviderRules
 from convstore.view.provider_rules import made_for, with_original_ids
@@ -125,13 +127,15 @@ def test_any_list_becomes_one_that_is_safe(given_: list[BaseMessage], provider: 
     ]
     paired = pair(with_original_ids(numbered, ROWS[provider])).messages
     made = made_for(paired, ROWS[provider])
-    form = ROWS[provider]
+    form = CallIdTemplate(ROWS[provider].call_ids)
     tools = [call for message in made for call in calls_of(message)]
     assert check_pairing(made) == check_pairing(paired)
-    assert all(form.call_ids.fits(call.id, tool=call.tool) for call in tools)
+    assert all(form.fits(call.id, tool=call.tool) for call in tools)
     assert len({call.id for call in tools}) == len(tools)
     theirs = [
-        message for message in made if kind_of(message) not in ("beginning", "no_answer", "media")
+        message
+        for message in made
+        if kind_of(message) not in ("beginning", "no_answer", "media", "said")
     ]
     assert sorted(str(message.id) for message in theirs) == sorted(
         str(message.id) for message in paired
@@ -158,12 +162,16 @@ def test_an_answer_of_another_provider_is_cleaned() -> None:
     saved = ToolMessage(failed, tool_call_id="c2", status="error")
     log = [asked, answer, read, saved]
     for provider in PROVIDERS:
-        human, ai, result, error, *_ = made_for(log, ROWS[provider])
+        made = made_for(log, ROWS[provider])
+        said = [message for message in made if kind_of(message) == "said"]
+        assert len(said) == (provider == "mistralai")  # whose package leaves it out beside calls
+        human, ai, result, error, *_ = (message for message in made if message not in said)
         assert isinstance(ai, AIMessage)
         assert (human.name, result.name) == ("Ada_L_", "mcp_files_read")
         assert (ai.tool_calls[0]["name"], ai.invalid_tool_calls[0]["args"]) == (result.name, "{}")
         assert "code_interpreter_call" not in str(ai.content)
-        assert "1 + 1" in ai.text
+        assert "1 + 1" in (said or [ai])[0].text
+        assert made_for([asked, *said, *log[1:]], ROWS[provider]) == made
         assert (picture in error.content) == (provider in ("bedrock_converse", "google_genai"))
 
 
@@ -191,6 +199,23 @@ async def test_a_policy_takes_rows_of_the_users_own(chat: Conversation) -> None:
         assert past.policy == policy
     assert "custom_tool_call_output" in kinds["openai"]
     assert kinds["compatible"] == "2"
+
+
+def test_what_a_package_leaves_out_is_sent_apart_or_named() -> None:
+    """A text beside calls, of its own answers too, and reasoning; the message with the calls keeps its id."""
+    ai, result = called(1, "abcdefghi", provider="mistralai")
+    made = made_for([HumanMessage("?"), ai, result], ROWS["mistralai"])
+    assert [(message.type, message.id) for message in made[1:3]] == [
+        ("ai", "said-a1"),
+        ("ai", "a1"),
+    ]
+    assert (made[1].content, made[2].content) == (ai.content, "")
+    metadata = {"model_provider": "deepseek"}
+    thought = {"reasoning_content": "Hm."}
+    answer = AIMessage("So.", id="a", additional_kwargs=thought, response_metadata=metadata)
+    dropped = list[Dropped]()
+    assert made_for([HumanMessage("?"), answer], ROWS["deepseek"], dropped)[1] is answer
+    assert [(part.message_id, part.part) for part in dropped] == [("a", "reasoning")]
 
 
 @each_case("options", [{"system": "late"}, {"call_ids": "call_1"}, {"reasoning": None}])

@@ -163,6 +163,14 @@ def agent_framework(log: Log) -> Request:
     return [message.to_dict() for message in found], [*dropped, *edits.dropped]
 
 
+def agents_sdk(log: Log) -> Request:
+    """Items for OpenAI's Agents SDK, before the next question."""
+    from convstore.ext.openai_agents.items import of_view  # noqa: PLC0415 - loads slowly
+
+    items = of_view(log, ROWS["responses"])
+    return list(items), items.dropped
+
+
 WRITERS: dict[str, Callable[[Log], Request]] = {
     "Chat Completions, GPT": chat("gpt-5"),
     "Chat Completions, DeepSeek": chat("deepseek-v4-pro"),
@@ -173,6 +181,7 @@ WRITERS: dict[str, Callable[[Log], Request]] = {
     "LangChain, Anthropic": view_for("anthropic"),
     "Pydantic AI, Claude": pydantic_ai,
     "Agent Framework, Claude": agent_framework,
+    "Agents SDK": agents_sdk,
 }
 
 

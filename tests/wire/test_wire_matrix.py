@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from convstore import ConversationStore, HistoryPolicy
 from convstore.messages.tool_calls import calls_of, check_pairing
 from convstore.types import History
-from convstore.values.providers import row_of_model, rules_of_framework
+from convstore.values.providers import ROWS, row_of_model, rules_for, rules_of_framework
 from convstore.view.render import View
 from convstore.wire.edits import RequestEdits
 
@@ -165,7 +165,9 @@ def _package_errors(messages: Sequence[BaseMessage], provider: str, reader: str)
     elif provider == "mistralai":
         module = pytest.importorskip("langchain_mistralai.chat_models")
         convert = module._convert_message_to_mistral_chat_message
-        yield from _mistral_errors([convert(each) for each in messages], "mistral-large-latest")
+        sent = [convert(each) for each in messages]
+        yield from _mistral_errors(sent, "mistral-large-latest")
+        yield from unnamed_losses(messages, sent, ())
 
 
 def _blocks(content: Any) -> Any:
@@ -241,10 +243,10 @@ def _call_errors(events: Sequence[tuple[str, str]]) -> Errors:
 
 def agents_sdk(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Errors:
     """Items for OpenAI's Agents SDK."""
-    from convstore.ext.openai_agents.items import converted  # noqa: PLC0415 - loads slowly
+    from convstore.ext.openai_agents.items import of_view  # noqa: PLC0415 - loads slowly
 
     view = talk.view(budget)
-    items = converted(view.messages)
+    items = of_view(view.messages, rules_for(None, model, default=ROWS["responses"]))
     yield from responses_errors(items)
     yield from losses(view, items, items.dropped)
 
@@ -283,9 +285,9 @@ WRITERS: list[tuple[Writer, Sequence[str]]] = [
 ]
 SLOW: list[tuple[Writer, Sequence[str]]] = [
     (chat, ("open-mixtral-8x22b", "glm-4.6", "qwen4")),
-    (pydantic_ai, ("gpt-5", "claude-opus-4-1", "mistral-large-latest", "gemini-3-pro")),
-    (agent_framework, ("gpt-5", "claude-opus-4-1", "mistral-large-latest")),
-    (agents_sdk, ("",)),
+    (pydantic_ai, ("gpt-5", "claude-opus-4-1", "open-mixtral-8x22b", "gemini-3-pro")),
+    (agent_framework, ("gpt-5", "claude-opus-4-1", "open-mixtral-8x22b")),
+    (agents_sdk, ("", "deepseek-v4-pro", "mistral-large-latest")),
 ]
 
 

@@ -15,19 +15,21 @@ from agent_framework import Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.messages.call_arguments import in_two_lists, read_call
-from convstore.messages.media import media_block
+from convstore.messages.media import KINDS, media_block, media_description
 from convstore.messages.provenance import model_of
 from convstore.messages.text import content_of
 from convstore.types import Dropped
 from convstore.wire.contents import FrameworkWriter
-from convstore.wire.edits import INSTRUCTION, NO_TEXT, RequestEdits
+from convstore.wire.edits import INSTRUCTION, MOVED, NO_TEXT, RequestEdits
 from convstore.wire.exact import marked, restored
 from convstore.wire.parts import Media
+from convstore.wire.steps import arguments_text
 
 _MARK = "agent_framework"
 _FORGED = (LookupError, TypeError, ValueError, AttributeError)
 """Errors of a mark that the adapter did not write: it is a field of a message that a client can send."""
 _ID = "convstore_id"
+_MODEL = "convstore_model"
 _ROLES = {"ai": "assistant", "human": "user", "system": "system", "tool": "tool"}
 
 
@@ -48,15 +50,25 @@ def to_log(message: Message) -> list[BaseMessage]:
         for at, part in enumerate(contents)
         if role == "tool" and part["type"] == "function_result"
     ]
+    model = message.additional_properties.get(_MODEL)
     edges = [0, *results[1:], len(contents)]
     messages: list[BaseMessage] = []
     for at, (first, end) in enumerate(pairwise(edges)):
         shown = _shown(role, contents[first:end])
         shown.id = f"{id_}.{at}" if at else id_
+        if model and role == "assistant":
+            shown.response_metadata = {"model_name": model}
         own = marked({"head": head, "contents": contents[first:end]}, shown)
         shown.additional_kwargs = {_MARK: {"message": id_, "json": own}}
         messages.append(shown)
     return messages
+
+
+def name_model(messages: Iterable[Message], model: str) -> None:
+    """Note on answers which model wrote them; the framework names it beside its messages."""
+    for message in messages:
+        if model and message.role == "assistant":
+            message.additional_properties.setdefault(_MODEL, model)
 
 
 def from_log(
@@ -67,6 +79,7 @@ def from_log(
     Those that are as they were appended come back exactly.
     """
     found = list[Message]()
+    moved = list[Content]()
     writer = _Writer()
     for _, group in groupby(
         messages, lambda message: _mark_of(message).get("message") or id(message)
@@ -76,15 +89,34 @@ def from_log(
             made = _joined([_own(message, writer) for message in several])
         except _FORGED:
             made = _joined([_written(message, writer) for message in several])
-        found += _edited(made, edits, several[0]) if edits else [made]
-    return found, writer.dropped
+        if edits is None:
+            found.append(made)
+            continue
+        if made.role != "tool":
+            found += _moved(moved)
+        found += _edited(made, edits, several, moved)
+    return [*found, *_moved(moved)], writer.dropped
 
 
-def _edited(message: Message, edits: RequestEdits, logged: BaseMessage) -> list[Message]:
-    """Return a message as the provider accepts it, after the one that the provider wants before it."""
+def _moved(media: list[Content]) -> Iterator[Message]:
+    """Yield the message of a user to which media of results move, if there are some; none wait any longer."""
+    if media:
+        yield Message("user", [Content.from_text(MOVED), *media])
+        media.clear()
+
+
+def _edited(
+    message: Message, edits: RequestEdits, several: Sequence[BaseMessage], moved: list[Content]
+) -> list[Message]:
+    """Return a message as the provider accepts it, after the one that the provider wants before it.
+
+    Media of its results that go elsewhere are added to `moved`.
+    """
+    logged = several[0]
     kinds = {content.type for content in message.contents}
     if message.role == "tool" or "function_approval_response" in kinds:
-        _name_calls(message, edits)
+        _take_media(message, edits, several, moved)
+        _name_calls(message, edits, logged)
         return [message]
     place = edits.place(message.role)
     if place.role != message.role:
@@ -92,16 +124,63 @@ def _edited(message: Message, edits: RequestEdits, logged: BaseMessage) -> list[
         message = Message(place.role, said)
     elif message.role == "assistant":
         _withhold(message, edits, logged)
-    _name_calls(message, edits)
+    _name_calls(message, edits, logged)
+    made = _parted(message, edits)
     if place.before is None:
+        return made
+    return [Message(place.before.role, [Content.from_text(place.before.text)]), *made]
+
+
+def _parted(message: Message, edits: RequestEdits) -> list[Message]:
+    """Return an answer; with a text and calls as two messages, if the provider takes only one of them in each."""
+    calls = [content for content in message.contents if content.type == "function_call"]
+    said = [content for content in message.contents if content.type != "function_call"]
+    if edits.rules.text_beside_calls or not calls or not said:
         return [message]
-    return [Message(place.before.role, [Content.from_text(place.before.text)]), message]
+    return [Message(message.role, said), Message(message.role, calls)]
+
+
+def _take_media(
+    message: Message, edits: RequestEdits, several: Sequence[BaseMessage], moved: list[Content]
+) -> None:
+    """Replace media of results by texts where they go elsewhere or are not taken: clients leave them out silently."""
+    logged = {each.tool_call_id: each for each in several if isinstance(each, ToolMessage)}
+    for content in message.contents:
+        if content.type == "function_result" and content.items:
+            moved += _media_of(content, edits, logged.get(content.call_id or ""))
+
+
+def _media_of(result: Content, edits: RequestEdits, logged: BaseMessage | None) -> list[Content]:
+    """Return the media of a result that move; texts stand in the place of these, and of those that are not taken."""
+    items = result.items or []
+    media = [item for item in items if item.type in ("data", "uri")]
+    is_refused = bool(result.exception) and not edits.rules.failed_media
+    where = "named" if is_refused else edits.rules.result_media
+    if where == "kept":
+        return []
+    result.items = [_as_text(item) for item in items]
+    if where == "moved":
+        return media
+    for item in media:
+        edits.drop(logged, KINDS[_described(item)["type"]], "only its description is sent")
+    return []
+
+
+def _described(content: Content) -> dict[str, Any]:
+    return next(_blocks([content.to_dict()]), {"type": "file"})
+
+
+def _as_text(item: Content) -> Content:
+    """Return the text that names a file, anything else as it is."""
+    if item.type not in ("data", "uri"):
+        return item
+    return Content.from_text(f"[{media_description(_described(item))}]")
 
 
 def _withhold(message: Message, edits: RequestEdits, logged: BaseMessage) -> None:
     """Remove the reasoning of an answer if the rules keep it out of the request.
 
-    The framework does not name the model of its own answers, so the reasoning of these goes.
+    That of an answer without the name of its model goes.
     """
     said = [content for content in message.contents if content.type != "text_reasoning"]
     writer = model_of(logged)
@@ -113,10 +192,13 @@ def _withhold(message: Message, edits: RequestEdits, logged: BaseMessage) -> Non
         message.contents = said or [Content.from_text(NO_TEXT)]
 
 
-def _name_calls(message: Message, edits: RequestEdits) -> None:
-    """Give calls and results the ids and names that they have in the request."""
+def _name_calls(message: Message, edits: RequestEdits, logged: BaseMessage) -> None:
+    """Give calls and results the ids, names and arguments that they have in the request."""
     for content in message.contents:
         if content.type == "function_call":
+            if not arguments_text(content.arguments)[1]:
+                edits.drop(logged, f"arguments of {content.name}", "they are not a JSON object")
+                content.arguments = "{}"
             call = edits.call(content.call_id or "", content.name or "")
             content.call_id = call.id
             content.name = call.tool

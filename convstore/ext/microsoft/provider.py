@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.edges import OnDropped, read_current, report_dropped
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.microsoft.messages import from_log, to_log
+from convstore.ext.microsoft.messages import from_log, name_model, to_log
 from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import ProviderRules
@@ -143,6 +143,14 @@ class ConvstoreHistoryProvider(HistoryProvider):
         ]
         context.extend_tools(self.source_id, tools)
 
+    async def after_run(
+        self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
+    ) -> None:
+        """Store what a run has added, with the name of the model that answered."""
+        if context.response:
+            name_model(context.response.messages, _model_in(context.response.raw_representation))
+        await super().after_run(agent=agent, session=session, context=context, state=state)
+
     def _read(
         self, messages: Iterable[BaseMessage], edits: RequestEdits | None = None
     ) -> list[Message]:
@@ -165,6 +173,16 @@ def _tool(tool: Any) -> FunctionTool:
         func=read,
         input_model=spec["parameters"],
     )
+
+
+def _model_in(raw: Any) -> str:
+    """Return the model that a client's response, or the last of its updates, names; "" without one."""
+    for part in reversed(raw if isinstance(raw, list) else [raw]):
+        for found in (part, getattr(part, "raw_representation", None)):
+            model = getattr(found, "model", None)
+            if isinstance(model, str) and model:
+                return model
+    return ""
 
 
 def _model_of(agent: Any) -> str:

@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from convstore.exceptions import InvalidMessageError
 from convstore.integration import is_answer_item, normalize_messages
 from convstore.messages.text import text_of
-from convstore.types import History, LogItem, OpenAIMessages
+from convstore.types import History, LogItem, OpenAIMessages, ProviderRules
 from convstore.values.scope import id_problem
 from convstore.wire.exact import marked, restored
 from convstore.wire.steps import role_of
@@ -80,19 +80,31 @@ def converted(messages: Sequence[BaseMessage]) -> OpenAIMessages:
     return OpenAIMessages([*items, *rest], rest.dropped)
 
 
-def of_view(messages: Sequence[BaseMessage]) -> OpenAIMessages:
-    """Return a view as items; a prompt that was added as an item without a type is shown without one."""
+def of_view(messages: Sequence[BaseMessage], rules: ProviderRules) -> OpenAIMessages:
+    """Return a view as items by the rules of the model's provider.
+
+    A prompt that was added as an item without a type is shown without one, unless the rules insert messages.
+    """
     # The run will ask the next question, so reasoning before it is left out.
-    found = History(messages=[*messages, HumanMessage("?")]).to_openai(api="responses")
+    view = History(messages=[*messages, HumanMessage("?")])
+    found = view.to_openai(api="responses", provider=rules)
     del found[-1]
     prompts = [item for item in found if item.get("role") in _PROMPTS]
-    others = [each for each in messages if not isinstance(each, ToolMessage)]
-    asked = [each for each in others if role_of(each) != "assistant"]
-    for item, message in zip(prompts, asked, strict=True):
-        kept = items_of(message)
-        if kept and "type" not in kept[0]:
-            del item["type"]
+    asked = [each for each in messages if _is_prompt(each)]
+    if len(prompts) == len(asked):
+        for item, message in zip(prompts, asked, strict=True):
+            _shape_like(item, items_of(message))
     return found
+
+
+def _is_prompt(message: BaseMessage) -> bool:
+    return not isinstance(message, ToolMessage) and role_of(message) != "assistant"
+
+
+def _shape_like(item: Item, kept: Sequence[Item] | None) -> None:
+    """Remove the type of an item if the item that was added had none."""
+    if kept and "type" not in kept[0]:
+        del item["type"]
 
 
 def _is_answer(item: Item) -> bool:

@@ -29,9 +29,10 @@ from convstore.ext.openai_agents.items import (
 from convstore.integration import settle
 from convstore.messages.filing import last_turn_of
 from convstore.messages.tokens import count
-from convstore.types import History, LogItem, OpenAIMessages
+from convstore.types import History, LogItem, OpenAIMessages, ProviderRules
 from convstore.values.json_form import sendable
 from convstore.values.policy import check_policy
+from convstore.values.providers import ROWS, rules_for
 from convstore.values.scope import check_choice
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class ConvstoreSession:
         scope: A function from the context of a run to scope values; those of `values` take precedence.
         view: "all" returns all items, exactly as they were added, instead of the view.
         policy: The policy of the view; None for the store's.
+        provider: The rules of the model's provider for the view, by name or your own, for a model that the SDK asks by
+            another API, such as LiteLLM's; None for those of OpenAI's Responses API.
         erase_on_clear: `clear_session` deletes the conversation permanently.
         session_settings: The SDK's own, or a dict of their fields. A ``limit`` in it applies to every run, which then
             gets no view.
@@ -84,7 +87,7 @@ class ConvstoreSession:
 
     Raises:
         InvalidScopeError: A scope key is missing or unknown, or a value is invalid.
-        InvalidInputError: `view`, `policy` or `session_settings` is invalid.
+        InvalidInputError: `view`, `policy`, `provider` or `session_settings` is invalid.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class ConvstoreSession:
         scope: Callable[[Any], Mapping[str, str]] | None = None,
         view: Literal["policy", "all"] = "policy",
         policy: HistoryPolicy | None = None,
+        provider: str | ProviderRules | None = None,
         erase_on_clear: bool = False,
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **values: str,
@@ -107,6 +111,7 @@ class ConvstoreSession:
         self.session_settings = _settings(session_settings)
         self._shows_all = view == "all"
         self._policy = check_policy(policy)
+        self._rules = rules_for(provider, None, default=ROWS["responses"])
         self._erases = erase_on_clear
         self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope))))
         self.session_id = (
@@ -143,7 +148,7 @@ class ConvstoreSession:
             state.view = await state.chat.load_history(self._policy)
             state.shown = state.view.messages
             state.entry = 0
-            found = of_view(state.shown)
+            found = of_view(state.shown, self._rules)
             found.dropped = (*state.view.dropped, *found.dropped)
         elif limit is None or limit > 0:
             groups = [stored.items for stored in await _newest(state.chat, limit)]

@@ -33,7 +33,7 @@ def edited(
     """
     if isinstance(message, ModelResponse):
         return _answer(message, edits, logged)
-    return list(_requests(message, edits))
+    return list(_requests(message, edits, logged))
 
 
 def _answer(
@@ -49,16 +49,32 @@ def _answer(
         if problem:
             edits.drop(logged, "reasoning", problem)
             parts = said or [TextPart(NO_TEXT)]
-    return [*before, _with_parts(message, [_with_call(part, edits) for part in parts])]
+    named = [_with_call(part, edits, logged) for part in parts]
+    return [*before, *_parted(_with_parts(message, named), edits)]
 
 
-def _requests(message: ModelRequest, edits: RequestEdits) -> Iterator[ModelMessage]:
+def _parted(message: ModelResponse, edits: RequestEdits) -> list[ModelMessage]:
+    """Return an answer; with a text and calls as two messages, if the provider takes only one of them in each.
+
+    Pydantic AI joins answers without the name of a model.
+    """
+    calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
+    said = [part for part in message.parts if not isinstance(part, ToolCallPart)]
+    if edits.rules.text_beside_calls or not calls or not said:
+        return [message]
+    named = replace(message, model_name=message.model_name or edits.rules.name)
+    return [replace(named, parts=said), replace(named, parts=calls)]
+
+
+def _requests(
+    message: ModelRequest, edits: RequestEdits, logged: BaseMessage | None
+) -> Iterator[ModelMessage]:
     """Yield a request; as two with an answer between them, if the provider wants one there."""
     parts = list[Any]()
     for part in message.parts:
         role = _role_of(part)
         if not role:
-            parts.append(_with_call(part, edits))
+            parts.append(_with_call(part, edits, logged))
             continue
         place = edits.place(role)
         if place.before:
@@ -99,8 +115,10 @@ def _is(part: Any, other: Any) -> bool:
     return part is other
 
 
-def _with_call(part: Any, edits: RequestEdits) -> Any:
+def _with_call(part: Any, edits: RequestEdits, logged: BaseMessage | None) -> Any:
     """Return a call or a result with the id and the name that it has in the request; the same object if it has them."""
+    if isinstance(part, ToolReturnPart):
+        part = _without_refused_files(part, edits, logged)
     if isinstance(part, ToolCallPart):
         call = edits.call(part.tool_call_id, part.tool_name)
         name = call.tool
@@ -111,3 +129,22 @@ def _with_call(part: Any, edits: RequestEdits) -> Any:
         return part
     is_same = (call.id, name) == (part.tool_call_id, part.tool_name)
     return part if is_same else replace(part, tool_call_id=call.id, tool_name=name)
+
+
+def _without_refused_files(
+    part: ToolReturnPart, edits: RequestEdits, logged: BaseMessage | None
+) -> ToolReturnPart:
+    """Return a failed result with texts in place of files, where the provider takes only texts."""
+    if part.outcome == "success" or edits.rules.failed_media or not part.files:
+        return part
+    content = part.content if isinstance(part.content, list) else [part.content]
+    for file in part.files:
+        edits.drop(logged, _kind_of(file), "only its description is sent")
+    texts = [f"[{_kind_of(item)}]" if item in part.files else item for item in content]
+    return replace(part, content=texts)
+
+
+def _kind_of(file: Any) -> str:
+    """Return the word for a file, such as "image"."""
+    kind = str(getattr(file, "media_type", "")).partition("/")[0]
+    return kind if kind in ("image", "audio", "video") else "file"

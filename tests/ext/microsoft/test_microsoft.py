@@ -47,7 +47,7 @@ class Scripted(FunctionInvocationLayer, BaseChatClient):
         )
 
         async def respond() -> ChatResponse:
-            return ChatResponse(messages=[message])
+            return ChatResponse(messages=[message], model="gpt-5")
 
         return respond()
 
@@ -96,6 +96,9 @@ async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) 
     everything = ConvstoreHistoryProvider(store, user_id=user, view="all")
     assert (await everything.get_messages("seals"))[2].contents[0].result.startswith("sea: fish")
     assert len(await everything.get_messages("seals")) == 10
+    log = [message async for message in provider.conversation("seals").messages()]
+    models = [message.response_metadata for message in log if isinstance(message, AIMessage)]
+    assert models == [{"model_name": "gpt-5"}] * len(models)
 
 
 async def test_the_tool_reads_artifacts_back_if_the_provider_says_so(
