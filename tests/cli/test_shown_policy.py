@@ -6,11 +6,12 @@ import asyncio
 import json
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import typer
 from command_line import complaints, convstore, emptied_address
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from test_inspect import Command
+from test_inspect import browsed
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.cli.options import read_policy
@@ -137,17 +138,17 @@ def test_a_policy_is_for_views(uri: str) -> None:
 @pytest.mark.slow
 def test_the_inspector_has_the_policy_of_the_command_line(uri: str) -> None:
     """By default that of the newest stamp."""
-    for options, named in (
-        ([], "as in the last call"),
-        (["--policy", "max_tokens=90"], "max_tokens=90, chosen for"),
-    ):
-        command = Command("inspect", "--uri", uri, "--scope", "user_id=ada", *options)
-        try:
-            listing = command.client.get(command.address)
-            path = listing.text.partition('href="/c/')[2].partition('"')[0]
-            assert named in command.client.get(listing.url.join(f"/c/{path}")).text
-        finally:
-            command.end()
+    pages = list[str]()
+
+    def open_conversation(client: httpx.Client, address: str) -> None:
+        listing = client.get(address)
+        path = listing.text.partition('href="/c/')[2].partition('"')[0]
+        pages.append(client.get(listing.url.join(f"/c/{path}")).text)
+
+    for options in ([], ["--policy", "max_tokens=90"]):
+        browsed(open_conversation, "inspect", "--uri", uri, "--scope", "user_id=ada", *options)
+    assert "as in the last call" in pages[0]
+    assert "max_tokens=90, chosen for" in pages[1]
 
 
 def test_a_failed_result_is_marked(uri: str) -> None:
