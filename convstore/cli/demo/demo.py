@@ -28,6 +28,7 @@ from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
 from convstore.types import ConversationInfo, History, ToolRecord
 from convstore.values.addresses import address_to_print
+from convstore.values.plain import counted
 from convstore.values.policy import CompactionRule
 
 _PAGE_TOKENS = 1_000
@@ -269,8 +270,10 @@ def _page_text(demo: Demo) -> Text:
         text.append(short(passage.text, maximum=_SHOWN) + "\n")
     text.append(page.text.rpartition("\n")[2], style="cyan")
     sources = _sources_on(demo.pages)
+    more = len(demo.pages) - 1
+    verb = "brings" if more == 1 else "bring"
     return text.append(
-        f"\n\n{len(demo.pages) - 1} more pages bring the rest of sources {sources} and the "
+        f"\n\n{counted(more, 'more page')} {verb} the rest of sources {sources} and the "
         "result itself."
     )
 
@@ -285,7 +288,8 @@ def _summary_text(demo: Demo) -> Text:
     lines = (demo.later.summary or "").splitlines()
     shown = "".join(f"{short(plain(line), maximum=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
     rest = (
-        f"{len(lines) - _SUMMARY_LINES} more lines; it covers {demo.expanded} messages, "
+        f"{counted(len(lines) - _SUMMARY_LINES, 'more line')}; "
+        f"it covers {counted(demo.expanded, 'message')}, "
         "which stay in the log.\n"
     )
     return Text.assemble((shown, "yellow"), rest)

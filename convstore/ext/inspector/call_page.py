@@ -163,7 +163,7 @@ async def render_call(
     policy = None if _has_own_policy(moment, is_what_if=is_what_if) else view.policy
     full = history.report.tokens_before or info.tokens
     upcoming = await _upcoming(request, chat, calls, view)
-    before, cut = await _compared(request, chat, calls, before)
+    before, cut = await _compared(request, chat, calls, view, before)
     return render(
         f"{tab}.html",
         request,
@@ -181,6 +181,7 @@ async def render_call(
         billed=_billed(moment),
         is_expected=cut not in UNEXPECTED,
         held=_held_tokens(before, view, cut),
+        is_known=_is_known(before, view),
         before=before,
         view=view,
         match=MATCHES.get(history.difference or history.match, ""),
@@ -215,18 +216,25 @@ def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:
 
 
 async def _compared(
-    request: Request, chat: Conversation, calls: Calls, before: View | None
+    request: Request, chat: Conversation, calls: Calls, view: View, before: View | None
 ) -> tuple[View | None, str]:
     """Return the view of the call before, if it is given or something broke the cache since, and what did that.
 
     Nothing did under another policy, or if this version does not know the policy of the call before.
     """
     cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
-    if before or not cut:
-        return before, cut
-    with suppress(InvalidInputError):
-        return await load_view(request, chat, calls.before(calls.moment), before=1), cut
-    return None, ""
+    if before is None and cut:
+        with suppress(InvalidInputError):
+            before = await load_view(request, chat, calls.before(calls.moment), before=1)
+    if before and _has_held(before, view) and cut != PROMPT_CHANGED:
+        return before, ""
+    return before, cut
+
+
+def _has_held(before: View, view: View) -> bool:
+    """Return True if a view begins with the whole one before; stamps say less, if one between them is missing."""
+    is_kept = same_beginning(before, view) == len(before.history.messages)
+    return is_kept and _is_known(before, view)
 
 
 async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: View) -> View | None:
@@ -245,6 +253,12 @@ def _held_tokens(before: View | None, view: View, cut: str) -> int:
     if before is None or cut in ("", PROMPT_CHANGED):
         return 0
     return sum(view.sizes[: same_beginning(before, view)])
+
+
+def _is_known(before: View | None, view: View) -> bool:
+    """Return False if the model got another view than this one, or another one before: neither can be compared."""
+    views = (view, before) if before else (view,)
+    return all(each.history.match != "differs" for each in views)
 
 
 def _as_command(

@@ -624,6 +624,29 @@ async def test_a_past_view_says_what_changed_since_the_call_before(
     assert "There is no call before this one" in await page(client, f"{here}/changes", at="2")
 
 
+async def test_header_and_changes_agree_on_what_a_cache_held(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """Stamps said that a cache broke that held whole; and of a call whose view differs, nobody knows what was held."""
+    chat = store.conversation(user_id="ada", thread_id="adapted")
+    asked, call, result, answer = rag_turn("What about orcas?")
+    await chat.append(asked)
+    await chat.append([call], stamp=(await chat.load_history()).stamp)
+    await chat.append([result, answer, HumanMessage("And now?")])
+    stamp = (await chat.load_history()).stamp
+    await chat.append(AIMessage("Now."), stamp=stamp)
+    changed = stamp.model_copy(update={"policy": {"max_tokens": 900}, "digest": "0"})
+    await chat.append([AIMessage("Now again.")], stamp=changed)
+    changes = f"/c/{(await chat.info()).conversation_id}/changes"
+    text = text_in(await page(browse(), changes, at="6"))
+    assert "cache broken: " not in text
+    assert "Cache held: up to 9 of 129 tokens can come from it" in text
+    text = text_in(await page(browse(), changes, at="7"))
+    assert "cache broken: another policy" in text
+    assert "Cache broken: another policy, by the stamps. How much of it held is" in text
+    assert "tokens can come from it" not in text
+
+
 @pytest.mark.slow
 async def test_a_view_is_read_as_it_was_sent(browse: Browse, chat: Conversation, here: str) -> None:
     """Every message once, in order, with its exact text, role and size; a long view has pages."""
