@@ -206,3 +206,6 @@ async def test_values_of_libraries_reach_sources_pages_and_the_model(
     assert record.sources[0].metadata == {"score": 0.5, "_id": owner}
     page = await chat.retrieve_previous_sources_tool().ainvoke({"source_ids": [1]})
     assert re.search(r"Passage 1\.", page)
+    again = result.model_copy(update={"id": "r2"})
+    receipt = await chat.append([again], on_unencodable="omit")
+    assert receipt.source_ids == (3, 4)
