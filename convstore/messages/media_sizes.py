@@ -257,11 +257,16 @@ def _is_image(head: bytes) -> bool:
 
 
 def pixels_of(data: bytes) -> tuple[int, int] | None:
-    """Return width and height of a PNG, GIF, WebP or JPEG from its beginning; None for anything else.
+    """Return width and height of a PNG, GIF, WebP or JPEG from its beginning; None for anything else or no area.
 
     >>> pixels_of(b"GIF89a" + (640).to_bytes(2, "little") + (480).to_bytes(2, "little"))
     (640, 480)
     """
+    found = _pixels_in(data)
+    return found if found and all(found) else None
+
+
+def _pixels_in(data: bytes) -> tuple[int, int] | None:
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
             width, height = struct.unpack(">II", data[16:24])

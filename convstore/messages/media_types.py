@@ -26,6 +26,7 @@ _LABELS: Final = ("mime_type", "media_type")
 _DATA: Final = ("base64", "data")
 _HOLDERS: Final = ("source", "image_url", "file")
 _URLS: Final = ("url", "image_url", "file_data", "document_url", "data", "base64")
+_FILE_NAME: Final = "file.pdf"
 _OTHER_NAMES: Final = {"document": "image", "file": "image", "image": "file"}
 """Names of blocks that hold images or files alike, with the other name of each."""
 
@@ -84,7 +85,7 @@ def _labelled(block: dict[str, Any]) -> dict[str, Any]:
             made[key] = _with_label(block[key], mime_type)
     kind = KINDS[block["type"]]
     if true_kind(kind, mime_type) != kind:
-        made["type"] = _other_name(block)
+        made = _of_other_kind(made, mime_type)
     return block if made == block else made
 
 
@@ -98,11 +99,23 @@ def _type_in(block: dict[str, Any]) -> str:
     return true_type(data)
 
 
-def _other_name(block: dict[str, Any]) -> str:
-    """Return the name of a block of the same format for the other kind; its own if the format has none."""
-    if block["type"] == "image" and "source" in block:
-        return "document"
-    return _OTHER_NAMES.get(block["type"], str(block["type"]))
+def _of_other_kind(block: dict[str, Any], mime_type: str) -> dict[str, Any]:
+    """Return an image as a file of the same format, or a file as an image; as it is if the format has no such block."""
+    name = block["type"]
+    data = media_data(block)
+    encoded = data.rpartition("base64,")[2] if isinstance(data, str) else ""
+    url = f"data:{mime_type};base64,{encoded}"
+    if name == "image_url":
+        return {"type": "file", "file": {"file_data": url, "filename": _FILE_NAME}}
+    if name == "input_image":
+        return {"type": "input_file", "file_data": url, "filename": _FILE_NAME}
+    if name == "input_file":
+        return {"type": "input_image", "image_url": url}
+    if name == "document_url" or isinstance(block.get("file"), dict):
+        return {"type": "image_url", "image_url": {"url": url}}
+    if name == "image" and "source" in block:
+        return {**block, "type": "document"}
+    return {**block, "type": _OTHER_NAMES.get(name, name)}
 
 
 def _with_label(holder: dict[str, Any], mime_type: str) -> dict[str, Any]:

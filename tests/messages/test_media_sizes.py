@@ -316,6 +316,7 @@ def test_damaged_sizes_are_refused(value: Any) -> None:
 
 
 def test_bytes_that_are_no_image_have_no_pixels() -> None:
-    """Nor do images that are cut off before their size."""
+    """Nor do images that are cut off before their size, or that say that they have no area: an estimate counts."""
     for data in (b"", b"GIF89a", png(1, 1)[:20], jpeg(1, 1)[:-12], webp(b"VP8 ", b""), b"%PDF"):
         assert pixels_of(data) is None
+    assert pixels_of(png(0, 0)) is pixels_of(jpeg(0, 9)) is None

@@ -435,8 +435,15 @@ def test_images_and_files_are_labelled_as_what_they_are() -> None:
         {"type": "image", "source": source},
         {"type": "image", "source": {**source, "data": pdf}},
         {"type": "file", "base64": pdf, "mime_type": ""},
+        {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{jpeg}"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pdf}"}},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{pdf}"},
+        {"type": "input_file", "file_data": f"data:application/pdf;base64,{jpeg}"},
+        {"type": "document_url", "document_url": f"data:application/pdf;base64,{jpeg}"},
     ]
     image = {"type": "image", "base64": jpeg, "mime_type": "image/jpeg"}
+    right_image: Any = {"type": "image_url", "image_url": {"url": url.replace("jpg", "jpeg")}}
+    right_file = {"file_data": f"data:application/pdf;base64,{pdf}", "filename": "file.pdf"}
     right: list[Any] = [
         *[image] * 3,
         {"type": "image_url", "image_url": {"url": url.replace("jpg", "jpeg")}},
@@ -446,6 +453,11 @@ def test_images_and_files_are_labelled_as_what_they_are() -> None:
             "source": {"type": "base64", "media_type": "application/pdf", "data": pdf},
         },
         {"type": "file", "base64": pdf, "mime_type": "application/pdf"},
+        right_image,
+        {"type": "file", "file": right_file},
+        {"type": "input_file", **right_file},
+        {"type": "input_image", "image_url": right_image["image_url"]["url"]},
+        right_image,
     ]
     call = {"name": "look", "args": {}, "id": "toolu_01"}
     for provider in ("anthropic", "google_genai"):
