@@ -1,4 +1,4 @@
-"""The table of what goes out for what came in, in docs/providers.md, is what writers do; run this file to write it."""
+"""The table of what goes out, in docs/measurements.md, is what writers do; run this file to write it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from convstore.values.providers import ROWS, rules_of_framework
 from convstore.view.provider_rules import made_for
 from convstore.wire.edits import RequestEdits
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "providers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "measurements.md"
 BEGIN, END = "<!-- what goes out: begin -->\n", "<!-- what goes out: end -->\n"
 WORD = "theword"
 NOTHING = "nothing"
