@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import string
+import struct
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from convstore.exceptions import InvalidInputError
@@ -66,13 +69,7 @@ class CallIdTemplate:
         >>> CallIdTemplate("call_{r:4:d}").fits("call_0815", tool="search")
         True
         """
-        pattern = ""
-        end = 0
-        for part in _PART.finditer(self.template):
-            pattern += re.escape(self.template[end : part.start()])
-            pattern += re.escape(tool) if part[3] else f"[{_charset(part[2])}]{{{part[1]}}}"
-            end = part.end()
-        return re.fullmatch(pattern + re.escape(self.template[end:]), call_id) is not None
+        return _pattern(self.template, tool).fullmatch(call_id) is not None
 
     def make(self, seed: str, *, tool: str) -> str:
         """Return an id that matches this template; the same seed gives the same id.
@@ -80,16 +77,32 @@ class CallIdTemplate:
         >>> CallIdTemplate("call_{r:8:h}").make("toolu_1", tool="search")
         'call_fd7287a5'
         """
-        stream = hashlib.shake_256(seed.encode("utf-8", "surrogatepass"))
-        length = sum(int(part[1]) for part in _PART.finditer(self.template) if not part[3])
-        draws = iter(stream.digest(2 * length))
+        return _made(self.template, seed, tool)
 
-        def fill(part: re.Match[str]) -> str:
-            if part[3]:
-                return tool
-            chars = _charset(part[2]) or ""
-            return "".join(
-                chars[(next(draws) * 256 + next(draws)) % len(chars)] for _ in range(int(part[1]))
-            )
 
-        return _PART.sub(fill, self.template)
+@lru_cache(maxsize=1_000)
+def _pattern(template: str, tool: str) -> re.Pattern[str]:
+    """Return what an id of a tool's call looks like."""
+    pattern = ""
+    end = 0
+    for part in _PART.finditer(template):
+        pattern += re.escape(template[end : part.start()])
+        pattern += re.escape(tool) if part[3] else f"[{_charset(part[2])}]{{{part[1]}}}"
+        end = part.end()
+    return re.compile(pattern + re.escape(template[end:]))
+
+
+@lru_cache(maxsize=10_000)
+def _made(template: str, seed: str, tool: str) -> str:
+    """Return the id that a seed gives; the same conversation is loaded again and again."""
+    length = sum(int(part[1]) for part in _PART.finditer(template) if not part[3])
+    stream = hashlib.shake_256(seed.encode("utf-8", "surrogatepass"))
+    draws = iter(struct.unpack(f">{length}H", stream.digest(2 * length)))
+
+    def fill(part: re.Match[str]) -> str:
+        if part[3]:
+            return tool
+        chars = _charset(part[2]) or ""
+        return "".join([chars[draw % len(chars)] for draw in islice(draws, int(part[1]))])
+
+    return _PART.sub(fill, template)

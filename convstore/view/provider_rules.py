@@ -195,6 +195,8 @@ def _answer(
         clean = _with_text(as_own(message, rules, drop), own=True)
     else:
         clean = _with_text(without_foreign_parts(message, drop))
+    if not results and not calls_of(clean):
+        return [clean]
     named = [with_true_types(_with_tool_name(result)) for result in results]
     if rules.response_items:
         named = with_custom_outputs(clean, named)

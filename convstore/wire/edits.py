@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -169,6 +170,7 @@ class RequestEdits:
         self._last = "tool"
 
 
+@lru_cache(maxsize=1_000)
 def tool_name(name: str) -> str:
     """Return the name of a tool as all APIs accept it.
 
