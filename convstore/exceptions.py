@@ -500,7 +500,7 @@ class BrokenLogError(CorruptDocumentError):
     """
 
     _advice = (
-        "restore missing entries from a backup, or do without them: `convstore doctor --repair`"
+        "restore what is missing from a backup, or do without them: `convstore doctor --repair`"
     )
 
 

@@ -219,7 +219,7 @@ class Rewinder:
         """
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
-            raise CorruptDocumentError(cached.conversation, f"no entry has message {ordinal}")
+            raise CorruptDocumentError(cached.conversation, f"message {ordinal} is missing")
         [entry] = rewinds.of(found)
         before = await self._before_entry(cached, entry, rewinds)
         kept = [message for message in entry.messages if message.ordinal < ordinal + is_after]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import FOUND, Answer, plain, table_of
+from convstore.cli.output import FOUND, Answer, kind_label, plain, table_of
 from convstore.cli.progress import progress, totals_for
 from convstore.cli.server import server_answer
 from convstore.exceptions import NotSetUpError
@@ -45,18 +45,18 @@ async def doctor_command(
     """Check all stored data for damage, and repair what can be rebuilt.
 
     \b
-    Reads every entry and payload, compares them with their checksums and with
-    each other, and checks heads, summaries, annotations, indexes, options and
-    migrations. Writers may keep running. Findings name collection and document;
-    docs/repair.md explains each kind.
+    Reads every message and result, compares them with their checksums and
+    with each other, and checks scopes, summaries, annotations, indexes,
+    options and migrations. Writers may keep running. Findings name collection
+    and document; docs/repair.md explains each kind.
 
     \b
-    --repair rebuilds heads from the log, and missing indexes and migrations. It
-    removes leftovers of failed appends and deletions older than 24 hours. A log
-    that lost entries is replaced by a copy of what is left: restore them from a
-    backup first if you can. No entry is changed or removed. Exit code 3 if a
-    finding was not repaired, 1 if the check could not be completed, 2 if the
-    command line is invalid.
+    --repair rebuilds what follows from the log, and missing indexes and
+    migrations. It removes leftovers of failed appends and deletions older than
+    24 hours. A log that lost messages is replaced by a copy of what is left:
+    restore them from a backup first if you can. No message is changed. Exit
+    code 3 if a finding was not repaired, 1 if the check could not be completed,
+    2 if the command line is invalid.
 
     \b
     --server tries on the server everything that a store uses, and reads nothing
@@ -122,12 +122,12 @@ async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> Non
 
 def _counts_of(report: VerifyReport) -> str:
     conversations = counted(report.conversations, "conversation")
-    return f"{conversations}, {counted(report.entries, 'entry', 'entries')}"
+    return f"{conversations}, {counted(report.entries, 'log document')}"
 
 
 def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> None:
     checked = report.model_dump(exclude={"findings", "counts", "left"})
-    rows = [(name.replace("_", " "), f"{number:,}") for name, number in checked.items()]
+    rows = [(kind_label(name), f"{number:,}") for name, number in checked.items()]
     console.print(table_of(("checked", ""), rows))
     if report.findings:
         console.print()
@@ -139,7 +139,7 @@ def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> No
         console.print(f"  {plain(' '.join(names))}", soft_wrap=True)
         console.print(f"  {plain(finding.problem)}", soft_wrap=True)
         for name, lost in (
-            ("ordinals", finding.lost_ordinals),
+            ("messages", finding.lost_ordinals),
             ("source ids", finding.lost_source_ids),
         ):
             if lost:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from convstore.cli.options import Everything, Target, Yes, on_database
-from convstore.cli.output import FOUND, Answer, table_of
+from convstore.cli.output import FOUND, Answer, kind_label, table_of
 from convstore.cli.progress import Advance, progress, totals_for
 from convstore.values.plain import counted
 
@@ -37,11 +37,11 @@ async def erase_command(
     meanwhile may remain. Safe to repeat, to kill and to run concurrently.
 
     \b
-    A conversation is lost if its head is missing or damaged: only the head says
-    whose it is. Each erasure counts those that stay, because messages of the
-    same person may be among them; with --yes the exit code is then 3. Restore
-    the heads from a backup and repeat it, or remove what is lost with --lost or
-    by its ID, which `convstore doctor` names.
+    A conversation is lost if the document that says whose it is, in `heads`, is
+    missing or damaged. Each erasure counts those that stay, because messages of
+    the same person may be among them; with --yes the exit code is then 3.
+    Restore `heads` from a backup and repeat it, or remove what is lost with
+    --lost or by its ID, which `convstore doctor` names.
 
     \b
     Examples:
@@ -80,7 +80,7 @@ async def _count_lost(store: ConversationStore) -> int:
 def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
     """Return the function that shows a receipt so far."""
     return lambda receipt: show(
-        receipt.conversations, receipt.conversations, counted(receipt.entries, "entry", "entries")
+        receipt.conversations, receipt.conversations, counted(receipt.entries, "log document")
     )
 
 
@@ -88,17 +88,15 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
     """Return the answer with how many documents of each kind were removed, or would be."""
 
     def show(console: Console) -> None:
-        rows = [
-            (name.replace("_", " "), f"{number:,}") for name, number in receipt.model_dump().items()
-        ]
+        rows = [(kind_label(name), f"{number:,}") for name, number in receipt.model_dump().items()]
         console.print(table_of(("would be removed" if said["dry_run"] else "removed", ""), rows))
         if left := said.get("lost"):
             are = "is" if left == 1 else "are"
             console.print(
                 "\n"
                 f"{counted(left, 'conversation')} {are} lost and may hold messages of the same "
-                "person: the head, which says whose they are, is missing or damaged. "
-                "Run `convstore doctor`; restore the heads from a backup and repeat this, "
+                "person: the document that says whose they are is missing or damaged. "
+                "Run `convstore doctor`; restore it from a backup and repeat this, "
                 "or remove what is lost: convstore erase --lost --yes",
                 style="yellow",
                 soft_wrap=True,

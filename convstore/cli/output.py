@@ -27,6 +27,13 @@ FOUND = 3
 
 _UNAVAILABLE = "Check that the server runs and that the address is right"
 _LONGEST_ERROR = 600
+_ROLES = {"human": "user", "ai": "model", "tool": "result"}
+_KINDS = {
+    "entries": "log documents",
+    "payloads": "large results",
+    "payload_chunks": "pieces of large results",
+    "search_segments": "search index documents",
+}
 _ESCAPES = dict.fromkeys("\n\t\r\v\f\u2028\u2029", " ")
 
 
@@ -103,6 +110,24 @@ def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Tabl
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def role_of(message_type: str) -> str:
+    """Return the name of a message's type for people.
+
+    >>> role_of("human"), role_of("system")
+    ('user', 'system')
+    """
+    return _ROLES.get(message_type, message_type)
+
+
+def kind_label(name: str) -> str:
+    """Return the name of a kind of documents for people, given that of a report's field.
+
+    >>> kind_label("payload_chunks"), kind_label("summaries")
+    ('pieces of large results', 'summaries')
+    """
+    return _KINDS.get(name, name.replace("_", " "))
 
 
 def write_json(document: Any) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from convstore.cli.list_ import MOST_ROWS, name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
-from convstore.cli.output import Answer, plain, short
+from convstore.cli.output import Answer, plain, role_of, short
 from convstore.cli.show_calls import calls_answer, print_totals
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted
@@ -358,7 +358,7 @@ def _print_message(
     """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations."""
     from convstore.sources.detection import has_failed  # noqa: PLC0415 - loaded with the message
 
-    words = [position, message.type, message.name, message.id]
+    words = [position, role_of(message.type), message.name, message.id]
     if has_failed(message):
         words.append("failed")
     if _is_stub(message):

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, compact, new_table, percent, table_of
+from convstore.cli.output import Answer, compact, kind_label, new_table, percent, table_of
 from convstore.values.plain import counted
 from convstore.values.policy import HistoryPolicy
 
@@ -102,7 +102,7 @@ def _print(console: Console, stats: StoreStats, max_tokens: int | None, origin: 
         "messages": stats.messages,
     }
     counts |= {"damaged, not counted; run doctor": stats.damaged} if stats.damaged else {}
-    sizes = [(kind, decimal(number)) for kind, number in stats.bytes.items()]
+    sizes = [(kind_label(kind), decimal(number)) for kind, number in stats.bytes.items()]
     tables: list[Table | Text] = [
         table_of(("stored", ""), [(name, f"{number:,}") for name, number in counts.items()]),
         table_of(("size", ""), [*sizes, ("together", decimal(sum(stats.bytes.values())))]),
@@ -120,7 +120,7 @@ def _print(console: Console, stats: StoreStats, max_tokens: int | None, origin: 
 
 def _growth_table(growth: Sequence[Growth]) -> Table:
     """Return a row for each of the last days with messages, with a bar of their number, and one for all before."""
-    names = ("conversations", "messages", "entries")
+    names = ("conversations", "messages", "size")
     table = new_table("written", *names, numbers=names)
     table.add_column(max_width=_BAR)
     earlier = growth[:-_MOST_DAYS]

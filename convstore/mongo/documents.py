@@ -323,7 +323,7 @@ def entry_bytes(conversation: str, entry: Entry) -> bytes:
     data = encoded(entry_document(conversation, entry))
     if len(data) > ENTRY_BYTES:
         raise BatchTooLargeError(
-            f"the batch makes an entry of {len(data):,} bytes without payloads, and the limit is "
+            f"the batch takes {len(data):,} bytes without its large results, and the limit is "
             f"{ENTRY_BYTES:,}; " + _way_out_of_size(entry, ENTRY_BYTES)
         )
     return data

@@ -267,7 +267,7 @@ class _WindowTexts:
         elif text is None:
             if message.ordinal not in self._rows:
                 key = entry_id(self._cached.conversation, 0)
-                raise CorruptDocumentError(key, f"no entry has the message {message.ordinal}")
+                raise CorruptDocumentError(key, f"message {message.ordinal} is missing")
             row = self._rows[message.ordinal]
             text = self._logs.texts(row.message, row.sources)[window.text].text
         return text[window.start : window.end]

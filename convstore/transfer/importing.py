@@ -255,7 +255,7 @@ class _Import:
             except MessageRewoundError as error:
                 if work.known <= known:
                     raise InvalidInputError(
-                        "some of its messages were rewound, but not in the record; "
+                        "some of its messages were rewound, but not in the source; "
                         "it was left unchanged"
                     ) from error
                 known = work.known
@@ -393,8 +393,8 @@ class _ConversationImport:
             )
         if others:
             raise InvalidInputError(
-                f"the conversation has {counted(others, 'message')} that the record lacks, "
-                f"and the record's {counted(new, 'new message')} would come after; "
+                f"the conversation has {counted(others, 'message')} that the source lacks, "
+                f"and the source's {counted(new, 'new message')} would come after; "
                 "choose another scope, or delete the conversation"
             )
 

@@ -26,7 +26,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     ),
     "summarised": (
         "in the summary",
-        "Old turns, which a compaction summarised: by its rule, before they left the view, "
+        "Old turns, which were summarised: by the rule for it, before they left the view, "
         "or because it was asked to. The model gets the summary instead, and the messages "
         "stay in the log.",
     ),

@@ -329,7 +329,7 @@ def check_moment(at: object) -> Moment:
         check_number(at, name="at", minimum=1, maximum=2**53)
         return at
     raise InvalidInputError(
-        f"at must be a stamp, a message id or an ordinal, not {type(at).__name__}"
+        f"at must be a stamp, or the id or number of a message, not {type(at).__name__}"
     )
 
 

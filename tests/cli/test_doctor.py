@@ -68,7 +68,7 @@ def test_all_is_well(uri: str) -> None:
     result = convstore("doctor", "--uri", uri)
     assert (result.exit_code, complaints(result)) == (0, "")
     rows = [line.split() for line in result.stdout.splitlines()[1:4]]
-    assert rows == [["conversations", "1"], ["entries", "1"], ["messages", "4"]]
+    assert rows == [["conversations", "1"], ["log", "documents", "1"], ["messages", "4"]]
     assert result.stdout.endswith("No damage found.\n")
 
 

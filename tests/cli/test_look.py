@@ -197,13 +197,13 @@ def test_a_list_that_is_empty_says_so(uri: Any) -> None:
 def test_a_conversation_is_shown_with_stubs(uri: Any) -> None:
     """Each message has its number, type, tool and calls; old results are stubs."""
     shown = printed("show", *ADA, "--uri", uri)
-    assert re.search(r"^1  \d{4}-\d\d-\d\d \d\d:\d\d  human  ", shown, re.MULTILINE)
+    assert re.search(r"^1  \d{4}-\d\d-\d\d \d\d:\d\d  user  ", shown, re.MULTILINE)
     assert '→ search({"q": "tide"})' in shown
     assert '"result_count": 2' in shown.replace("\n", "")
     assert "The tide comes in twice a day" not in shown
     note = "Old tool results are stubs; --full shows them whole."
     assert note in shown
-    assert len(re.findall(r"  tool  search  \S+  stub$", shown, re.MULTILINE)) == 3
+    assert len(re.findall(r"  result  search  \S+  stub$", shown, re.MULTILINE)) == 3
     assert note not in printed("show", *ADA, "--uri", uri, "--limit", "1")
 
 
@@ -212,7 +212,7 @@ def test_text_in_blocks_is_shown_as_text() -> None:
     blocks: list[str | dict[str, Any]] = [{"type": "text", "text": 'Say "hello".\nNow.'}]
     console = Console(file=io.StringIO(), width=80)
     _print_message(console, "1", HumanMessage(blocks), full=False)
-    assert console.file.getvalue() == '1  human\nSay "hello".\nNow.\n\n'
+    assert console.file.getvalue() == '1  user\nSay "hello".\nNow.\n\n'
     _print_message(
         console,
         "2",
@@ -235,14 +235,14 @@ def test_a_call_with_invalid_arguments_is_shown() -> None:
     ]
     console = Console(file=io.StringIO(), width=80)
     _print_message(console, "29", AIMessage("", invalid_tool_calls=broken), full=False)
-    assert console.file.getvalue() == '29  ai\n→ search with invalid arguments: {"query": \n\n'
+    assert console.file.getvalue() == '29  model\n→ search with invalid arguments: {"query": \n\n'
 
 
 def test_annotations_are_shown_with_their_message() -> None:
     """Before the empty line that ends it, not above the next heading."""
     console = Console(file=io.StringIO(), width=80)
     _print_message(console, "2", HumanMessage("Hi", id="r1"), full=False, annotations={"rating": 1})
-    assert console.file.getvalue() == "2  human  r1\nHi\nrating: 1\n\n"
+    assert console.file.getvalue() == "2  user  r1\nHi\nrating: 1\n\n"
 
 
 def test_a_conversation_is_shown_whole(uri: Any) -> None:
@@ -353,8 +353,8 @@ def test_statistics_fit_the_terminal(uri: Any, width: int) -> None:
     assert max(map(len, shown.splitlines())) <= width
     assert re.search(r"^conversations +3$", shown, re.MULTILINE)
     for word in (
-        "entries",
-        "payloads",
+        "log documents",
+        "large results",
         "saved by stubs",
         "in views of at most 32,000 each",
         "written",
@@ -549,11 +549,11 @@ async def test_items_are_shown_in_their_place(server_uri: str) -> None:
             both = [HumanMessage("q", id="q"), marks[1], HumanMessage("then", id="then"), marks[2]]
             await store.conversation(user_id="ada", thread_id="one").append([marks[0], *both])
         shown = await asyncio.to_thread(printed, "show", *ADA, "--uri", address)
-        assert re.findall("mark[0-9]|human  [a-z]+", shown) == [
+        assert re.findall("mark[0-9]|user  [a-z]+", shown) == [
             "mark0",
-            "human  q",
+            "user  q",
             "mark1",
-            "human  then",
+            "user  then",
             "mark2",
         ]
         assert "y" * 900 not in shown

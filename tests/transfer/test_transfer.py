@@ -372,7 +372,7 @@ async def test_a_conversation_with_other_messages_is_left_as_it_is(
     """The missing messages would follow messages that are not in the record."""
     await chat_of(store).append([HumanMessage("mine", id="mine")])
     report = await taken(store, record())
-    assert "1 message that the record lacks" in reasons(report)[0]
+    assert "1 message that the source lacks" in reasons(report)[0]
     assert await texts_of(chat_of(store)) == ["mine"]
 
 
@@ -1435,7 +1435,7 @@ async def test_a_repaired_conversation_is_extended(
         id="one", messages=[*grown.messages, HumanMessage("and more", id="and more")]
     )
     assert (
-        "has 1 message that the record lacks"
+        "has 1 message that the source lacks"
         in reasons(await taken(chat.store, grown, scope=chat.scope))[0]
     )
 
