@@ -169,6 +169,12 @@ class Host:
             for info in conversations
         ]
 
+    async def seal(self, scope: Mapping[str, str]) -> None:
+        """Index all of a conversation for searches now, unless the store has no index. About five commands."""
+        sealer = (await self.services()).sealer
+        if sealer.is_on:
+            await sealer.seal(tuple(scope.items()))
+
     async def shard_key_indexes(self, *, create: bool) -> list[str]:
         """Create the indexes by which collections can be sharded, if asked to; return the collections without one."""
         migrator = Migrator(self.driver, scope_keys=self.store.scope_keys)

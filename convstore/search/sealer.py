@@ -94,6 +94,11 @@ class Sealer:
         self._background = Background()
         self._is_on = is_on
 
+    @property
+    def is_on(self) -> bool:
+        """True if it seals what is due; False for a store without an index, or one that is closed."""
+        return self._is_on
+
     def note(self, scope: Scope, conversation: str) -> None:
         """Seal a conversation that was just written to, unless a store appends to it in the next minute."""
         if self._is_on:

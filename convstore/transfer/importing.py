@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -37,6 +37,7 @@ from convstore import (
 )
 from convstore.exceptions import (
     BatchTooLargeError,
+    CorruptDocumentError,
     InvalidScopeError,
     MessageRewoundError,
     NotSetUpError,
@@ -100,7 +101,7 @@ async def import_conversations(
     written. Concurrent runs write each message once. A conversation is left unchanged if it holds messages that its
     record does not have, or if one of the record's messages cannot be stored. A turn gets the date of its source, else
     that of the turn before, else that of the import; unreadable dates are reported. At most `jobs` records are in
-    memory.
+    memory. Each conversation is indexed for searches once it is imported.
 
     Args:
         store: The store to write to. It must be set up, unless `dry_run`.
@@ -232,6 +233,7 @@ class _Import:
         for problem in problems:
             self.report.note(problem)
         done = await self._run(chat, record, messages)
+        await self._index(chat, done.written)
         self.report.messages += done.written
         self.report.known += done.known
         for reason in done.changed:
@@ -242,6 +244,12 @@ class _Import:
             self.report.extended += 1
         else:
             self.report.imported += 1
+
+    async def _index(self, chat: Conversation, written: int) -> None:
+        """Index a conversation for searches if messages were written to it."""
+        if written and not self.dry_run:
+            with suppress(CorruptDocumentError):  # whoever reads it reports it
+                await host_of(self.store).seal(chat.scope)
 
     async def _run(
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage]

@@ -173,9 +173,13 @@ async def test_records_become_conversations(store: ConversationStore) -> None:
 
 
 async def test_a_second_import_writes_nothing(store: ConversationStore) -> None:
-    """All is there already; the conversation may have gone on since, and title and metadata may have changed."""
+    """All is there already; the conversation may have gone on since, and title and metadata may have changed.
+
+    The first import indexed it for searches.
+    """
     given = record(title="Old", metadata={"a": 1})
     await taken(store, given)
+    assert await host_of(store).driver.collection("search").count_documents({}) == 1
     await chat_of(store).append([HumanMessage("and now?", id="new")])
     await chat_of(store).update(title="New")
     before = await log_of(chat_of(store))

@@ -18,7 +18,13 @@ from starlette.responses import Response
 from convstore import Conversation, ConversationStore
 from convstore.edges import with_children
 from convstore.ext.inspector.call_page import titled_info
-from convstore.ext.inspector.list_selection import ScopeChoice, choice_of, select, words_in
+from convstore.ext.inspector.list_selection import (
+    SEARCHED,
+    ScopeChoice,
+    choice_of,
+    select,
+    words_in,
+)
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.integration import host_of, marks_of
 from convstore.values.ends import ConversationEnd
@@ -35,6 +41,8 @@ from convstore.values.reports import ConversationHits, SearchResult
 _PAGE = 50
 _CHILDREN = 5
 _HITS = 30
+_MOST_SEARCHED = 1_000
+"""Conversations in which a search that was asked for older ones looks."""
 _NO_END = 2**53 - 1
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that a spreadsheet would run as a formula."""
@@ -157,7 +165,7 @@ async def search_page(request: Request, chat: Conversation) -> Response:
         )
     ]
     found = SearchResult(conversations=groups if hits else [], searched=1)
-    return _hits(request, text, found, info=info, choice=ScopeChoice())
+    return _hits(request, text, found, info=info, choice=ScopeChoice(), widest=0)
 
 
 async def search_all_page(
@@ -167,11 +175,17 @@ async def search_all_page(
     text = words_in(request)
     choice = await choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
-    found = await store.search(text, limit=_HITS, everything=not scope, **scope)
+    is_wide = "older" in request.query_params
+    searched = _MOST_SEARCHED if is_wide else SEARCHED
+    found = await store.search(
+        text, limit=_HITS, conversations=searched, everything=not scope, **scope
+    )
     found = found.model_copy(
         update={"conversations": await host_of(store).titled(found.conversations)}
     )
-    return _hits(request, text, found, info=None, choice=choice)
+    can_widen = found.searched == SEARCHED and not is_wide
+    widest = _MOST_SEARCHED if can_widen else 0
+    return _hits(request, text, found, info=None, choice=choice, widest=widest)
 
 
 def _hits(request: Request, text: str, found: SearchResult, **context: Any) -> Response:
@@ -186,5 +200,6 @@ def _hits(request: Request, text: str, found: SearchResult, **context: Any) -> R
         hits=hits,
         is_cut=hits == _HITS,
         marks=marks,
+        address=partial(address_of, request),
         **context,
     )

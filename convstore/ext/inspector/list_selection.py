@@ -33,7 +33,7 @@ _COVERED = 200
 """Conversations that the list covers: the form asks for some of them."""
 
 _MOST_HITS = 200
-_SEARCHED = 500
+SEARCHED = 500
 """Conversations in which the list looks for words, the newest ones."""
 _QUERY_CHARACTERS = 500
 
@@ -158,7 +158,7 @@ async def _with_words(
     if not query.words.strip():
         return list(rows), ""
     found = await store.search(
-        query.words, limit=_MOST_HITS, conversations=_SEARCHED, everything=not scope, **scope
+        query.words, limit=_MOST_HITS, conversations=SEARCHED, everything=not scope, **scope
     )
     matching = {conversation.conversation_id for conversation in found.conversations}
     kept = [row for row in rows if row.info.conversation_id in matching]
@@ -172,8 +172,8 @@ def missed_by(found: SearchResult, *, is_older: bool) -> str:
         return f"only those with the {_MOST_HITS} best messages are listed"
     if found.incomplete:
         return f"{counted(len(found.incomplete), 'conversation')} could not be searched whole yet"
-    if is_older and found.searched >= _SEARCHED:
-        return f"only the newest {_SEARCHED} were searched"
+    if is_older and found.searched >= SEARCHED:
+        return f"only the newest {SEARCHED} were searched"
     return ""
 
 

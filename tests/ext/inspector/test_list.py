@@ -260,16 +260,24 @@ async def test_a_search_names_what_it_did_not_search_and_offers_to_search_again(
     await chat.append(HumanMessage("Seals & whales?"))
     id_ = (await chat.info()).conversation_id
     found = SearchResult(searched=2, incomplete=[{"user_id": "ada", "thread_id": "u"}])
+    asked = list[int]()
 
-    async def search(*_: Any, **__: Any) -> SearchResult:
+    async def search(*_: Any, conversations: int, **__: Any) -> SearchResult:
+        asked.append(conversations)
         return found
 
     monkeypatch.setattr(ConversationStore, "search", search)
     query = {"q": "seals & whales", "scope": f"user_id:{id_}"}
     answer = await browse(lambda _: EVERYTHING).get("/search", params=query)
     assert "1 of them was not searched whole, as after an import" in text_in(answer.text)
-    link = f"/search?q=seals%20%26%20whales&scope=user_id:{id_}"
+    link = f"/search?q=seals+%26+whales&scope=user_id%3A{id_}"
     assert f'<a href="{link}">Search again</a>' in html.unescape(answer.text)
+    assert "Search older" not in answer.text
+    found = SearchResult(searched=500)
+    answer = await browse(lambda _: EVERYTHING).get("/search", params=query)
+    assert f'<a href="{link}&older=1">Search older ones' in html.unescape(answer.text)
+    assert "Search older" not in (await browse().get("/search?q=seals&older=1")).text
+    assert asked == [500, 500, 1_000]
 
 
 @pytest.mark.parametrize("many", [True, False])
