@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import ToolMessage
 
-from convstore.conversation.host import host_of
+from convstore.conversation.host import Host, host_of
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.sources.declared import says_sources
 from convstore.sources.detection import SourceExtractor
@@ -21,11 +21,25 @@ from convstore.sources.numbering import (
     with_rendered,
 )
 from convstore.sources.outputs import returned_list
+from convstore.sources.own_marks import counts_passages
 from convstore.sources.source import FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.scope import check_names
 
 _LOGGER = logging.getLogger("convstore")
+_OTHER_MARKS = (
+    "results of tool %r show marks such as [1] that are not the numbers of their sources in the "
+    "log, so a citation may be read as another source; pass number_sources=(%r,)"
+)
+_OTHER_LIST = (
+    "results of tool %r hold a list whose items have numbers in the log that the model is not "
+    "shown; if they are sources to cite, pass number_sources=(%r,)"
+)
+_UNKNOWN_PASSAGES = (
+    "results of tool %r count passages by marks such as [1] and have no sources for the log, so a "
+    "citation may be read as another source; return the passages as an artifact, too, or call "
+    "store.register_source_extractor(%r, ...)"
+)
 
 
 class Unnumbered(NamedTuple):
@@ -107,17 +121,30 @@ class ResultNumbering:
         name = message.name or tool
         self._without_results.discard(name)
         found = _found(message, name, host.source_extractors)
+        if not found.items:
+            if _counts_unknown_passages(message, name):
+                self._log_once(host, name, _UNKNOWN_PASSAGES)
+            return None
         is_chosen = name in (self.names or ())
         is_done = all(source.kept_id for source in found.items)
-        if is_done and not (is_chosen and found.items):
+        if is_done and not is_chosen:
             return None
         plan = plan_numbers(message.content, found.items)
         if is_chosen or (self._is_on and _wants_numbers(message, found, plan)):
             return Unnumbered(message, found, plan)
-        if (name, self.names) not in host.logged_tools:
-            host.logged_tools.add((name, self.names))
-            _log_unnumbered(name, plan, sorted(self._without_results))
+        self._log_once(host, name, _OTHER_MARKS if plan.is_marked else _OTHER_LIST)
         return None
+
+    def _log_once(self, host: Host, tool: str, text: str) -> None:
+        """Log that the results of a tool are not numbered, with the names given for which no result has come."""
+        if (tool, self.names) in host.logged_tools:
+            return
+        host.logged_tools.add((tool, self.names))
+        unused = ", ".join(map(repr, sorted(self._without_results)))
+        said = f"; number_sources names {unused}, and no such tool has had a result"
+        is_warning = unused or text is not _OTHER_LIST
+        level = logging.WARNING if is_warning else logging.INFO
+        _LOGGER.log(level, text + "%s", tool, tool, said if unused else "")
 
     @property
     def _is_on(self) -> bool:
@@ -170,6 +197,12 @@ async def _numbered(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> Too
     return with_numbers(message, found, given, plan=plan)
 
 
+def _counts_unknown_passages(message: ToolMessage, tool: str) -> bool:
+    """Return True if a text counts passages that the log does not have as sources, unless they were read back."""
+    is_read_back = tool == RETRIEVAL_TOOL
+    return message.status != "error" and not is_read_back and counts_passages(message.text)
+
+
 def _found(
     message: ToolMessage, name: str, extractors: Mapping[str, SourceExtractor]
 ) -> FoundSources:
@@ -179,28 +212,3 @@ def _found(
     is_named = message.name == name
     named = message if is_named else message.model_copy(update={"name": name})
     return sources_in(named, extractors)
-
-
-def _log_unnumbered(name: str, plan: NumberingPlan, unused: Sequence[str]) -> None:
-    """Log that the results of a tool are not numbered; `unused` are names given for which no result has come."""
-    said = ""
-    if unused:
-        names = ", ".join(map(repr, unused))
-        said = f"; number_sources names {names}, and no such tool has had a result"
-    if plan.is_marked:
-        _LOGGER.warning(
-            "results of tool %r show marks such as [1] that are not the numbers of their sources "
-            "in the log, so a citation may be read as another source; pass number_sources=(%r,)%s",
-            name,
-            name,
-            said,
-        )
-    else:
-        _LOGGER.log(
-            logging.WARNING if unused else logging.INFO,
-            "results of tool %r hold a list whose items have numbers in the log that the model is "
-            "not shown; if they are sources to cite, pass number_sources=(%r,)%s",
-            name,
-            name,
-            said,
-        )

@@ -81,6 +81,22 @@ def own_marks(
     return []
 
 
+def counts_passages(text: str) -> bool:
+    r"""Return True if marks in brackets at the beginnings of lines count at least two passages from 0 or 1.
+
+    >>> counts_passages("[1] Seals sleep.\n[2] Orcas sing."), counts_passages("[1] once, [2]")
+    (True, False)
+    """
+    marks = list(_KINDS[0].finditer(text))
+    if len(marks) < 2:
+        return False
+    shield = Shield(text)
+    numbers = [int(mark["number"]) for mark in marks if not shield.is_code(mark.start("number"))]
+    if len(numbers) < 2 or numbers[0] > 1:
+        return False
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
 def _gaps(places: Sequence[Place]) -> list[tuple[int, int]]:
     """Return for each source the part of the text between the one before and it."""
     ends = [0, *(place.end for place in places)]

@@ -163,11 +163,13 @@ async def test_without_numbers_the_log_line_names_a_tool_whose_marks_mislead(
     chat = store.conversation(**ADA)
     marks = counted.invoke(_call("counted"))
     records = tickets.invoke(_call("tickets"))
+    text = ToolMessage("[1] Seals sleep.\n[2] Orcas sing.", tool_call_id="call", name="notes")
     with caplog.at_level(logging.INFO, logger="convstore"):
-        for names, message in (((), marks), (None, records)):
+        for names, message in (((), marks), (None, records), (["notes"], text)):
             for _ in range(2):
                 assert await ResultNumbering(names).number(chat, [message], tools={}) == {}
-    warned, told = [record.getMessage() for record in caplog.records]
+    warned, told, unknown = [record.getMessage() for record in caplog.records]
+    assert "register_source_extractor('notes', ...)" in unknown
     assert "'counted' show marks" in warned
     assert "number_sources=('tickets',)" in told
     assert "no such tool" not in warned + told
