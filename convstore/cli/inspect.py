@@ -9,7 +9,10 @@ import typer
 from convstore.cli.options import Policy, Target, on_database, read_policy
 
 Port = Annotated[
-    int, typer.Option(help="The port on 127.0.0.1; 0 takes a free one.", min=0, max=65_535)
+    int | None,
+    typer.Option(
+        help="The port on 127.0.0.1, 7171 by default; 0 takes a free one.", min=0, max=65_535
+    ),
 ]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
 
@@ -18,7 +21,7 @@ NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the ad
 async def inspect_command(
     target: Target,
     *,
-    port: Port = 0,
+    port: Port = None,
     no_browser: NoBrowser = False,
     policy: Policy = None,
 ) -> None:
@@ -27,7 +30,9 @@ async def inspect_command(
     \b
     The pages are served on this machine only, and change nothing. The address
     works once; the browser that opens it keeps a cookie until the command
-    ends. Needs the extra inspector: pip install 'convstore[cli,inspector]'.
+    ends. If another one asks, a new address is printed. If another program has
+    port 7171, a free one is taken.
+    Needs the extra inspector: pip install 'convstore[cli,inspector]'.
     Views have the policy of the newest answer with a stamp, or of --policy.
 
     \b

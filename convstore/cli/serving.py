@@ -13,7 +13,7 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from convstore.cli.output import screen, write_json
@@ -28,12 +28,20 @@ except ImportError as error:
 _STOP_SECONDS = 2
 
 
-async def serve(pages: Any, *, port: int, open_browser: bool, as_document: bool) -> None:
-    """Serve the inspector's pages, and print the address."""
+PORT = 7171
+"""The port that the commands take unless another program has it, so that bookmarks stay right."""
+
+
+async def serve(pages: Any, *, port: int | None, open_browser: bool, as_document: bool) -> None:
+    """Serve the inspector's pages, and print the address; again with a new token when a browser is refused."""
     with _listening(port) as listener:
         number = listener.getsockname()[1]
         token = secrets.token_urlsafe(24)
-        gate = LocalGate(pages, port=number, token=token)
+
+        def print_again(token: str) -> None:
+            _print(f"http://127.0.0.1:{number}/?token={token}", as_document=as_document)
+
+        gate = LocalGate(pages, port=number, token=token, on_refused=print_again)
         config = uvicorn.Config(
             gate,
             log_level="warning",
@@ -43,17 +51,21 @@ async def serve(pages: Any, *, port: int, open_browser: bool, as_document: bool)
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
         address = f"http://127.0.0.1:{number}/?token={token}"
-        if as_document:
-            write_json({"address": address})
-            sys.stdout.flush()
-        else:
-            screen().print(
-                f"The inspector is open at\n\n  {address}\n\nThe address works once. "
-                "Press Ctrl-C to stop."
-            )
+        _print(address, as_document=as_document)
         if open_browser and sys.stdout.isatty():
             await asyncio.to_thread(webbrowser.open, address)
         await _Server(config).serve(sockets=[listener])
+
+
+def _print(address: str, *, as_document: bool) -> None:
+    if as_document:
+        write_json({"address": address})
+        sys.stdout.flush()
+    else:
+        screen().print(
+            f"The inspector is open at\n\n  {address}\n\nThe address works once. "
+            "Press Ctrl-C to stop."
+        )
 
 
 class _Server(uvicorn.Server):
@@ -72,9 +84,13 @@ class _Server(uvicorn.Server):
                 signal.signal(signal_number, handler)
 
 
-def _listening(port: int) -> socket.socket:
+def _listening(port: int | None) -> socket.socket:
+    """Return the socket of a port; by default of the usual one, or a free one if another program has that."""
+    if port is None:
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", PORT))
     try:
-        return socket.create_server(("127.0.0.1", port))
+        return socket.create_server(("127.0.0.1", port or 0))
     except OSError as error:
         raise InvalidInputError(
             f"port {port} cannot be used: {error.strerror}; choose another with --port"

@@ -41,12 +41,13 @@ class Command:
         self.address = json.loads("".join(lines))["address"]
         self.client = httpx.Client(follow_redirects=True)
 
-    def end(self, by: signal.Signals = signal.SIGINT) -> None:
-        """Send a signal: the command ends well and says nothing."""
+    def end(self) -> str:
+        """Send a signal: the command ends well; return what it printed after its address."""
         self.client.close()
-        self.process.send_signal(by)
+        self.process.send_signal(signal.SIGINT)
         out, err = self.process.communicate(timeout=20)
-        assert (self.process.returncode, out, err) == (0, "", "")
+        assert (self.process.returncode, err) == (0, "")
+        return out
 
 
 def browsed(
@@ -107,7 +108,9 @@ async def test_a_store_is_inspected_without_changing_it(
         with pytest.raises(httpx.ConnectError):
             command.client.get(f"http://127.0.0.2:{opened.url.port}/")
     finally:
-        command.end()
+        printed = command.end()
+    [again] = re.findall(r'"address": "(.*)"', printed)  # the second browser was refused
+    assert again != command.address
     with MongoClient(server_uri) as client:
         assert client[name]["heads"].count_documents({}) == 2
         client.drop_database(name)

@@ -20,7 +20,7 @@ def demo_command(
             "--inspect", help="Open three example conversations in the inspector instead."
         ),
     ] = False,
-    port: Port = 0,
+    port: Port = None,
     no_browser: NoBrowser = False,
     as_document: Json = False,
 ) -> None:
@@ -55,7 +55,7 @@ async def _run(uri: str) -> Answer:
     return Answer(lambda: demo_as_json(demo), lambda console: print_demo(console, demo, uri))
 
 
-async def _inspect(uri: str, *, port: int, open_browser: bool, as_document: bool) -> None:
+async def _inspect(uri: str, *, port: int | None, open_browser: bool, as_document: bool) -> None:
     from convstore.cli.demo.conversations import opened_demo  # noqa: PLC0415
     from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
     from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise

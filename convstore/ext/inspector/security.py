@@ -114,11 +114,21 @@ class LocalGate:
         app: The application.
         port: The port on which it is served; requests must name it and this machine as their host.
         token: The token.
+        on_refused: Called with a new token when another browser, or a bookmark, is refused after the token was used.
+            By default there is no new one.
     """
 
-    def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        port: int,
+        token: str,
+        on_refused: Callable[[str], object] | None = None,
+    ) -> None:
         self._app = app
         self._token = token
+        self._on_refused = on_refused
         self._session = secrets.token_urlsafe(32)
         self._cookie = f"convstore_inspector_{port}"
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
@@ -149,11 +159,19 @@ class LocalGate:
                 return answer
         if is_known:
             return None
-        return PlainTextResponse(
-            "This address was opened before, or has no valid token. Run convstore inspect again "
-            "for a new one.",
-            403,
-        )
+        return self._refusal()
+
+    def _refusal(self) -> Response:
+        """Explain how to get in; make a new token if the last one was used."""
+        reason = "This address was opened before, or has no valid token."
+        if self._on_refused is None:
+            return PlainTextResponse(f"{reason} Run convstore inspect again for a new one.", 403)
+        if self._is_used:
+            self._token = secrets.token_urlsafe(24)
+            self._is_used = False
+            self._on_refused(self._token)
+        text = "Open the last address that convstore inspect printed: after that, this one works."
+        return PlainTextResponse(f"{reason} {text}", 403)
 
 
 def _is_equal(given: str, expected: str) -> bool:

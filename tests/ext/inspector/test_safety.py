@@ -351,6 +351,22 @@ async def test_the_token_works_once_and_becomes_a_cookie() -> None:
     ).status_code == 403
 
 
+async def test_a_bookmark_without_a_token_says_what_to_open() -> None:
+    """A token that was used is replaced once, and its address given to the program; the cookie stays valid."""
+    given = list[str]()
+    gate = LocalGate(hello, port=4000, token="token", on_refused=given.append)
+    assert "Open the last address that convstore inspect printed" in (await get(gate, "/c/x")).text
+    assert given == []
+    cookie = (await get(gate, "/?token=token")).headers["set-cookie"].partition(";")[0]
+    for path in ("/c/x", "/?token=token", "/"):
+        assert (await get(gate, path)).status_code == 403
+    [token] = given
+    assert (await get(gate, f"/?token={token}")).status_code == 303
+    assert (await get(gate, f"/?token={token}")).status_code == 403
+    assert len(given) == 2
+    assert (await get(gate, "/c/x", headers={"cookie": cookie})).text == "inside"
+
+
 async def test_the_gates_own_answers_have_the_headers() -> None:
     """The redirect that sets the cookie, and each refusal."""
     gate = LocalGate(hello, port=4000, token="token")
