@@ -419,9 +419,11 @@ def test_a_search_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
 def test_a_search_prints_hits_by_conversation(uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`search` prints hits by conversation, of one user or of all users.
 
-    The first search of a long conversation reports that it is incomplete. The next search finds the hit.
+    The first search of a long conversation without an index reports that it is incomplete. The next one finds the hit.
     """
     monkeypatch.setattr("convstore.cli.search.is_terminal", lambda: True)
+    with MongoClient[dict[str, Any]](uri) as client:
+        client.get_default_database()["search"].delete_many({})
     assert "Not searched whole: 1 conversation, " in printed(
         "search", "tags reversed", "--uri", uri, "--scope", "user_id=eve"
     )
