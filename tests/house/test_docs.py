@@ -295,11 +295,18 @@ def test_the_site_has_every_page() -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    """Each name that ``convstore`` exports is shown by itself or with its module, and what is shown exists."""
+    """Each name that ``convstore`` exports is shown by itself or with its module, and what is shown exists.
+
+    The methods of a conversation stand in groups, by what they are for.
+    """
     pages = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
     shown = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
     for name in filter(can_import, shown):
         pkgutil.resolve_name(name)
+    methods = dict(inspect.getmembers(Conversation, inspect.isfunction))
+    assert {f"convstore.Conversation.{name}" for name in methods if name[0] != "_"} == {
+        name for name in shown if name.startswith("convstore.Conversation.")
+    }
     with_modules = {f"convstore.{name}" for name in (*types.__all__, *vars(exceptions))} | shown
     assert {f"convstore.{name}" for name in convstore.__all__} - with_modules == {
         "convstore.SOURCES_PROMPT"
