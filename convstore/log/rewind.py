@@ -193,6 +193,11 @@ class Rewinds:
         )
         return event if is_active else None
 
+    @staticmethod
+    def brought_back(entry: Entry) -> Totals | None:
+        """Return the end of the log that an entry went back to; None if it changed no active messages."""
+        return entry.totals if entry.is_rewind else None
+
     def gaps(self, last: int) -> tuple[tuple[int, int], ...]:
         """Return first and last ordinals of the rewound ranges up to an ordinal.
 

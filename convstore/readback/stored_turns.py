@@ -81,9 +81,7 @@ class StoredTurn:
         self.parts = dict(sorted((self.range | later).items()))
         self.logged = LoggedTurn(self.question, self.first.id)
         for part in self.parts.values():
-            self.logged.add(
-                part.messages, log.active.event_of(part.entry) if self.question else None
-            )
+            self._fold(part.entry, part.messages, log)
         self.logged.settle(log.tail)
         shown = {message.ordinal: message for message in self.logged.messages}
         for part in self.range.values():
@@ -93,6 +91,13 @@ class StoredTurn:
                 if not turn_shown(message, log)
             }
         self.messages = sorted(shown.values(), key=_ordinal)
+
+    def _fold(self, entry: Entry, messages: Sequence[EntryMessage], log: Snapshot) -> None:
+        """Add what an entry has of it. Another variant that became active brings back how it had ended."""
+        self.logged.add(messages, log.active.event_of(entry) if self.question else None)
+        end = log.active.brought_back(entry)
+        if end is not None and self.question:
+            self.logged.settle(end)
 
     def judge_everything(
         self, log: Snapshot, later: Parts, without: Sequence[EntryMessage]
@@ -108,7 +113,7 @@ class StoredTurn:
         self.logged = LoggedTurn(self.question, self.first.id)
         for part in self.parts.values():
             seen = [message for message in part.messages if judged.active.has(message.ordinal)]
-            self.logged.add(seen, judged.active.event_of(part.entry) if self.question else None)
+            self._fold(part.entry, seen, judged)
         if is_active and not self.question:
             self.logged.add(without)
         self.logged.settle(log.tail)

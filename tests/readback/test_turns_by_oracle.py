@@ -8,10 +8,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from mongomock.collection import Cursor
 from mongomock_motor import AsyncMongoMockClient
 from properties import soaked
 from turn_oracle import ExpectedTurn, Oracle, Said
@@ -19,12 +23,15 @@ from turn_oracle import ExpectedTurn, Oracle, Said
 from convstore import Conversation, ConversationStore
 from convstore.integration import host_of, log_of
 from convstore.messages.tool_calls import result_id
+from convstore.runtime.clock import Clock
 from convstore.transfer import export_conversations, import_conversations, read_file
+from convstore.types import TurnState
 from convstore.values.append_options import Columns
 
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 CALLS = ("look", "find", "read")
-_LOGS_OF_A_DATABASE = 10
+_FOLLOWED = 5
+_PATIENCE = 60.0
 
 
 def message_of(said: Said) -> BaseMessage:
@@ -42,25 +49,84 @@ def message_of(said: Said) -> BaseMessage:
     return made
 
 
+class Page:
+    """A page that follows a conversation, and looks for what is new when it is asked to.
+
+    Attributes:
+        messages: Ordinals and turns of the messages that it shows.
+        turn: State of the last turn.
+    """
+
+    def __init__(self) -> None:
+        self.messages = list[tuple[int, str]]()
+        self.turn: TurnState | None = None
+        self._may_look = asyncio.Event()
+        self._has_looked = asyncio.Event()
+
+    @asynccontextmanager
+    async def follow(self, world: World) -> AsyncIterator[None]:
+        """Follow a conversation in a process of its own."""
+        async with ConversationStore(world.database, clock=Clock(sleep=self._sleep)) as store:
+            following = asyncio.ensure_future(self._read(store.conversation(**world.chat.scope)))
+            yield
+            following.cancel()
+
+    async def _sleep(self, _: float) -> None:
+        if not self._may_look.is_set():
+            self._has_looked.set()
+        await self._may_look.wait()
+        self._may_look.clear()
+
+    async def _read(self, chat: Conversation) -> None:
+        async for update in chat.watch(limit=1_000):
+            self.messages = [known for known in self.messages if known[0] < update.replaces_from]
+            self.messages += [(stored.ordinal, stored.turn_id) for stored in update.messages]
+            self.turn = update.turn
+
+    async def look(self) -> None:
+        """Look once."""
+        self._has_looked.clear()
+        self._may_look.set()
+        async with asyncio.timeout(_PATIENCE):
+            await self._has_looked.wait()
+
+    async def check(self, world: World) -> None:
+        """Look once more, and check what it shows, and what a list of conversations says of this one."""
+        await self.look()
+        assert self.messages == world.oracle.listed
+        check_state(self.turn, world.oracle)
+        id_ = (await world.chat.info()).conversation_id
+        [end] = await host_of(world.chat).ends([(world.chat.scope, id_)])
+        assert end.status == (self.turn.status if self.turn else "")
+        waiting = self.turn.waiting_calls if self.turn else ()
+        assert end.waiting == tuple(call.name for call in waiting)
+
+
 @dataclass
 class World:
     """A conversation, and what it has to be.
 
     Attributes:
-        workers: The conversation in several processes.
+        database: The database.
         dice: Decides what happens.
         oracle: What it has to be.
         number: Number of ids that were used.
         is_varied: It has another answer, so nothing is rewound any more.
         is_rewound: Something of it was rewound.
+        workers: The conversation in several processes.
     """
 
-    workers: list[Conversation]
+    database: Any
     dice: random.Random
     oracle: Oracle = field(default_factory=Oracle)
     number: int = 0
     is_varied: bool = False
     is_rewound: bool = False
+    workers: list[Conversation] = field(init=False)
+
+    def __post_init__(self) -> None:
+        scope = {"user_id": "ada", "thread_id": uuid4().hex}
+        self.workers = [ConversationStore(self.database).conversation(**scope) for _ in range(2)]
 
     @property
     def chat(self) -> Conversation:
@@ -218,8 +284,8 @@ class World:
             await turn.append(message_of(answer))
         self.oracle.regenerate(question, "again", answer)
 
-    async def live(self, count: int) -> None:
-        """Let a number of things happen."""
+    async def live(self, count: int, page: Page | None = None) -> None:
+        """Let a number of things happen, which a page is told."""
         doings: dict[Callable[[], object], int] = {
             self.ask: 4,
             self.answer: 4,
@@ -232,12 +298,29 @@ class World:
             self.rewind: 2,
             self.vary: 2,
         }
-        for doing in self.dice.choices(list(doings), list(doings.values()), k=count):
+        for number, doing in enumerate(
+            self.dice.choices(list(doings), list(doings.values()), k=count)
+        ):
             await doing()  # type: ignore[misc]
+            if page and number % 3 == 0:
+                await page.look()
 
 
 async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) -> None:
     """Ask every reader. A copy from an archive does not know how turns before the newest one were ended."""
+    expected = await check_lists(chat, oracle, is_copy=is_copy)
+    async for update in chat.watch(limit=1_000):
+        assert [(stored.ordinal, stored.turn_id) for stored in update.messages] == oracle.listed
+        check_state(update.turn, oracle)
+        break
+    await check_each(chat, oracle, expected)
+    await check_everything(chat, oracle)
+
+
+async def check_lists(
+    chat: Conversation, oracle: Oracle, *, is_copy: bool = False
+) -> list[ExpectedTurn]:
+    """Ask for all turns and all messages; return what is expected of the turns."""
     expected = oracle.turns()
     if is_copy:
         newest = oracle.newest and oracle.log[oracle.newest - 1].said.id
@@ -269,23 +352,19 @@ async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) ->
         )
         for turn in outlined
     ] == [turn._replace(messages=()) for turn in expected]
-    names = {stored.ordinal: stored.said.id for stored in oracle.questions}
-    listed = [(stored.ordinal, names.get(oracle.turn_of(stored), "")) for stored in oracle.messages]
+    listed = oracle.listed
     assert [
         (stored.ordinal, stored.turn_id) for stored in await chat.list_messages(limit=1_000)
     ] == listed
     if oracle.messages:
         [last] = await chat.list_messages(limit=1)
         assert (last.ordinal, last.turn_id) == listed[-1]
-    await check_each(chat, oracle, expected)
-    await check_everything(chat, oracle)
-    await check_watch(chat, oracle, listed)
+    return expected
 
 
 async def check_everything(chat: Conversation, oracle: Oracle) -> None:
     """Ask for rewound messages, too: each message of the log is in one turn, the one that it was stored with."""
     turns = [turn async for turn in chat.turns(rewound=True)]
-    assert [turn async for turn in chat.turns(rewound=True, newest_first=True)] == turns[::-1]
     active = {stored.said.id for stored in oracle.messages}
     asked = {stored.said.id: stored.turn for stored in oracle.log}
     found = [(str(message.id), turn) for turn in turns for message in turn.messages]
@@ -308,7 +387,9 @@ async def check_each(chat: Conversation, oracle: Oracle, expected: list[Expected
         for stored in oracle.messages
         if not oracle.turn_of(stored) and stored.ordinal > begun
     }
-    for stored in oracle.log:
+    begins = [said for said in oracle.log if said.turn == said.ordinal or said.said.id in by_id]
+    within = [said for said in oracle.log if said not in begins]
+    for stored in [*begins, *within[-1:]]:
         turn = await chat.get_turn(stored.said.id)
         known = by_id.get(stored.said.id) if stored.ordinal in oracle.state.active else None
         assert (turn is None) == (known is None)
@@ -316,7 +397,7 @@ async def check_each(chat: Conversation, oracle: Oracle, expected: list[Expected
             assert tuple(str(message.id) for message in turn.messages) == known.messages
             assert set(turn.others) == {id_ for id_ in known.messages if id_ in without}
             assert turn.is_finished == bool(known.over)
-    for question in oracle.questions:
+    for question in oracle.questions[-2:]:
         async with await chat.turn(question.said.id) as session:
             assert session.is_finished == bool(oracle.over(question.ordinal))
             assert [call.result_id for call in session.open_calls] == oracle.ready(question.ordinal)
@@ -325,24 +406,18 @@ async def check_each(chat: Conversation, oracle: Oracle, expected: list[Expected
             )
 
 
-async def check_watch(chat: Conversation, oracle: Oracle, listed: list[tuple[int, str]]) -> None:
-    """Look at the conversation as a page does that is opened now."""
-    async for update in chat.watch(limit=1_000):
-        assert [(stored.ordinal, stored.turn_id) for stored in update.messages] == listed
-        if not oracle.newest:
-            assert update.turn is None
-        else:
-            assert update.turn
-            over, undecided = oracle.over(oracle.newest), oracle.undecided(oracle.newest)
-            status = "waiting" if undecided and not oracle.ready(oracle.newest) else "interrupted"
-            if over:
-                status = "stopped" if over == "stopped" else "finished"
-            assert [call.result_id for call in update.turn.waiting_calls] == undecided
-            assert (update.turn.turn_id, update.turn.status) == (
-                oracle.log[oracle.newest - 1].said.id,
-                status,
-            )
-        break
+def check_state(turn: TurnState | None, oracle: Oracle) -> None:
+    """Check what a reader is told of the newest turn."""
+    if not oracle.newest:
+        assert turn is None
+        return
+    assert turn
+    undecided = oracle.undecided(oracle.newest)
+    assert [call.result_id for call in turn.waiting_calls] == undecided
+    status = "waiting" if undecided and not oracle.ready(oracle.newest) else "interrupted"
+    if over := oracle.over(oracle.newest):
+        status = "stopped" if over == "stopped" else "finished"
+    assert (turn.turn_id, turn.status) == (oracle.log[oracle.newest - 1].said.id, status)
 
 
 async def check_copies(world: World, copy: Conversation, path: Path) -> None:
@@ -370,7 +445,7 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
         fork = await chat.fork(
             key="all", new_scope={"user_id": "ada", "thread_id": f"{thread} all"}
         )
-        await check(fork, oracle)
+        await check_lists(fork, oracle)
     fork = await chat.fork(
         before_id=chosen.said.id, key="k", new_scope={"user_id": "ada", "thread_id": thread}
     )
@@ -388,52 +463,66 @@ async def columns_of(chat: Conversation) -> list[tuple[int, int, str]]:
 
 
 async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:
-    """Let things happen in a conversation for each seed, and ask every reader.
+    """Let things happen in a conversation for each seed, and ask every reader."""
+    databases = [await _database() for _ in range(2)]
+    for seed in seeds:
+        world = World(databases[0], random.Random(seed))
+        try:
+            await _live(world, is_followed=seed % _FOLLOWED == 0)
+            await check(world.chat, world.oracle)
+            if seed % copies == 0:
+                far = ConversationStore(databases[1])
+                copy = far.conversation(**world.chat.scope)
+                await check_copies(world, copy, path / "archive.jsonl")
+        except BaseException as error:
+            log = [(stored.ordinal, stored.said, stored.turn) for stored in world.oracle.log]
+            error.add_note(f"seed {seed}: {log}, {world.oracle.state}")
+            raise
+        for database in databases:  # in memory, each call looks at all documents
+            for name in ("log", "heads"):
+                await database[name].delete_many({})
 
-    A database in memory looks at all of its documents for each call, so a few logs share one.
-    """
-    for start in range(0, len(seeds), _LOGS_OF_A_DATABASE):
-        await _run_in_one_database(seeds[start : start + _LOGS_OF_A_DATABASE], path, copies=copies)
 
-
-@asynccontextmanager
-async def _worlds() -> AsyncIterator[Callable[[int], World]]:
-    """Yield a function that begins a conversation of two processes, in a database in memory."""
+async def _database() -> Any:
+    """Return a database in memory that is set up."""
     database = AsyncMongoMockClient()["app"]
-    stores = [ConversationStore(database), ConversationStore(database)]
-    await stores[0].setup()
-    yield lambda seed: World(
-        [store.conversation(user_id="ada", thread_id=str(seed)) for store in stores],
-        random.Random(seed),
-    )
+    await ConversationStore(database).setup()
+    return database
 
 
-async def _run_in_one_database(seeds: Sequence[int], path: Path, *, copies: int) -> None:
-    async with await ConversationStore.connect("memory://") as far, _worlds() as begin:
-        await far.setup()
-        for seed in seeds:
-            world = begin(seed)
-            try:
-                await world.live(world.dice.randint(3, 20))
-                await check(world.chat, world.oracle)
-                if seed % copies == 0:
-                    copy = far.conversation(**world.chat.scope)
-                    await check_copies(world, copy, path / "archive.jsonl")
-            except BaseException as error:
-                log = [(stored.ordinal, stored.said, stored.turn) for stored in world.oracle.log]
-                error.add_note(f"seed {seed}: {log}, {world.oracle.state}")
-                raise
+async def _live(world: World, *, is_followed: bool) -> None:
+    count = world.dice.randint(3, 20)
+    if not is_followed:
+        await world.live(count)
+        return
+    page = Page()
+    async with page.follow(world):
+        await world.live(count, page)
+        await page.check(world)
+
+
+@pytest.fixture(autouse=True)
+def _limited_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mongomock stop at the limit of a find: it copies all documents that match, which is most of its time."""
+
+    def limited(cursor: Any, **_: bool) -> list[Any]:
+        if cursor._results is None:
+            end = cursor._skip + cursor._limit if cursor._limit else None
+            cursor._results = list(islice(cursor._factory(), cursor._skip, end))
+        results: list[Any] = cursor._results
+        return results
+
+    monkeypatch.setattr(Cursor, "_compute_results", limited)
 
 
 async def test_a_note_stays_in_an_entry_with_a_question_and_a_late_result() -> None:
     """A message of no turn, the next question and a result of the turn before may come in one entry."""
-    async with _worlds() as begin:
-        world = begin(0)
-        await world.append(world.said("human"), world.said("ai", calls=("look",)))
-        await world.append(world.said("ai"))
-        late = world.said("tool", answers="look")
-        await world.append(world.said("system"), world.said("human"), late)
-        await check(world.chat, world.oracle)
+    world = World(await _database(), random.Random(0))
+    await world.append(world.said("human"), world.said("ai", calls=("look",)))
+    await world.append(world.said("ai"))
+    late = world.said("tool", answers="look")
+    await world.append(world.said("system"), world.said("human"), late)
+    await check(world.chat, world.oracle)
 
 
 async def test_every_reader_says_the_same_of_a_few_logs(tmp_path: Path) -> None:

@@ -209,6 +209,12 @@ class Oracle:
         """Return the turn of an active message; 0 if it belongs to no active question."""
         return stored.turn if stored.turn in self.state.active else 0
 
+    @property
+    def listed(self) -> list[tuple[int, str]]:
+        """The active messages by their ordinals, each with the id of its turn, "" for none."""
+        names = {stored.ordinal: stored.said.id for stored in self.questions}
+        return [(stored.ordinal, names.get(self.turn_of(stored), "")) for stored in self.messages]
+
     def turns(self) -> list[ExpectedTurn]:
         """Return the turns as readers list them, in order."""
         first, lists, current = dict[int, Stored](), dict[int, list[Stored]](), 0
