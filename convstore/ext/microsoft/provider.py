@@ -73,7 +73,8 @@ class ConvstoreHistoryProvider(HistoryProvider):
         self._store = store
         self._view = view
         self._policy = policy
-        self._own_tools = agent_tools(store, (), artifact=artifact) if view == "policy" else []
+        own_tools = agent_tools(store, (), artifact=artifact)
+        self._own_tools = own_tools if view == "policy" else []
         self._scope = scope
         rules_of_framework(provider, None)  # refuses a wrong name
         self._provider = provider

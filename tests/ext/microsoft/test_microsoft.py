@@ -270,6 +270,8 @@ def test_arguments_are_checked(store: ConversationStore) -> None:
     wrong: Any = "some"
     with pytest.raises(InvalidInputError, match="view"):
         ConvstoreHistoryProvider(store, view=wrong)
+    with pytest.raises(InvalidInputError, match="artifact"):
+        ConvstoreHistoryProvider(store, view="all", artifact=wrong)
 
 
 def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
