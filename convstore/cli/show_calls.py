@@ -49,7 +49,7 @@ class _Call(NamedTuple):
     Attributes:
         ordinal: Ordinal of its answer; None for the next call.
         tokens: The size of what the model got; None without a stamp.
-        cache: "held", "broken" or "not known".
+        cache: "held", "broken", "first call", or "not known".
         cause: What broke it.
     """
 
@@ -65,7 +65,10 @@ class _Call(NamedTuple):
         earlier = calls.before(call)
         cause = calls.cut_by(call)
         cache = "broken" if cause else "held"
-        if stamp is None or earlier is None or earlier.stamp is None:
+        has_beginning = not calls.near or calls.near[0].ordinal == 1
+        if earlier is None and has_beginning:
+            cache = "first call"
+        elif stamp is None or earlier is None or earlier.stamp is None:
             cache = "not known"
         return cls(call.ordinal if call else None, stamp.tokens if stamp else None, cache, cause)
 
