@@ -16,7 +16,6 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from convstore.append.formats import from_langchain, is_langchain
 from convstore.append.inputs import normalize_messages
 from convstore.append.resent_history import Decision
 from convstore.append.responses import is_answer_item
@@ -61,10 +60,8 @@ __all__ = [
     "documents_of",
     "driver_errors",
     "fit_for",
-    "from_langchain",
     "host_of",
     "is_answer_item",
-    "is_langchain",
     "log_of",
     "made_for",
     "marks_of",

@@ -14,7 +14,6 @@ from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import NAMESPACE_OID, uuid5
 
-from langchain_core.messages import BaseMessage, messages_from_dict
 from pydantic import ValidationError
 
 from convstore.append.fields import check_id, check_text, check_type
@@ -31,6 +30,7 @@ from convstore.append.responses import (
     texts,
 )
 from convstore.exceptions import InvalidMessageError, UnfinishedReplyError
+from convstore.messages.langchain_dicts import from_langchain, is_langchain
 from convstore.messages.media import block_type
 from convstore.messages.stop_reasons import FAILED_REASONS, UNFINISHED_STATUSES, reason_of
 from convstore.messages.text import text_of
@@ -93,24 +93,6 @@ def _are_of_answers(values: Sequence[Any]) -> list[bool]:
 
 def _is_of_answer(value: Any) -> bool:
     return isinstance(value, Mapping) and is_answer_item(value)
-
-
-def is_langchain(raw: Mapping[str, Any]) -> bool:
-    """Return True for a dict that LangChain wrote: it names the type of a message, but no role."""
-    return "type" in raw and ("role" not in raw or raw["type"] == "chat")
-
-
-def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
-    """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote.
-
-    Any other dict raises an error that depends on what is wrong: ValueError, KeyError, TypeError or AttributeError. No
-    class is loaded by its name.
-    """
-    data = raw.get("data")
-    if not isinstance(data, dict):
-        data = {name: value for name, value in raw.items() if name != "type"}
-    [message] = messages_from_dict([{"type": raw["type"], "data": copied(dict(data))}])
-    return message
 
 
 def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
@@ -373,20 +355,3 @@ def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
 
 def _items_of(answer: AnswerItems | None) -> list[Item]:
     return [Item(answer.index, answer.message())] if answer else []
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of the value with every nested dict and list copied; other objects are shared."""
-    root = [value]
-    copies: dict[int, Any] = {}  # a container met twice, or inside itself, is copied once
-    pending: list[Any] = [root]
-    while pending:
-        parent = pending.pop()
-        for slot, child in list(parent.items() if type(parent) is dict else enumerate(parent)):
-            if type(child) not in (dict, list):
-                continue
-            if id(child) not in copies:
-                copies[id(child)] = child.copy()
-                pending.append(copies[id(child)])
-            parent[slot] = copies[id(child)]
-    return root[0]

@@ -40,7 +40,7 @@ from convstore.append.fields import (
     check_type,
     type_name,
 )
-from convstore.append.formats import Item, copied, field_error, read_items, without_input
+from convstore.append.formats import Item, field_error, read_items, without_input
 from convstore.append.usage import usage_of
 from convstore.exceptions import (
     ContentConflictError,
@@ -49,6 +49,7 @@ from convstore.exceptions import (
     TurnConflictError,
 )
 from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.messages.langchain_dicts import copied
 from convstore.values.json_form import with_invalid_calls
 from convstore.values.scope import id_problem
 

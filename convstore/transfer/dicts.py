@@ -19,7 +19,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from pydantic import TypeAdapter, ValidationError
 
-from convstore.integration import from_langchain, is_langchain
+from convstore.messages.langchain_dicts import from_langchain, is_langchain
 from convstore.transfer.records import DAMAGED, Message, RecordItem
 
 CREATED = ("created_at", "timestamp", "create_time")
