@@ -148,6 +148,7 @@ def test_a_list_has_pages(uri: Any) -> None:
     assert (after.exit_code, after.stderr) == (1, "convstore: the list has 2 pages, not 9\n")
 
 
+@pytest.mark.slow
 def test_a_list_says_what_needs_a_look(server_uri: str, terminal: None) -> None:
     """State, failed results and age; with a filter the rows keep the numbers that `show` takes."""
     with emptied_address(server_uri) as address:
