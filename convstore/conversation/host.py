@@ -169,6 +169,11 @@ class Host:
             for info in conversations
         ]
 
+    async def rated_down(self, conversations: Sequence[str]) -> list[bool]:
+        """Return for each conversation if a message of it has a `rating` below 0. One command for each."""
+        annotator = (await self.services()).annotator
+        return await in_parallel(annotator.is_rated_down, conversations, limit=_ENDS_AT_ONCE)
+
     async def seal(self, scope: Mapping[str, str]) -> None:
         """Index all of a conversation for searches now, unless the store has no index. About five commands."""
         sealer = (await self.services()).sealer

@@ -55,6 +55,13 @@ class Annotations:
         query = {"_id": {"$in": keys}, "conversation": conversation}
         return dict(map(values_in, await self._annotations.find(query)))
 
+    async def find_named(self, conversation: str, name: str) -> list[str]:
+        """Return the values of annotations with a name of all messages of a conversation. One command."""
+        keys = {"$gte": annotation_id(conversation, 0), "$lt": application_state_id(conversation)}
+        query = {"_id": keys, "conversation": conversation, f"names.{name}": True}
+        documents = await self._annotations.find(query)
+        return [values_in(document)[1][name] for document in documents]
+
     async def find_state(self, conversation: str) -> tuple[int, str]:
         """Return revision and text of the state of a conversation; 0 and "" without a state. One command."""
         query = {"_id": application_state_id(conversation), "conversation": conversation}

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convstore.exceptions import CorruptDocumentError, InvalidInputError, UnknownMessageError
+from convstore.exceptions import (
+    CorruptDocumentError,
+    InvalidInputError,
+    SchemaVersionError,
+    UnknownMessageError,
+)
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
 from convstore.runtime.cache import CachedConversation
@@ -80,6 +85,15 @@ class Annotator:
             for ordinal, texts in found.items()
             if texts
         }
+
+    async def is_rated_down(self, conversation: str) -> bool:
+        """Return True if a message has a `rating` below 0. One command; damaged ones count as not rated."""
+        try:
+            texts = await self._annotations.find_named(conversation, "rating")
+            ratings = [self._codec.decode(text) for text in texts]
+        except (CorruptDocumentError, SchemaVersionError, ValueError):
+            return False
+        return any(isinstance(rating, int | float) and rating < 0 for rating in ratings)
 
     def _decode(
         self, cached: CachedConversation, ordinal: int, texts: Mapping[str, str]

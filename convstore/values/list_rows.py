@@ -23,10 +23,11 @@ _MOST_VALUES = 30
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """A conversation of the list, and the end of its log."""
+    """A conversation of the list, the end of its log, and if a message of it was rated down, where that was read."""
 
     info: ConversationInfo
     end: ConversationEnd
+    is_rated_down: bool = False
 
     @property
     def is_child(self) -> bool:
@@ -89,6 +90,7 @@ CHIPS: Mapping[str, tuple[str, Callable[[ListRow], bool]]] = {
     "failed": ("failed tools", lambda row: row.info.failed > 0),
     "cut": ("cut at the limit", lambda row: row.is_cut),
     "refused": ("refused", lambda row: row.is_refused),
+    "down": ("rated down", lambda row: row.is_rated_down),
     "full": ("over 80 %", lambda row: row.is_full),
 }
 """States by which the form keeps rows: the label of each, and its rule."""

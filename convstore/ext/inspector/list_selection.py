@@ -5,9 +5,10 @@ Addresses hold no scope values: the conversations of one user are found by one o
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from convstore import ConversationStore
 from convstore.ext.inspector.rendering import number_in
 from convstore.integration import host_of
+from convstore.types import ConversationInfo
 from convstore.values.list_rows import (
     CHIPS,
     ORDERS,
@@ -140,12 +142,26 @@ async def select(
     found = await store.list_conversations(
         limit=_COVERED, cursor=query.cursor, everything=not scope, **scope
     )
-    covered = await host_of(store).rows(found.conversations)
+    covered = await _rows(store, found.conversations)
     matching, missed = await _with_words(store, covered, query, scope)
     in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
     rows = in_order(with_chip(in_time, query.chip), query.order)
     milliseconds = round(1_000 * (time.perf_counter() - began))
     return Selection(query, choice, covered, in_time, rows, missed, found.next_cursor, milliseconds)
+
+
+async def _rows(
+    store: ConversationStore, conversations: Sequence[ConversationInfo]
+) -> list[ListRow]:
+    """Return the rows of conversations, with their ends and ratings."""
+    host = host_of(store)
+    rows, rated = await asyncio.gather(
+        host.rows(conversations), host.rated_down([info.conversation_id for info in conversations])
+    )
+    return [
+        replace(row, is_rated_down=is_rated_down)
+        for row, is_rated_down in zip(rows, rated, strict=True)
+    ]
 
 
 async def _with_words(

@@ -300,10 +300,13 @@ async def test_the_figures_of_the_overview(made: tuple[Conversation, httpx.Async
         (summaries, "summar"),
     ):
         assert len(rows) < len(answers) or re.search(rf"\b{number} {words}", text_in(page)), words
-    for answer in answers:
+    marks = dict[str, str]()
+    for answer in (*answers[::12], answers[-1]):  # a strip has fifteen calls
         strip = await body(client, f"{here}?at={answer.ordinal}")
-        [title] = re.findall(rf'title="Call for message {answer.ordinal}: (.*?)">', strip)
-        happened = rows[answer.ordinal][2].removeprefix("rewound").strip()
+        marks |= dict(re.findall(r'title="Call for message (\d+): (.*?)">', strip))
+    assert len(marks) == len(answers)
+    for ordinal, title in marks.items():
+        happened = rows[int(ordinal)][2].removeprefix("rewound").strip()
         cause = re.search(r"the cache broke \((.*)\)", title)
         assert happened == (f"cache broken: {cause[1]}" if cause else "")
         assert ("a summary was made" in title) == ("summary made" in happened)

@@ -70,6 +70,8 @@ async def states(store: ConversationStore) -> AsyncIterator[ConversationStore]:
             await turn.append([CALL, result])
             raise RuntimeError("no shop")
     await chat("asked").append(HumanMessage("Asked?"))
+    await done.annotate("q", rating=1)
+    await done.annotate("a", rating=-1, comment="wrong")
     for name, reason in (("cut", "length"), ("refused", "refusal")):
         said = AIMessage("Because", response_metadata={"stop_reason": reason})
         await chat(name).append([HumanMessage(f"{name.capitalize()}?"), said])
@@ -93,6 +95,7 @@ async def test_each_state_is_a_button_with_its_number(
         "failed tools": 1,
         "cut at the limit": 1,
         "refused": 1,
+        "rated down": 1,
         "over 80 %": 1,
     }
     assert "broke off" not in chips(await listed(browse, q="waits"))
@@ -103,6 +106,7 @@ async def test_each_state_is_a_button_with_its_number(
         "interrupted": ["Broken?"],
         "asked": ["Asked?"],
         "failed": ["Broken?"],
+        "down": ["Done?"],
         "cut": ["Cut?"],
         "refused": ["Refused?"],
     }
