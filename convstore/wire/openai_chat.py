@@ -127,7 +127,7 @@ def _block_text(step: Step, part: Part | WireCall) -> str:
         return ""
     text = hosted_text(part.block)
     reason = "only a text names it" if text else "Chat Completions does not know it"
-    step.drop(part.type, reason)
+    step.drop("reasoning" if part.kind == "reasoning" else part.type, reason)
     return text
 
 

@@ -1,6 +1,7 @@
 """Conversations from a seed, as four readers of replies store them; each part has a word that comes nowhere else.
 
-What a request lacks of a view is therefore seen by its words. The module shares no code with the writers of requests.
+What a request lacks of a view is therefore seen by its words, and each has the names by which `dropped` may report it.
+The module shares no code with the writers of requests.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class Talk:
         self._words = 0
         self._ids = 0
         self.log = PureLog()
+        self._names = dict[str, tuple[str, ...]]()
+        self._found = dict[int, frozenset[str]]()
+        self._views = dict[tuple[int | None, Any], View]()
         if self._chance(0.7):
             self._add([SystemMessage(self._word("Be brief"))])
         if self._chance(0.2):
@@ -57,14 +61,50 @@ class Talk:
 
     def view(self, budget: int | None, provider: Any = None) -> View:
         """The view of the whole conversation within a budget."""
-        return self.log.view(HistoryPolicy(max_tokens=budget, provider=provider))
+        if (budget, provider) not in self._views:
+            policy = HistoryPolicy(max_tokens=budget, provider=provider)
+            self._views[budget, provider] = self.log.view(policy)
+        return self._views[budget, provider]
+
+    def different(self, budgets: Iterable[int | None]) -> Iterator[int | None]:
+        """Yield the budgets whose views differ: the same view gives the same requests."""
+        seen = list[list[BaseMessage]]()
+        for budget in budgets:
+            messages = self.view(budget).messages
+            if messages not in seen:
+                seen.append(messages)
+                yield budget
 
     def _chance(self, share: float) -> bool:
         return self._dice.random() < share
 
-    def _word(self, text: str = "") -> str:
+    def _word(self, text: str = "", *names: str) -> str:
+        """A new word after a text; a request may lack it if `dropped` has a part whose name begins so."""
         self._words += 1
-        return f"{text} w{self._words}w".strip()
+        word = f"w{self._words}w"
+        self._names[word] = names
+        return f"{text} {word}".strip()
+
+    def losses(
+        self,
+        messages: Iterable[BaseMessage],
+        request: Any,
+        dropped: Iterable[tuple[str, str, str]],
+    ) -> Iterator[str]:
+        """Yield the words of messages of a view that a request lacks, and `dropped` does not name as such a part."""
+        sent = words_in(request)
+        named = [(id_, part) for id_, part, _ in dropped]
+        for message in messages:
+            for word in sorted(self._words_of(message) - sent):
+                names = self._names[word]
+                if not any(id_ == message.id and part.startswith(names) for id_, part in named):
+                    yield f"{message.id}: {word}, {names or 'a text'} of {message.type}"
+
+    def _words_of(self, message: BaseMessage) -> frozenset[str]:
+        """The words that a model reads of a message, which a view keeps."""
+        if id(message) not in self._found:
+            self._found[id(message)] = frozenset(words_in(_of_model(message)))
+        return self._found[id(message)]
 
     def _long(self) -> str:
         return self._word("found") + " fish" * self._dice.choice([1, 1, 400])
@@ -95,7 +135,7 @@ class Talk:
         if self._chance(0.2):
             blocks.append({"type": "image", "base64": _PNG, "mime_type": "image/png"})
         if self._chance(0.2):
-            url = f"https://example.org/{self._word()}.png"
+            url = f"https://example.org/{self._word('', 'image')}.png"
             blocks.append({"type": "image", "url": url, "mime_type": "image/png"})
         return blocks if len(blocks) > 1 or self._chance(0.2) else blocks[0]["text"]
 
@@ -107,7 +147,7 @@ class Talk:
         return {
             "id": f"{id_}{self._ids if id_ == 'a.b:c' else ''}",
             "name": name,
-            "q": self._word(),
+            "q": self._word("", "arguments of"),
         }
 
     def _results(self, calls: list[dict[str, Any]]) -> None:
@@ -115,7 +155,7 @@ class Talk:
         for call in calls:
             content: Any = self._long()
             if self._chance(0.2):
-                url = f"https://example.org/{self._word()}.png"
+                url = f"https://example.org/{self._word('', 'image')}.png"
                 content = [
                     {"type": "text", "text": content},
                     {"type": "image", "url": url, "mime_type": "image/png"},
@@ -131,7 +171,7 @@ class Talk:
 
     def _reply(self, model: str, calls: list[dict[str, Any]]) -> list[Any]:
         """Return a reply in the form of the reader."""
-        thought = self._word("Hm") if self._chance(0.6) else ""
+        thought = self._word("Hm", "reasoning") if self._chance(0.6) else ""
         said = "" if (calls and self._chance(0.5)) or self._chance(0.05) else self._word("So")
         is_hosted = self._chance(0.2)
         make = getattr(self, f"_as_{self.reader}")
@@ -149,7 +189,9 @@ class Talk:
             function = {"name": call["name"], "arguments": arguments}
             made.append({"id": call["id"], "type": "function", "function": function})
         if made and model.startswith("gemini"):
-            made[0]["extra_content"] = {"google": {"thought_signature": self._word()}}
+            made[0]["extra_content"] = {
+                "google": {"thought_signature": self._word("", "extra_content", "reasoning")}
+            }
         reason = "tool_calls" if made else "stop"
         if made:
             message["tool_calls"] = made
@@ -165,7 +207,7 @@ class Talk:
             own = {"id": f"rs_{self._ids}", "encrypted_content": thought.rsplit(maxsplit=1)[-1]}
             output.append({"type": "reasoning", "summary": [], **own})
         if is_hosted:
-            action = {"type": "search", "query": self._word()}
+            action = {"type": "search", "query": self._word("", "web_search_call")}
             id_ = f"ws_{self._ids}"
             output.append(
                 {"type": "web_search_call", "id": id_, "status": "completed", "action": action}
@@ -193,9 +235,10 @@ class Talk:
             content.append({"type": "thinking", "thinking": thought, "signature": "c2ln"})
         if is_hosted:
             id_ = f"srvtoolu_{self._ids}"
-            own = {"name": "web_search", "input": {"query": self._word()}}
+            own = {"name": "web_search", "input": {"query": self._word("", "server_tool_use")}}
             content.append({"type": "server_tool_use", "id": id_, **own})
-            page = {"type": "web_search_result", "url": "https://a", "title": self._word()}
+            title = self._word("", "web_search_tool_result")
+            page = {"type": "web_search_result", "url": "https://a", "title": title}
             found = [{**page, "encrypted_content": "eA=="}]
             content.append({"type": "web_search_tool_result", "tool_use_id": id_, "content": found})
         if said:
@@ -223,18 +266,6 @@ class Talk:
         )
         metadata = {"model_name": model, "model_provider": provider}
         return [AIMessage(blocks, tool_calls=made, response_metadata=metadata)]
-
-
-def unnamed_losses(
-    messages: Iterable[BaseMessage], request: Any, dropped: Iterable[tuple[str, str, str]]
-) -> Iterator[str]:
-    """Yield the words of messages that a request lacks and that `dropped` does not name."""
-    sent = words_in(request)
-    named = {id_ for id_, _, _ in dropped}
-    for message in messages:
-        lost = words_in(_of_model(message)) - sent
-        if lost and message.id not in named:
-            yield f"{message.id}: {sorted(lost)} of {message.type}"
 
 
 def _of_model(message: BaseMessage) -> Mapping[str, Any]:

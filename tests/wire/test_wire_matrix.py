@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from api_rules import anthropic_errors, chat_errors, responses_errors
-from generated_talks import BUDGETS, READERS, Reader, Talk, unnamed_losses
+from generated_talks import BUDGETS, READERS, Reader, Talk
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from properties import soaked
 from pydantic import TypeAdapter
@@ -36,11 +36,6 @@ def history(view: View) -> History:
     return History(messages=view.messages)
 
 
-def losses(view: View, request: Any, dropped: Any) -> Errors:
-    """What a request lacks without a name."""
-    return unnamed_losses(view.messages, request, dropped)
-
-
 def chat(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Errors:
     """Chat Completions, of a model."""
     view = talk.view(budget)
@@ -48,7 +43,7 @@ def chat(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Errors:
     rules = row_of_model(model)
     plain = [_plain(message) for message in request] if rules.name != "openai" else request
     yield from chat_errors(plain)
-    yield from losses(view, request, request.dropped)
+    yield from talk.losses(view.messages, request, request.dropped)
     if rules.reasoning_needed:
         yield from _needed_reasoning(request)
     if rules.kin == "mistralai" and deep:
@@ -99,7 +94,7 @@ def responses(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Erro
     view = talk.view(budget)
     request = history(view).to_openai(api="responses", model=model)
     yield from responses_errors(request)
-    yield from losses(view, request, request.dropped)
+    yield from talk.losses(view.messages, request, request.dropped)
     if deep:
         yield from _type_errors("openai.types.responses", "ResponseInputItemParam", request)
 
@@ -109,7 +104,7 @@ def anthropic(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Erro
     view = talk.view(budget)
     request = history(view).to_anthropic(model=model, cache="5m")
     yield from anthropic_errors(request)
-    yield from losses(view, request, request.dropped)
+    yield from talk.losses(view.messages, request, request.dropped)
     if deep:
         yield from _type_errors("anthropic.types", "MessageParam", request["messages"])
 
@@ -120,10 +115,10 @@ def langchain(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Erro
     view = talk.view(budget, model)
     sent = [message.model_dump(exclude={"response_metadata"}) for message in view.messages]
     yield from check_pairing(view.messages)
-    yield from unnamed_losses(whole.messages, sent, view.dropped)
+    yield from talk.losses(whole.messages, sent, view.dropped)
     yield from _role_errors(view.messages, model)
     if deep:
-        yield from _package_errors(view.messages, model, talk.reader)
+        yield from _package_errors(view.messages, model, talk)
 
 
 def _role_errors(messages: Sequence[BaseMessage], provider: str) -> Errors:
@@ -146,11 +141,11 @@ def _role_errors(messages: Sequence[BaseMessage], provider: str) -> Errors:
                 yield "a user speaks after a tool"
 
 
-def _package_errors(messages: Sequence[BaseMessage], provider: str, reader: str) -> Errors:
+def _package_errors(messages: Sequence[BaseMessage], provider: str, talk: Talk) -> Errors:
     """What the API refuses of that which LangChain's package sends."""
     if provider == "openai":
         module = pytest.importorskip("langchain_openai.chat_models.base")
-        if reader == "responses":
+        if talk.reader == "responses":
             found = responses_errors(module._construct_responses_api_input(messages))
             # the API takes these messages without such fields, as the package sends them
             optional = (".status'.", ".id'.", ".detail'.")
@@ -167,7 +162,7 @@ def _package_errors(messages: Sequence[BaseMessage], provider: str, reader: str)
         convert = module._convert_message_to_mistral_chat_message
         sent = [convert(each) for each in messages]
         yield from _mistral_errors(sent, "mistral-large-latest")
-        yield from unnamed_losses(messages, sent, ())
+        yield from talk.losses(messages, sent, ())
 
 
 def _blocks(content: Any) -> Any:
@@ -189,7 +184,7 @@ def pydantic_ai(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Er
     edits = RequestEdits(rules_of_framework(None, model), asked=model)
     found, dropped = from_log(view.messages, edits)
     sent = ModelMessagesTypeAdapter.dump_python(found, mode="json")
-    yield from losses(view, sent, [*dropped, *edits.dropped])
+    yield from talk.losses(view.messages, sent, [*dropped, *edits.dropped])
     events = list[tuple[str, str]]()
     for message in found:
         for part in message.parts:
@@ -208,7 +203,7 @@ def agent_framework(talk: Talk, budget: int | None, *, model: str, deep: bool) -
     edits = RequestEdits(rules_of_framework(None, model), asked=model)
     found, dropped = from_log(view.messages, edits)
     sent = [message.to_dict() for message in found]
-    yield from losses(view, sent, [*dropped, *edits.dropped])
+    yield from talk.losses(view.messages, sent, [*dropped, *edits.dropped])
     kinds = {"function_call": "call", "function_result": "result"}
     yield from _call_errors(
         [
@@ -248,7 +243,7 @@ def agents_sdk(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Err
     view = talk.view(budget)
     items = of_view(view.messages, rules_for(None, model, default=ROWS["responses"]))
     yield from responses_errors(items)
-    yield from losses(view, items, items.dropped)
+    yield from talk.losses(view.messages, items, items.dropped)
 
 
 @lru_cache
@@ -295,7 +290,7 @@ def errors_of(seed: int, reader: Reader, *, deep: bool) -> list[str]:
     """All errors of one conversation, in the requests of all writers."""
     talk = Talk(seed, reader)
     found = list[str]()
-    for budget in BUDGETS:
+    for budget in talk.different(BUDGETS):
         for write, models in [*WRITERS, *(SLOW if deep else [])]:
             for model in models:
                 where = f"{seed} {reader} {budget} {write.__name__} {model}"
