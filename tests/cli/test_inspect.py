@@ -132,6 +132,14 @@ def test_the_demo_leaves_its_conversations_at_an_address(
         client.drop_database(name)
 
 
+@pytest.mark.parametrize("price", ["gpt-5", "gpt-5=1", "gpt-5=1,x", "gpt-5=1,2,3"])
+def test_a_price_that_cannot_be_read_is_named(price: str) -> None:
+    """Before the database is opened."""
+    done = convstore("inspect", "--uri", "memory://", "--price", price)
+    assert done.exit_code == 1
+    assert f"--price {price} must be a model and the prices" in done.stderr
+
+
 def test_a_port_in_use_is_named() -> None:
     """In one line that says what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
