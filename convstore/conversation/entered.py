@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from convstore.exceptions import TurnLostError
 from convstore.turns.held import HeldTurn
 from convstore.turns.streaming import is_streaming
 from convstore.values.policy import HistoryPolicy
@@ -75,30 +74,27 @@ def entered_turn(
     return sessions[-1] if sessions else None
 
 
-def held_turn(
-    store: Any, scope: Scope, *turn_ids: str | None, of_run: bool = True
-) -> HeldTurn | None:
-    """Return the turn of `entered_turn`."""
-    session = entered_turn(store, scope, *turn_ids, of_run=of_run)
-    return session._held if session else None
-
-
 class EnteredTurn(NamedTuple):
     """A turn that this context has entered, for frameworks that hear the models which work on it.
 
     Attributes:
         session: The session.
-        held: The turn.
     """
 
     session: _Session
-    held: HeldTurn
 
     @classmethod
-    def of(cls, store: Any, scope: Scope, *turn_ids: str | None) -> EnteredTurn | None:
-        """Return the turn of `entered_turn`."""
-        session = entered_turn(store, scope, *turn_ids)
-        return cls(session, session._held) if session else None
+    def of(cls, chat: Any, *turn_ids: str | None, of_run: bool = True) -> EnteredTurn | None:
+        """Return the turn of a conversation that `entered_turn` finds."""
+        scope = tuple(chat.scope.items())
+        session = entered_turn(chat.store, scope, *turn_ids, of_run=of_run)
+        return cls(session) if session else None
+
+    @classmethod
+    def begun(cls, chat: Any, turn_id: str | None) -> list[EnteredTurn]:
+        """Return what this context has entered of a turn, also in sessions that were left since, the newest last."""
+        sessions = _sessions(chat.store, tuple(chat.scope.items()))
+        return [cls(session) for session in sessions if session.turn_id == turn_id]
 
     @classmethod
     def innermost(cls) -> EnteredTurn | None:
@@ -107,12 +103,7 @@ class EnteredTurn(NamedTuple):
         A session's stream hears its source itself.
         """
         session = next((each for each in reversed(_all_sessions()) if each._is_entered), None)
-        return cls(session, session._held) if session and not is_streaming() else None
-
-    @classmethod
-    def of_session(cls, session: _Session) -> EnteredTurn:
-        """Return the turn of a session."""
-        return cls(session, session._held)
+        return cls(session) if session and not is_streaming() else None
 
     @staticmethod
     def find_by(find: Callable[[], Sequence[_Session]]) -> None:
@@ -122,6 +113,16 @@ class EnteredTurn(NamedTuple):
         only the framework's integration knows, and not by the context, as each node of a graph has its own.
         """
         _FINDERS.append(find)
+
+    @property
+    def held(self) -> HeldTurn:
+        """The turn, as its worker holds it."""
+        return self.session._held
+
+    @property
+    def is_left(self) -> bool:
+        """True if its session was left."""
+        return not self.session._is_entered
 
     @property
     def chat(self) -> Any:
@@ -141,20 +142,3 @@ class EnteredTurn(NamedTuple):
         """Undo `hear`, unless another reply is heard by now."""
         if self.session._unsaid is reply:
             self.session._unsaid = StreamedReply()
-
-
-def begun_turn(store: Any, scope: Scope, turn_id: str | None) -> HeldTurn | None:
-    """Return a turn that this context has entered for a conversation, or None; lost if its session was left."""
-    entered = (
-        session for session in reversed(_sessions(store, scope)) if session.turn_id == turn_id
-    )
-    return next((session._held for session in entered), None)
-
-
-def check_not_left(store: Any, scope: Scope, turn_id: str | None) -> None:
-    """Raise a TurnLostError in a task that began within a session of a turn, and goes on after that was left."""
-    if any(
-        not session._is_entered and session.turn_id == turn_id
-        for session in _sessions(store, scope)
-    ):
-        raise TurnLostError(str(turn_id))

@@ -10,11 +10,11 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.append.inputs import normalize_messages
-from convstore.conversation.entered import begun_turn, check_not_left, held_turn
+from convstore.conversation.entered import EnteredTurn
 from convstore.conversation.handle import Conversation
 from convstore.conversation.host import host_of
 from convstore.conversation.services import Services
-from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.exceptions import InvalidInputError, TurnLostError, UnknownMessageError
 from convstore.log.facts.event import TurnEvent
 from convstore.log.facts.standing import Standing
 from convstore.log.turn_record import TurnRecord
@@ -46,19 +46,23 @@ class TurnAccess:
 
         None without one, and if it is another one than these.
         """
-        return held_turn(self.chat.store, self._scope, *turn_ids)
+        entered = EnteredTurn.of(self.chat, *turn_ids)
+        return entered.held if entered else None
 
     def entered(self) -> HeldTurn | None:
         """Return the turn that this context has entered, not one that its run took; None without one."""
-        return held_turn(self.chat.store, self._scope, of_run=False)
+        entered = EnteredTurn.of(self.chat, of_run=False)
+        return entered.held if entered else None
 
     def begun(self, turn_id: str | None) -> HeldTurn | None:
         """Return a turn that this context has entered, though its session was left since; None if it has not."""
-        return begun_turn(self.chat.store, self._scope, turn_id)
+        begun = EnteredTurn.begun(self.chat, turn_id)
+        return begun[-1].held if begun else None
 
     def check_not_left(self, turn_id: str | None) -> None:
         """Raise a TurnLostError if this task began within a session of a turn that was left meanwhile."""
-        check_not_left(self.chat.store, self._scope, turn_id)
+        if any(turn.is_left for turn in EnteredTurn.begun(self.chat, turn_id)):
+            raise TurnLostError(str(turn_id))
 
     async def append(self, held: HeldTurn, messages: Sequence[BaseMessage], **how: Any) -> Receipt:
         """Append messages of an agent to a turn. `how` are options of `Conversation.append`.
@@ -99,7 +103,7 @@ class TurnAccess:
 
     async def finish(self, held: HeldTurn) -> None:
         """Record that an agent's run ended its turn without an answer, with the result of a tool; safe to repeat."""
-        finished = Addition.of_event(TurnEvent("finish", held.record.turn_id))
+        finished = Addition(event=TurnEvent("finish", held.record.turn_id))
         writes = (await self._services()).turn_keeper.writes
         await writes.record(held, lambda: finished if held.record.fold.is_done else None)
 

@@ -48,11 +48,6 @@ class Addition(NamedTuple):
         """Return it as an answer to the view with a stamp."""
         return self._replace(options=replace(self.options, stamp=stamp))
 
-    @classmethod
-    def of_event(cls, event: TurnEvent) -> Addition:
-        """Return an addition without messages."""
-        return cls(event=event)
-
 
 @dataclass(slots=True)
 class HeldTurn:

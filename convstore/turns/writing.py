@@ -243,7 +243,7 @@ def _wait(held: HeldTurn, result_id: str, pause: Pause) -> Addition | None:
     fold = held.record.fold
     if not fold.is_unrun(result_id) or fold.waiting.get(result_id) == pause:
         return None
-    return Addition.of_event(TurnEvent("wait", fold.turn_id, result_id, json.dumps(pause)))
+    return Addition(event=TurnEvent("wait", fold.turn_id, result_id, json.dumps(pause)))
 
 
 def _has_something(held: HeldTurn, addition: Addition) -> bool:

@@ -95,14 +95,14 @@ class Joined:
 
 def check_entered(chat: Conversation) -> None:
     """Raise an error if the turn that the caller of a graph entered is to be stopped, or was taken over."""
-    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()))
+    entered = EnteredTurn.of(chat)
     if entered is not None:
         Joined(chat, entered.held, None).check()
 
 
 def join_turn(chat: Conversation, *turn_ids: str | None) -> Joined | None:
     """Let a graph work in the turn that its caller entered, or its run holds, one of these if any are given."""
-    entered = EnteredTurn.of(chat.store, tuple(chat.scope.items()), *turn_ids)
+    entered = EnteredTurn.of(chat, *turn_ids)
     if entered is None:
         return None
     joined: Joined = entered.notes.setdefault(Joined, Joined(chat, entered.held, None))

@@ -75,7 +75,7 @@ async def ui_stream(
     ai_sdk = AISDKEncoder(turn.turn_id, request.shown)
     ag_ui = AGUIEncoder(request.thread_id, request.run_id, request.shown)
     encoder = ai_sdk if request.format == "ai-sdk" else ag_ui
-    screen = _Screen(EnteredTurn.of_session(turn).chat, turn.turn_id, encoder, request.client_tools)
+    screen = _Screen(EnteredTurn(turn).chat, turn.turn_id, encoder, request.client_tools)
     task = asyncio.create_task(_Answer(turn, screen, events).run(chunks, on_error))
     _ANSWERING.add(task)
     task.add_done_callback(_ANSWERING.discard)
@@ -239,7 +239,7 @@ class _Answer:
             await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self) -> None:
-        changed = EnteredTurn.of_session(self._turn).held.changed
+        changed = EnteredTurn(self._turn).held.changed
         while await changed.wait():
             changed.clear()
             await self._take()
