@@ -137,18 +137,22 @@ async def test_nothing_is_offered_where_there_is_no_more(
 
 
 async def test_what_most_readers_do_not_need_comes_last(chat: Conversation) -> None:
-    """The sources of all results come before the rest of any, which begins a page of its own."""
+    """The sources of all results come before the rest of any, which begins a page of its own and repeats no text."""
+    said = "Found in the book on whales."
     for name in ("one", "two"):
         document = Document(
             page_content=f"{name} {PASSAGE}", id=f"doc-{name}", metadata={"score": 0.5}
         )
-        await chat.append(ToolMessage("found", id=name, tool_call_id="c", artifact=[document]))
+        artifact = {"results": [document], "said": said}
+        await chat.append(ToolMessage(said, id=name, tool_call_id="c", artifact=artifact))
     first, rest = await pages_of(chat, 4_000, tool_message_ids=["one", "two"])
     assert [source.source_id for source in first.artifact.sources] == [1, 2]
     assert "What follows is what else the tool said, the texts apart.\nMore: " in str(first.content)
     assert str(rest.content).startswith("artifact, ")
     assert '"score":0.5' in str(rest.content)
     assert "doc-two" in str(rest.content)
+    assert str(rest.content).count('"said":"[shown above]"') == 2
+    assert str(rest.content).count('"page_content":"[shown above]"') == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
