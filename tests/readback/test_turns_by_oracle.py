@@ -264,19 +264,24 @@ class World:
         known = [key for key in self.oracle.left if self.oracle.shown[key[0]] != key[1]]
         known = [key for key in known if key[0] in self.oracle.state.active]
         if known and self.dice.random() < 0.5:
-            question, key = self.dice.choice(known)
-            turn_id = self.oracle.log[question - 1].said.id
-            [variant] = [
-                variant
-                for variant in await self.chat.variants(turn_id)
-                if variant.variant_id == (key or turn_id)
-            ]
-            await self.chat.activate(variant)
-            self.oracle.activate(question, key)
-            return
-        if self.is_varied:
-            return  # variants inside of variants are those of another test
-        question, self.is_varied = self.dice.choice(self.oracle.questions[-2:]).ordinal, True
+            await self.activate(*self.dice.choice(known))
+        elif not self.is_varied:  # variants inside of variants are those of another test
+            await self.regenerate(self.dice.choice(self.oracle.questions[-2:]).ordinal)
+
+    async def activate(self, question: int, key: str) -> None:
+        """Show an answer that was made before."""
+        turn_id = self.oracle.log[question - 1].said.id
+        [variant] = [
+            variant
+            for variant in await self.chat.variants(turn_id)
+            if variant.variant_id == (key or turn_id)
+        ]
+        await self.chat.activate(variant)
+        self.oracle.activate(question, key)
+
+    async def regenerate(self, question: int) -> None:
+        """Make another answer to a question."""
+        self.is_varied = True
         answer = self.said("ai")
         async with await self.chat.turn(
             self.oracle.log[question - 1].said.id, regenerate="again"
@@ -522,6 +527,18 @@ async def test_a_note_stays_in_an_entry_with_a_question_and_a_late_result() -> N
     await world.append(world.said("ai"))
     late = world.said("tool", answers="look")
     await world.append(world.said("system"), world.said("human"), late)
+    await check(world.chat, world.oracle)
+
+
+async def test_a_stop_is_that_of_the_answer_that_was_shown() -> None:
+    """Another answer is not stopped by it, though no message tells the two apart, also after a later question."""
+    world = World(await _database(), random.Random(0))
+    await world.ask()
+    await world.regenerate(1)
+    await world.activate(1, "")
+    await world.end()
+    await world.activate(1, "again")
+    await world.append(world.said("human"))
     await check(world.chat, world.oracle)
 
 
