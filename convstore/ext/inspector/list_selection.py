@@ -5,7 +5,6 @@ Addresses hold no scope values: the conversations of one user are found by one o
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,6 @@ from starlette.requests import Request
 from convstore import ConversationStore
 from convstore.ext.inspector.rendering import number_in
 from convstore.integration import host_of
-from convstore.types import ConversationInfo
 from convstore.values.list_rows import (
     CHIPS,
     ORDERS,
@@ -142,7 +140,9 @@ async def select(
     found = await store.list_conversations(
         limit=_COVERED, cursor=query.cursor, everything=not scope, **scope
     )
-    covered = await _rows(store, found.conversations)
+    covered = await host_of(store).rows(found.conversations)
+    if query.chip == "down":
+        covered = await _rated(store, covered)
     matching, missed = await _with_words(store, covered, query, scope)
     in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
     rows = in_order(with_chip(in_time, query.chip), query.order)
@@ -150,14 +150,9 @@ async def select(
     return Selection(query, choice, covered, in_time, rows, missed, found.next_cursor, milliseconds)
 
 
-async def _rows(
-    store: ConversationStore, conversations: Sequence[ConversationInfo]
-) -> list[ListRow]:
-    """Return the rows of conversations, with their ends and ratings."""
-    host = host_of(store)
-    rows, rated = await asyncio.gather(
-        host.rows(conversations), host.rated_down([info.conversation_id for info in conversations])
-    )
+async def _rated(store: ConversationStore, rows: Sequence[ListRow]) -> list[ListRow]:
+    """Return rows with their ratings: one command for each, so they are read only if they are asked for."""
+    rated = await host_of(store).rated_down([row.info.conversation_id for row in rows])
     return [
         replace(row, is_rated_down=is_rated_down)
         for row, is_rated_down in zip(rows, rated, strict=True)
