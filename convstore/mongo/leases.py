@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from convstore.exceptions import StoreUnavailableError
+from convstore.mongo.parallel import retrieve
 from convstore.mongo.times import Times
 
 _Result = TypeVar("_Result")
@@ -84,7 +85,7 @@ async def while_leased(
     task = asyncio.ensure_future(work)
     renewals = renewing(renew, every=every, lasts=lasts)
     for each in (task, renewals):
-        each.add_done_callback(_retrieve)
+        each.add_done_callback(retrieve)
     try:
         await asyncio.wait({task, renewals}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -94,9 +95,3 @@ async def while_leased(
         renewals.cancel()
         task.cancel()
         await asyncio.wait({task, renewals}, timeout=ending)
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a task, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()

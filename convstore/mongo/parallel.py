@@ -46,3 +46,9 @@ async def in_parallel(
             return await work(item)
 
     return list(await together(*map(limited, items)))
+
+
+def retrieve(task: asyncio.Future[Any]) -> None:
+    """Done callback of a task that nobody may await: its error is retrieved, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()

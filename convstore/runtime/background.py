@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from convstore.mongo.parallel import retrieve
+
 _Result = TypeVar("_Result")
 
 _ENDING_SECONDS = 10.0
@@ -40,7 +42,7 @@ class Background:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
         except asyncio.CancelledError:
@@ -118,7 +120,7 @@ async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
             cancellation = error
     if cancellation is None:
         return task.result()
-    task.add_done_callback(_retrieve)
+    task.add_done_callback(retrieve)
     task.cancel()
     raise cancellation
 
@@ -141,12 +143,6 @@ def _end(
 def _announce(ended: asyncio.Future[None]) -> None:
     if not ended.done():
         ended.set_result(None)
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Retrieve the error of an unawaited task, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def retrieve_cancellation(work: asyncio.Future[Any]) -> None:
