@@ -122,11 +122,15 @@ class Talk:
                 await turn.wait_for(turn.open_calls[0])
 
 
-@pytest.fixture(params=soaked(range(8), first=4), ids=lambda seed: f"{ENDS[seed % 4]}-{seed}")
+@pytest.fixture(
+    scope="module",
+    params=soaked(range(8), first=4),
+    ids=lambda seed: f"{ENDS[seed % 4]}-{seed}",
+)
 async def made(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[Conversation, httpx.AsyncClient]]:
-    """A generated conversation, alone in its store, and a client of the inspector."""
+    """A generated conversation, alone in its store, and a client of the inspector; the last test damages it."""
     seed = request.param
     summarizer = HeadTailSummarizer(RULE)
     async with (
