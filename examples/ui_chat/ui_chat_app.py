@@ -171,9 +171,13 @@ async def activate(chat: Chat, variant: Variant) -> None:
 
 
 @app.get("/api/chat/{thread_id}/sources/{number}")
-async def source(chat: Chat, number: int) -> SourcePage:
-    """Return the passage that a number in an answer cites."""
-    return await chat.get_sources([number])
+async def source(chat: Chat, number: int, cited_by: str = "") -> SourcePage:
+    """Return the source with a number; or the one that a message cites by it, such as an imported answer."""
+    if not cited_by:
+        return await chat.get_sources([number])
+    cited = {each.number: each.source_id for each in await chat.citations(cited_by)}
+    source_id = cited.get(number, number)
+    return await chat.get_sources([source_id] if source_id else [])
 
 
 @app.get("/")

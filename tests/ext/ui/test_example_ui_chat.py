@@ -1,4 +1,7 @@
-"""The page of examples/ui_chat in a real browser: it streams, reloads, stops, edits and switches, on a phone, too."""
+"""The page of examples/ui_chat in a real browser: it streams, reloads, stops, edits and switches, on a phone, too.
+
+Its numbers open the right sources, also without a browser.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,53 @@ from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any
 
+import httpx
 import pytest
 from browsing import ARGUMENTS, CHROMIUM, NEEDS_BROWSER, SIZES, served
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from programs import ROOT
-
-pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture(scope="module")
-async def address() -> AsyncIterator[str]:
-    """The address of the example, with a store in memory."""
+async def app() -> AsyncIterator[Any]:
+    """The example, with a store in memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CONVSTORE_URI", raising=False)
         patch.syspath_prepend(str(ROOT / "examples" / "ui_chat"))
         app = import_module("ui_chat_app").app
-        async with app.router.lifespan_context(app), served(lambda _: app) as port:
-            yield f"http://127.0.0.1:{port}/"
+        async with app.router.lifespan_context(app):
+            yield app
         for name in ("ui_chat_app", "scripted_sdk"):
             sys.modules.pop(name, None)
 
 
-@pytest.fixture(params=["wide", "phone"])
+@pytest.fixture(scope="module")
+async def address(app: Any) -> AsyncIterator[str]:
+    """The address of the example."""
+    async with served(lambda _: app) as port:
+        yield f"http://127.0.0.1:{port}/"
+
+
+async def test_a_number_opens_the_source_that_its_answer_means(app: Any) -> None:
+    """[1] of an imported answer is its own first source; without the answer it is that of the log."""
+    chat = app.state.store.conversation(user_id="ada", thread_id="imported")
+    for name in ("seals", "orcas"):
+        found = [{"title": name, "content": f"On {name}: they swim."}]
+        call = {"name": "search", "args": {}, "id": name}
+        result = ToolMessage(f"[1] On {name}: they swim.", artifact=found, tool_call_id=name)
+        answer = AIMessage("They swim [1], [7].", id=f"{name}/answer")
+        await chat.append([HumanMessage("?"), AIMessage("", tool_calls=[call]), result, answer])
+    wanted = {(1, ""): ["seals"], (1, "seals/answer"): ["seals"], (1, "orcas/answer"): ["orcas"]}
+    wanted |= {(2, ""): ["orcas"], (7, "orcas/answer"): []}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://chat") as client:
+        for (number, answer), titles in wanted.items():
+            address = f"/api/chat/imported/sources/{number}"
+            opened = await client.get(address, params={"cited_by": answer})
+            assert [source["title"] for source in opened.json()["sources"]] == titles
+
+
+@pytest.fixture(params=[pytest.param(size, marks=NEEDS_BROWSER) for size in ("wide", "phone")])
 async def page(request: pytest.FixtureRequest, address: str) -> AsyncIterator[Any]:
     """An empty conversation in a window; the console stays empty."""
     playwright = pytest.importorskip(
