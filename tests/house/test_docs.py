@@ -41,6 +41,15 @@ from convstore.values.reports import ServerReport
 
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_WORDS, MOST_WORDS_OF_A_CELL = 60, 30
+MOST_LINES = 25
+LONGER_PROGRAMS = {
+    "fastapi.md": (31,),  # an endpoint, its loop, and a client that asks it three times
+    "langchain.md": (31,),  # an agent that pauses, a decision, and the agent resumed
+    "langgraph.md": (34,),  # a graph with all its edges
+    "read-back.md": (38, 29),  # the whole way from a tool to the sources of an answer, twice
+    "tutorial.md": (39,),  # the chat that the reader has built, in one piece
+}
+"""Lines of the programs that show something whole, which no shorter one could; all others have at most 25."""
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 BLOCKS = {
     name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -115,6 +124,17 @@ def test_programs_print_what_is_said(program: Any, output: Any, request: Any) ->
     with contextlib.redirect_stdout(printed):
         exec(compile(ast.parse(program), "docs", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own page
     assert [("text", printed.getvalue())] == output
+
+
+def test_programs_are_short() -> None:
+    """At most 25 lines with code or a comment; the longer ones of a page are named."""
+    longer = dict[str, tuple[int, ...]]()
+    for name, blocks in BLOCKS.items():
+        for language, program in blocks:
+            lines = sum(bool(line.strip()) for line in program.splitlines())
+            if language == "python" and lines > MOST_LINES:
+                longer[name] = (*longer.get(name, ()), lines)
+    assert longer == LONGER_PROGRAMS
 
 
 def test_loops_look_for_a_stop_before_they_ask_the_model() -> None:
