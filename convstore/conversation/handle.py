@@ -315,7 +315,7 @@ class Conversation:
         Args:
             turn_id: The turn.
             call: One of the calls that wait, or its `TurnCall.result_id`. `TurnSession.waiting_calls` has them, and so
-                do the `TurnState` of `watch` and of ``get_turn(...).pending``.
+                does the `TurnState` of `watch`; those of another answer, that of ``get_turn(...).pending``.
             verdict: "approve" runs the call, "edit" runs it with `args`, "reject" gives it an error as its result, and
                 "respond" gives it `message` as its result.
             args: For "edit", the new arguments, values that JSON has.
