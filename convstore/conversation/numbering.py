@@ -21,7 +21,7 @@ from convstore.sources.numbering import (
     with_rendered,
 )
 from convstore.sources.outputs import returned_list
-from convstore.sources.own_marks import counts_passages
+from convstore.sources.own_marks import counted_passages
 from convstore.sources.source import FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.scope import check_names
@@ -200,7 +200,9 @@ async def _numbered(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> Too
 def _counts_unknown_passages(message: ToolMessage, tool: str) -> bool:
     """Return True if a text counts passages that the log does not have as sources, unless they were read back."""
     is_read_back = tool == RETRIEVAL_TOOL
-    return message.status != "error" and not is_read_back and counts_passages(message.text)
+    if message.status == "error" or is_read_back:
+        return False
+    return bool(counted_passages(message.text))
 
 
 def _found(

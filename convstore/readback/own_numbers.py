@@ -1,19 +1,22 @@
 """Find the numbers that the results of a turn show, where these are not the numbers of their sources in the log.
 
 Results that were imported, or that nobody numbered, count from 1 as their tools wrote them, and the answer of their
-turn cites these numbers. They follow from the content of the results and from the numbers that their tools gave.
+turn cites these numbers. They follow from the content of the results and from the numbers that their tools gave. A
+number that a result without sources shows means nothing, unless it is that of a source of the turn or of a sub-agent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from convstore.log.entry import Entry, EntryMessage
 from convstore.mongo.log import SEARCHED
 from convstore.readback.records import Records
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.sources.marks import marks_in
-from convstore.sources.numbering import numbers_shown
+from convstore.sources.numbering import NO_SOURCE, numbers_shown
+from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.models import ToolRecord
 from convstore.values.scope import Scope
 
@@ -33,7 +36,8 @@ class OwnNumbers:
     async def before(self, scope: Scope, message_id: str) -> dict[int, int]:
         """Return source ids by the numbers that results of a turn before a message show; the newest result wins.
 
-        Two commands; two more if the turn has results with sources that their tools did not number themselves.
+        Two commands; two more if the turn has results that were not numbered, one more if these count passages that
+        are not sources.
         """
         cached = await self._reader.find(scope) if message_id else None
         if cached is None:
@@ -51,10 +55,28 @@ class OwnNumbers:
                 without=(),
                 fields=SEARCHED,
             )
-        ids = _counted_by_tools(entries, message)
+        ids = _not_numbered(entries, message)
         records = await self._records.get(scope, ids) if ids else []
         characters = sum(len(str(record.content)) for record in records)
-        return await run_in_thread_if_long(lambda: _shown(records), characters=characters)
+        shown = await run_in_thread_if_long(lambda: _shown(records), characters=characters)
+        known = await self._known(cached, message, shown)
+        return {number: source for number, source in shown.items() if number not in known}
+
+    async def _known(
+        self, cached: CachedConversation, message: EntryMessage, shown: Mapping[int, int]
+    ) -> set[int]:
+        """Return numbers without a source in their result that are sources of the same turn or of a sub-agent."""
+        unknown = [number for number, source in shown.items() if source == NO_SOURCE]
+        if not unknown:
+            return set()
+        async with self._reader.reading(cached):
+            rows = await self._reader.log.sources_by_id(cached.conversation, unknown)
+        return {
+            number
+            for number, (row, source) in rows.items()
+            if row.message.turn == message.turn
+            or not source.entry.startswith(f"{cached.conversation}:")
+        }
 
     async def explained(
         self, scope: Scope, message_id: str, ordinal: int, texts: Iterable[str]
@@ -69,25 +91,35 @@ class OwnNumbers:
         own = await self.before(scope, message_id)
         cited = sorted({number for mark in marks for number in mark.numbers})
         other = [number for number in cited if own.get(number, number) != number]
-        meant = ", ".join(f"[{number}] is source {own[number]}" for number in other[:_EXPLAINED])
+        meant = ", ".join(f"[{number}] is {_named(own[number])}" for number in other[:_EXPLAINED])
         return f"In m{ordinal}, {meant}." if meant else ""
 
 
-def _counted_by_tools(entries: Iterable[Entry], message: EntryMessage) -> list[str]:
-    """Return the ids of the results of a message's turn whose sources the log numbered, oldest first."""
-    numbered = {
-        source.message_id for entry in entries for source in entry.sources if not source.kept
-    }
+def _named(source: int) -> str:
+    return "no source" if source == NO_SOURCE else f"source {source}"
+
+
+def _not_numbered(entries: Sequence[Entry], message: EntryMessage) -> list[str]:
+    """Return the ids of the results of a message's turn that their tools or a wrapper did not number, oldest first."""
     return [
         result.id
-        for entry in reversed(list(entries))
+        for entry in reversed(entries)
         for result in entry.messages
-        if result.id in numbered and result.turn == message.turn
+        if result.turn == message.turn and _may_count(result, entry)
     ]
 
 
+def _may_count(result: EntryMessage, entry: Entry) -> bool:
+    """Return True for a result of a tool without sources, or with sources that the log numbered."""
+    if result.type != "tool" or result.tool == RETRIEVAL_TOOL:
+        return False
+    kept = [source.kept for source in entry.sources if source.message_id == result.id]
+    return not kept or not all(kept)
+
+
 def _shown(records: Iterable[ToolRecord]) -> dict[int, int]:
+    """Return the numbers that results show; a result with sources wins over one without."""
     shown: dict[int, int] = {}
-    for record in records:
+    for record in sorted(records, key=lambda record: bool(record.sources)):
         shown |= numbers_shown(record.content, record.sources)
     return shown

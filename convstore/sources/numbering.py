@@ -31,7 +31,7 @@ from convstore.sources.detection import (
 )
 from convstore.sources.json_openings import ParsedJson, find_number, parse_with_openings
 from convstore.sources.naming import own_names
-from convstore.sources.own_marks import own_marks
+from convstore.sources.own_marks import counted_passages, leading_numbers, own_marks
 from convstore.sources.placing import HEAD_CHARACTERS, Shield, Shown, find_places
 from convstore.sources.prompt import heading_line, render_sources
 from convstore.sources.source import FoundSource, FoundSources
@@ -40,6 +40,8 @@ from convstore.values.models import Source
 Given = tuple[Sequence[int], Sequence[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before, or None."""
 
+NO_SOURCE = 0
+"""Stands for the source of a number that means a passage which is not a source of the log."""
 _TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
 _BETWEEN = "\n\n"
 _INSERTED = "[{}] "
@@ -168,19 +170,44 @@ def with_rendered(message: ToolMessage, found: FoundSources, given: Given) -> To
 def numbers_shown(content: Any, sources: Sequence[Source]) -> dict[int, int]:
     r"""Return the source ids by the numbers that a result's tool gave them, if these were taken, and by its own marks.
 
-    An imported result still counts from 1, as its tool wrote it, and so do the citations of its answer.
+    An imported result still counts from 1, as its tool wrote it, and so do the citations of its answer. Passages that a
+    result without sources counts are `NO_SOURCE`.
 
     >>> sources = [Source(source_id=n, title="", content=text) for n, text in ((8, "Seals sleep."), (9, "Orcas sing."))]
     >>> numbers_shown("[1] Seals sleep.\n[2] Orcas sing.", sources)
     {1: 8, 2: 9}
+    >>> numbers_shown("[1] Seals sleep.\n[2] Orcas sing.", [])
+    {1: 0, 2: 0}
     """
+    if not sources:
+        return dict.fromkeys(counted_passages(_lines(content)), NO_SOURCE)
     found = [
         FoundSource(source, source.content, {"title": source.title, "url": source.url})
         for source in sources
     ]
     marks = plan_numbers(content, found).marks()
+    if not marks and not _shows_numbers(content, sources):
+        leading = leading_numbers([source.content for source in sources])
+        marks = {number: index for index, number in enumerate(leading)}
     given = {source.given_id: source.source_id for source in sources if source.given_id}
     return given | {number: sources[index].source_id for number, index in marks.items()}
+
+
+def _shows_numbers(content: Any, sources: Sequence[Source]) -> bool:
+    """Return True if a content has the numbers of all sources, as `NumberingPlan` writes them."""
+    text = _lines(content)
+    forms = (_INSERTED.strip(), _IN_JSON.strip(", "))
+    return all(any(form.format(source.source_id) in text for form in forms) for source in sources)
+
+
+def _lines(content: Any) -> str:
+    """Return the texts of a content, each on lines of its own, and so those of a list in JSON."""
+    texts: list[str] = []
+    for part in _parts_of(content):
+        parsed = parse_json(part.text)
+        items = parsed if isinstance(parsed, list) else []
+        texts += [item for item in items if isinstance(item, str)] or [part.text]
+    return "\n".join(texts)
 
 
 def sources_in(message: ToolMessage, extractors: Mapping[str, SourceExtractor]) -> FoundSources:

@@ -81,20 +81,35 @@ def own_marks(
     return []
 
 
-def counts_passages(text: str) -> bool:
-    r"""Return True if marks in brackets at the beginnings of lines count at least two passages from 0 or 1.
+def counted_passages(text: str) -> list[int]:
+    r"""Return the numbers in brackets at the beginnings of lines, if they count two passages or more from 0 or 1.
 
-    >>> counts_passages("[1] Seals sleep.\n[2] Orcas sing."), counts_passages("[1] once, [2]")
-    (True, False)
+    >>> counted_passages("[1] Seals sleep.\n[2] Orcas sing."), counted_passages("[1] once, [2]")
+    ([1, 2], [])
     """
     marks = list(_KINDS[0].finditer(text))
     if len(marks) < 2:
-        return False
+        return []
     shield = Shield(text)
     numbers = [int(mark["number"]) for mark in marks if not shield.is_code(mark.start("number"))]
-    if len(numbers) < 2 or numbers[0] > 1:
-        return False
-    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return numbers if len(numbers) > 1 and _counts(numbers) else []
+
+
+def leading_numbers(texts: Sequence[str]) -> list[int]:
+    """Return the numbers in brackets with which texts begin, if all of them do and they count from 0 or 1.
+
+    >>> leading_numbers(["[1] Seals sleep.", "[2] Orcas sing."]), leading_numbers(["[2] Orcas sing."])
+    ([1, 2], [])
+    """
+    marks = [_KINDS[0].match(text.lstrip()) for text in texts]
+    numbers = [int(mark["number"]) for mark in marks if mark]
+    return numbers if len(numbers) == len(texts) and _counts(numbers) else []
+
+
+def _counts(numbers: Sequence[int]) -> bool:
+    """Return True if numbers count from 0 or 1 without a gap."""
+    first = numbers[0] if numbers else 2
+    return first < 2 and list(numbers) == list(range(first, first + len(numbers)))
 
 
 def _gaps(places: Sequence[Place]) -> list[tuple[int, int]]:

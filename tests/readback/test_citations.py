@@ -13,7 +13,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.sources.marks import MAX_CITED, marks_in
+from convstore.sources.numbering import numbers_shown
 from convstore.sources.provider_citations import provider_citations
+from convstore.types import Source
 
 _URL = "https://sea.example/whales"
 
@@ -236,3 +238,55 @@ async def test_an_answer_cites_by_the_numbers_that_its_results_showed(
     assert "In m8, [1] is source 3." in page
     assert " is source " not in await tool.ainvoke({"tool_message_ids": ["seals"]})
     assert "In m8, [1] is source 3." in await tool.ainvoke({"find": "So of orcas"})
+
+
+async def test_a_number_of_a_passage_that_is_no_source_means_nothing(
+    store: ConversationStore,
+) -> None:
+    """Not source 1 of an earlier turn; a source of the same turn or of a sub-agent keeps its number."""
+    chat = store.conversation(user_id="ada", thread_id="counted")
+    found = [{"title": f"Seals {n}", "content": f"Seals, part {n}."} for n in (1, 2)]
+    texts = [
+        f"[{n}] Orcas sing in part {n} of the sea, as {'long ' * 20}books say." for n in (1, 2)
+    ]
+    counted, as_blocks = (
+        "[1] Orcas.\n[2] Squid.",
+        [{"type": "text", "text": text} for text in texts],
+    )
+
+    async def cited(name: str, *results: tuple[Any, Any], by: str = "find") -> list[int | None]:
+        calls = [
+            {"name": "find" if n else by, "args": {}, "id": f"{name}-{n}"}
+            for n in range(len(results))
+        ]
+        messages = [
+            ToolMessage(content, artifact=artifact, name=call["name"], tool_call_id=call["id"])
+            for call, (content, artifact) in zip(calls, results, strict=True)
+        ]
+        answer = AIMessage("So [1], [2].", id=name)
+        await chat.append([HumanMessage("q"), AIMessage("", tool_calls=calls), *messages, answer])
+        return [each.source_id for each in await chat.citations(name)]
+
+    numbered = [{**item, "source_id": n} for n, item in enumerate(found, 1)]
+    assert await cited("same turn", ("2", numbered), (counted, None)) == [1, 2]
+    assert await cited("no list", ("[1] Orcas.", None)) == [1, 2]
+    assert await cited(
+        "read back", (counted, None), ("0", None), by="retrieve_previous_sources"
+    ) == [1, 2]
+    assert await cited("text", (counted, None)) == [None, None]
+    assert await cited("JSON of texts", ('["[1] Orcas.", "[2] Squid."]', None)) == [None, None]
+    assert await cited("blocks", (as_blocks, None)) == [None, None]
+    assert await cited("JSON of passages", (json.dumps(texts), None)) == [3, 4]
+    assert await cited("both", ("\n".join(texts), texts), (counted, None)) == [5, 6]
+    shown = [Source(source_id=n, title="", content=text) for n, text in enumerate(texts, 8)]
+    content = "\n".join(f"[{source.source_id}] {source.content}" for source in shown)
+    assert numbers_shown(content, shown) == {}
+    tool = chat.retrieve_previous_sources_tool()
+    page = await tool.ainvoke({"tool_message_ids": ["text"]})
+    assert "[1] is no source, [2] is no source." in page
+    chat = store.conversation(user_id="ada", thread_id="sub-agent")
+    await chat.append([HumanMessage("Hello"), AIMessage("Hello.")])
+    result = ToolMessage("2", artifact=numbered, tool_call_id="c")
+    call = {"name": "find", "args": {}, "id": "c"}
+    await chat.child("finder").append([HumanMessage("q"), AIMessage("", tool_calls=[call]), result])
+    assert await cited("report", ("Sources:\n" + counted, None)) == [1, 2]
