@@ -30,11 +30,13 @@ from convstore.ext.inspector.calls import calls_of
 from convstore.ext.inspector.comparison import LEGEND, Given, Row, View, begins_turn
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
-from convstore.ext.inspector.text import Body, body_of, first_line, own_numbers
+from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.ext.model_calls import Calls, ToolCall, is_answer
 from convstore.integration import TurnAccess
 from convstore.sources.detection import has_failed
 from convstore.sources.marks import marks_in
+from convstore.sources.numbering import NO_SOURCE, numbers_shown
+from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.types import StoredItem, StoredMessage, ToolRecord
 from convstore.values.explanations import ADDED
 
@@ -390,17 +392,30 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
 def _own_numbers(
     rows: Sequence[Row], records: Mapping[str, ToolRecord]
 ) -> dict[int, dict[int, int]]:
-    """Return for each answer the sources by the numbers that results of its turn show, where these are others."""
+    """Return for each answer the sources by the numbers that results of its turn show, where these are others.
+
+    A number that a result without sources counts is no source: `NO_SOURCE`.
+    """
     found = dict[int, dict[int, int]]()
     of_turn = dict[str, dict[int, int]]()
     for stored in (message for row in rows for message in row.stored):
         record = records.get(str(stored.message.id))
         shown = of_turn.setdefault(stored.turn_id, {})
         if record is not None:
-            shown |= own_numbers(record)
+            _add_numbers(shown, record)
         elif stored.message.type == "ai" and shown:
             found[stored.ordinal] = dict(shown)
     return found
+
+
+def _add_numbers(shown: dict[int, int], record: ToolRecord) -> None:
+    """Add the numbers that a result shows; one with sources wins over one without."""
+    if record.sources:
+        shown |= {source.source_id: source.source_id for source in record.sources}
+        shown |= numbers_shown(record.content, record.sources)
+    elif record.tool != RETRIEVAL_TOOL:
+        for number in numbers_shown(record.content, ()):
+            shown.setdefault(number, NO_SOURCE)
 
 
 async def _results(

@@ -298,6 +298,32 @@ async def test_every_citation_near_a_call_is_a_link(lesson: tuple[httpx.AsyncCli
         assert re.findall(r'class="cite"[^>]*>(\d+)', prose) == numbers, query
 
 
+async def test_links_of_numbers_are_those_of_citations(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """A number that a result without sources counts is none, unless it is a source of the same turn."""
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    passages = [
+        {"title": f"Seals {n}", "content": f"Seals, part {n}.", "source_id": n} for n in (1, 2)
+    ]
+    results = {"both": [passages, None], "text": [None]}
+    for turn, artifacts in results.items():
+        calls = [{"name": "find", "args": {}, "id": f"{turn}-{n}"} for n in range(len(artifacts))]
+        found = [
+            ToolMessage(
+                "[1] Orcas.\n[2] Squid.", artifact=artifact, name="find", tool_call_id=call["id"]
+            )
+            for call, artifact in zip(calls, artifacts, strict=True)
+        ]
+        answer = AIMessage("So [1], [2].", id=f"{chat.scope['thread_id']}-{turn}")
+        await chat.append([HumanMessage("q"), AIMessage("", tool_calls=calls), *found, answer])
+        prose = (await body(browse(), await address(chat))).rpartition('<div class="prose">')[2]
+        linked = re.findall(r'class="cite" href="[^"]*/sources/(\d+)', prose)
+        cited = [each.source_id for each in await chat.citations(str(answer.id))]
+        assert linked == [str(number) for number in cited if number], turn
+    assert cited == [None, None]
+
+
 @pytest.mark.slow
 async def test_a_change_is_shown_whole_or_with_an_ellipsis(
     lesson: tuple[httpx.AsyncClient, str],
