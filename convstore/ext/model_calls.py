@@ -111,10 +111,7 @@ class Calls:
         before = self.before(call)
         if not before:
             return ""
-        cause = break_between(before.stamp, self.stamp_of(call))
-        end = call.ordinal if call else self.end
-        has_ended = self.has_question(before.ordinal, end) or (call is None and self.is_answered)
-        return "turn ended" if cause == "results became stubs" and has_ended else cause
+        return break_between(before.stamp, self.stamp_of(call))
 
     @property
     def is_answered(self) -> bool:
@@ -128,11 +125,9 @@ class Calls:
         """Return True if the turn of an ordinal had ended before the call of the page."""
         return self.has_question(ordinal) or (self.moment is None and self.is_answered)
 
-    def has_question(self, after: int, before: int | None = None) -> bool:
-        """Return True if a question that is not rewound stands between two ordinals, by default up to the moment."""
-        end = before or (
-            self.moment.ordinal if self.moment else self.near[-1].ordinal + 1 if self.near else 0
-        )
+    def has_question(self, after: int) -> bool:
+        """Return True if a question that is not rewound stands between an ordinal and the call of the page."""
+        end = self.moment.ordinal if self.moment else self.end
         between = (
             stored for stored in self.near if after < stored.ordinal < end and not stored.is_rewound
         )

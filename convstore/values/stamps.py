@@ -29,6 +29,8 @@ _MAX_CHARACTERS = 4_000
 
 PROMPT_CHANGED = "prompt or tools changed"
 """Cause of a lost prompt cache that no view shows: the system prompt, or the tools, are others."""
+TURN_ENDED = "turn ended"
+"""Cause of a lost prompt cache: the results of a turn became stubs as it ended."""
 
 
 class ViewMarks(NamedTuple):
@@ -151,6 +153,7 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
     old = before.marks
     new = after.marks
     prompts = {before.beside.digest, after.beside.digest}
+    has_new_stubs = old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub
     causes = {
         PROMPT_CHANGED: len(prompts) == 2 and "" not in prompts,
         "summary made": before.summary != after.summary != "",
@@ -158,8 +161,8 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
         "another policy": before.policy != after.policy,
         "turns left out": _has_left_turns_out(before, after),
         "texts shortened": old.short_through != new.short_through,
-        "results became stubs": old.stubs_through != new.stubs_through
-        or after.parts.stub > before.parts.stub,
+        TURN_ENDED: has_new_stubs and after.parts.turn > before.parts.turn,
+        "results became stubs": has_new_stubs,
     }
     return next((cause for cause, is_true in causes.items() if is_true), "")
 

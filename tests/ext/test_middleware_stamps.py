@@ -139,7 +139,7 @@ async def test_a_stamp_has_digest_and_sizes_of_prompt_and_tools() -> None:
     assert [cause == PROMPT_CHANGED for cause in causes] == [False] * 5 + [True] + [False] * 2
 
 
-async def test_the_end_of_a_first_turn_breaks_the_cache_by_stubs_alone() -> None:
+async def test_the_end_of_a_first_turn_is_what_broke_the_cache() -> None:
     """The first view of an agent is loaded before the log has anything; none of its turns is left out afterwards."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
@@ -151,7 +151,7 @@ async def test_the_end_of_a_first_turn_breaks_the_cache_by_stubs_alone() -> None
             await agent.ainvoke({"messages": [("human", question)]}, {"configurable": chat.scope})
         stamps = [stored.stamp for stored in await chat.list_messages() if stored.stamp]
     causes = [break_between(before, after) for before, after in pairwise(stamps)]
-    assert causes == ["", "", "results became stubs", "", ""]
+    assert causes == ["", "", "turn ended", "", ""]
 
 
 def _one_token(_: Sequence[BaseMessage]) -> int:

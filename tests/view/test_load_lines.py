@@ -37,7 +37,7 @@ async def test_a_load_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert all(line.startswith(name) for line in lines)
     assert [line.partition("turns left out")[2] for line in lines] == [
         "",
-        ", prompt cache broken: results became stubs",
+        ", prompt cache broken: turn ended",
         ", prompt cache held",
     ]
     assert f"5 messages, {history.tokens} tokens, 1 stub, 0 turns left out" in lines[2]

@@ -14,14 +14,13 @@ from starlette.responses import Response
 
 from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
-from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.strip import BEHIND, parts_in, scale_of
 from convstore.ext.inspector.tool_sums import calls_in
 from convstore.sources.detection import has_failed
 from convstore.types import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
-from convstore.values.stamps import ViewStamp, break_between
+from convstore.values.stamps import TURN_ENDED, ViewStamp, break_between
 
 _PAGE = 1_000
 _BUCKETS = 150
@@ -36,8 +35,6 @@ _KEPT = 16
 
 _ROWS = 50
 """Calls below the overview, at least; a window of a long conversation has more."""
-
-TURN_ENDED = "turn ended"
 
 
 @dataclass(slots=True)
@@ -83,14 +80,11 @@ class CallMarks:
     last: int = 0
     _stamped: CallMark | None = None
     _active: CallMark | None = None
-    _question: int = 0
     _callers: dict[str, CallMark] = field(default_factory=dict)
 
     def add(self, stored: StoredMessage) -> None:
         """Add the next message."""
         self.last = stored.ordinal
-        if begins_turn(stored) and not stored.is_rewound:
-            self._question = stored.ordinal
         if stored.message.type == "ai":
             self._add_call(stored)
         elif has_failed(stored.message):
@@ -107,7 +101,7 @@ class CallMarks:
         if not call.stamp:
             return
         if before := self._compared_with(call.stamp):
-            call.cut_by = self._cause(before, call.stamp)
+            call.cut_by = break_between(before.stamp, call.stamp)
             call.has_summary = _has_new_summary(before.stamp, call.stamp)
         self._stamped = call
         if not call.is_rewound:
@@ -118,12 +112,6 @@ class CallMarks:
         if self._stamped and not break_between(self._stamped.stamp, stamp):
             return self._stamped
         return self._active
-
-    def _cause(self, before: CallMark, stamp: ViewStamp) -> str:
-        cause = break_between(before.stamp, stamp)
-        if cause == "results became stubs" and self._question > before.ordinal:
-            return TURN_ENDED
-        return cause
 
 
 def _has_new_summary(before: ViewStamp | None, stamp: ViewStamp) -> bool:
