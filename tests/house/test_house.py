@@ -6,6 +6,7 @@ import ast
 import graphlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -475,3 +476,9 @@ def test_an_error_leaves_nothing_in_flight() -> None:
         and "return_exceptions" not in {keyword.arg for keyword in call.keywords}
     ]
     assert [module for module, _ in gathers if module != "runtime.background"] == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Pytest imports them by their names: of two files with one name it collects the first."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, number in names.items() if number > 1] == []
