@@ -45,7 +45,7 @@ MOST_LINES = 25
 LONGER_PROGRAMS = {
     "fastapi.md": (31,),  # an endpoint, its loop, and a client that asks it three times
     "langchain.md": (31,),  # an agent that pauses, a decision, and the agent resumed
-    "langgraph.md": (34,),  # a graph with all its edges
+    "langgraph.md": (38, 35),  # a graph with all its edges, and one that waits for a person
     "read-back.md": (38, 29),  # the whole way from a tool to the sources of an answer, twice
     "tutorial.md": (41,),  # the chat that the reader has built, in one piece
 }
