@@ -123,13 +123,13 @@ class Calls:
 
     def has_ended(self, ordinal: int) -> bool:
         """Return True if the turn of an ordinal had ended before the call of the page."""
-        return self.has_question(ordinal) or (self.moment is None and self.is_answered)
-
-    def has_question(self, after: int) -> bool:
-        """Return True if a question that is not rewound stands between an ordinal and the call of the page."""
+        if self.moment is None and self.is_answered:
+            return True
         end = self.moment.ordinal if self.moment else self.end
         between = (
-            stored for stored in self.near if after < stored.ordinal < end and not stored.is_rewound
+            stored
+            for stored in self.near
+            if ordinal < stored.ordinal < end and not stored.is_rewound
         )
         return any(stored.turn_id == stored.message.id for stored in between)
 

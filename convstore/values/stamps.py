@@ -100,6 +100,7 @@ class ViewStamp(BaseModel):
         parts: What fills it; their sum is `tokens` unless the application changed the messages itself.
         digest: Digest of its messages.
         messages: Number of its messages.
+        left_out_steps: Number of steps after its start that it leaves out.
         thinking_through: Claude's thinking up to this ordinal was left out, as messages before it have changed.
         adapted: True if the messages were changed further before the model got them.
         beside: Digest and sizes of the system prompt and the tools that `ConversationMiddleware` saw in the request.
@@ -119,6 +120,7 @@ class ViewStamp(BaseModel):
     parts: ViewParts = ViewParts()
     digest: str = ""
     messages: int = 0
+    left_out_steps: int = 0
     thinking_through: int = 0
     adapted: bool = False
     beside: RequestParts = NOT_MEASURED
@@ -147,7 +149,10 @@ is the id of the message with which the turn in progress begins; "" if the newes
 
 
 def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
-    """Return what broke the prompt cache from one view to a later one, in a few words; "" if nothing did."""
+    """Return what broke the prompt cache from one view to a later one, in a few words; "" if nothing did.
+
+    If several changes did, it is the one that stands first in the view: a summary and a note precede the turns.
+    """
     if before is None or after is None:
         return ""
     old = before.marks
@@ -160,6 +165,7 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
         "summary set aside": before.summary != after.summary,
         "another policy": before.policy != after.policy,
         "turns left out": _has_left_turns_out(before, after),
+        "older steps left out": after.left_out_steps > before.left_out_steps,
         "texts shortened": old.short_through != new.short_through,
         TURN_ENDED: has_new_stubs and after.parts.turn > before.parts.turn,
         "results became stubs": has_new_stubs,

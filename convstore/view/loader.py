@@ -53,14 +53,13 @@ class Loader:
     _keeps_payloads = True
 
     def __init__(self, ends: LogEndReader) -> None:
-        reader = ends.reader
-        self._reader = reader
         self._log = LoadLog()
         self._ends = ends
         self._states = ends.states
-        self._cache = reader.cache
-        self._clock = reader.clock
-        self._counter = reader.counter
+        self._reader = ends.reader
+        self._cache = ends.reader.cache
+        self._clock = ends.reader.clock
+        self._counter = ends.reader.counter
 
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
@@ -401,6 +400,7 @@ class Loader:
             ordinal=load.log.tail.messages,
             summary=load.summary.token if load.summary else "",
             marks=decision.marks,
+            left_out_steps=len(decision.left),
             tokens=view.tokens,
             thinking_through=view.thinking_through,
             sizes=view.sizes,

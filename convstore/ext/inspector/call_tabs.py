@@ -16,7 +16,7 @@ from convstore import Conversation
 from convstore.ext.inspector.call_page import load_call, load_view, render_call
 from convstore.ext.inspector.calls import calls_of
 from convstore.ext.inspector.changes import changes_between
-from convstore.ext.inspector.comparison import View
+from convstore.ext.inspector.comparison import SHOWN, View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import clip, sent_text
 from convstore.ext.inspector.tool_sums import (
@@ -108,8 +108,9 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     compared = calls.before(calls.moment)
     before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
-    changes = changes_between(before, view, calls.has_ended) if before else None
-    if changes and calls.cut_by(calls.moment) == PROMPT_CHANGED:
+    cut_by = calls.cut_by(calls.moment)
+    changes = changes_between(before, view, calls.has_ended, cut_by) if before else None
+    if changes and cut_by == PROMPT_CHANGED:
         cause = "the system prompt or the tools are others than those of the call before"
         changes = replace(changes, same_tokens=0, is_kept=False, cause=cause)
     return await render_call(
@@ -129,12 +130,12 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A result of a tool: what the view has in its place, with the size there, and whether it was read back."""
+    """A result of a tool: what the view shows of it, its size there, None outside it, and whether it was read back."""
 
     stored: StoredMessage
     tool: str
     label: str
-    shown: int
+    shown: int | None
     is_read_back: bool
 
 
@@ -150,7 +151,7 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     results = _results(active, view)
     shown = Counter[str]()
     for result in results:
-        shown[result.tool] += result.shown
+        shown[result.tool] += result.shown or 0
     return await render_call(
         request,
         chat,
@@ -174,8 +175,7 @@ def _results(messages: Sequence[StoredMessage], view: View) -> list[_Result]:
     for stored in messages:
         if isinstance(stored.message, ToolMessage):
             given = view.given(stored)
-            is_shown = given.message is not None and given.state != "summarised"
-            size = given.tokens if is_shown else 0
+            size = given.tokens if given.state in SHOWN else None
             ordinal = stored.ordinal
             found.append(_Result(stored, names[ordinal], given.label, size, ordinal in again))
     return found

@@ -15,6 +15,7 @@ from convstore.ext.inspector.text import sent_text
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, limit_of
+from convstore.values.stamps import TURN_ENDED
 
 _MAX_LINES = 60
 _NEAR = 80
@@ -25,6 +26,16 @@ _CAUSES = {
     "summarised": "in summary {}",
 }
 """Descriptions of messages that a view shows in another form than the view before; the default is their label."""
+
+_STATES_BY_CAUSE = {
+    "summary made": ("summarised",),
+    "turns left out": ("left_out",),
+    "older steps left out": ("left_out",),
+    "texts shortened": ("shortened",),
+    "results became stubs": ("stub",),
+    TURN_ENDED: ("stub", "placeholder"),
+}
+"""States of the messages that a cause of `break_between` is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ class Changes:
         same_tokens: Size of the equal messages with which both begin, which a prompt cache can reuse.
         new_tokens: Size of the messages that the log did not have at the call before; the rest is sent again.
         is_kept: True if the view begins with the whole view before.
-        cause: The first change that is no addition, in words.
+        cause: What broke the cache, in words: the first change of the kind that `break_between` names.
         lines: The diff, at most its first lines.
         left: Number of lines that are not in it.
     """
@@ -71,18 +82,24 @@ def same_beginning(before: View, after: View) -> int:
     return _alike(*(map(_key, view.history.messages) for view in (before, after)))
 
 
-def changes_between(before: View, after: View, has_ended: Callable[[int], bool]) -> Changes:
-    """Return what changed from the view of one call to the next; `has_ended` says so of the turn of an ordinal."""
+def changes_between(
+    before: View, after: View, has_ended: Callable[[int], bool], cut_by: str
+) -> Changes:
+    """Return what changed from the view of one call to the next.
+
+    `has_ended` says so of the turn of an ordinal, and `cut_by` is the cause that `break_between` names.
+    """
     same = same_beginning(before, after)
+    causes = list(_causes(before.history, after.history, has_ended))
+    states = _STATES_BY_CAUSE.get(cut_by, ())
+    named = [text for state, text in causes if state in states]
+    others = [text for _, text in causes]
     lines = list(_diff(before, after, same))
     return Changes(
         same_tokens=sum(after.sizes[:same]),
         new_tokens=sum(line.tokens for line in lines if line.kind == "add"),
         is_kept=same == len(before.history.messages),
-        cause=next(
-            _causes(before.history, after.history, has_ended),
-            "another summary or note stands before them",
-        ),
+        cause=[*named, *others, "another summary or note stands before them"][0],
         lines=lines[:_MAX_LINES],
         left=len(lines[_MAX_LINES:]),
     )
@@ -168,8 +185,10 @@ def _line(
     return DiffLine(kind, first, last, len(indexes), tokens, head, text, tail)
 
 
-def _causes(before: PastView, after: PastView, has_ended: Callable[[int], bool]) -> Iterator[str]:
-    """Yield what happened to the ranges of messages that the views show differently, in words."""
+def _causes(
+    before: PastView, after: PastView, has_ended: Callable[[int], bool]
+) -> Iterator[tuple[str, str]]:
+    """Yield the new state of the ranges of messages that the views show differently, and what happened in words."""
     reasons = [*before.report.reasons, *after.report.reasons]
     end = max((reason.last for reason in before.report.reasons), default=0)
     edges = sorted({reason.first for reason in reasons} | {reason.last + 1 for reason in reasons})
@@ -184,7 +203,7 @@ def _causes(before: PastView, after: PastView, has_ended: Callable[[int], bool])
         last = following - 1
         if new.state in ("summarised", "left_out"):
             last = new.last
-        yield f"{_subject(first, last, end)} now {change}"
+        yield new.state, f"{_subject(first, last, end)} now {change}"
 
 
 def _cause_of_stub(has_ended: bool) -> str:

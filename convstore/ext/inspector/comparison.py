@@ -31,7 +31,7 @@ LEGEND: Mapping[str, tuple[str, str]] = {
 _SHARED = {"summarised": "summary", "left_out": "note"}
 """States of messages that share a row, and the kind of the message in the view that replaces them."""
 
-_SHOWN = frozenset({"whole", "stub", "shortened", "placeholder", "late"})
+SHOWN = frozenset({"whole", "stub", "shortened", "placeholder", "late"})
 """States of messages that are in the view themselves."""
 
 PARTS: Mapping[str, str] = {
@@ -206,7 +206,7 @@ class View:
 
         The view shows what its reasons say in the log's order, which both give from the end.
         """
-        shown = [reason for reason in self.history.report.reasons if reason.state in _SHOWN]
+        shown = [reason for reason in self.history.report.reasons if reason.state in SHOWN]
         places = [ordinal for reason in shown for ordinal in range(reason.first, reason.last + 1)]
         pairs = zip(reversed(self._by_id), reversed(places), strict=False)
         return {} if self.history.report.moved else dict(pairs)

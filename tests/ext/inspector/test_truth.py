@@ -391,6 +391,55 @@ async def test_a_stub_of_a_turn_in_progress_is_not_said_to_be_of_a_finished_one(
     assert any("held; expected, results became stubs" in page for page in pages)
 
 
+async def test_one_cause_of_a_broken_cache_on_every_page(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """A view of a long turn that makes stubs and leaves steps out begins to differ at the note: steps were left out.
+
+    A result that is left out has no size in the view.
+    """
+    chat = store.conversation(user_id="ada", thread_id="steps-left-out")
+    policy = HistoryPolicy(max_tokens=1_200)
+    await chat.append(HumanMessage("Count the seals."))
+    for number in range(5):
+        call = {"name": "count", "args": {}, "id": f"call-{number}"}
+        stamp = (await chat.load_history(policy)).stamp
+        await chat.append(AIMessage("", tool_calls=[call]), stamp=stamp)
+        await chat.append(ToolMessage("seal " * 300, tool_call_id=f"call-{number}", name="count"))
+    stamp = (await chat.load_history(policy)).stamp
+    await chat.append(AIMessage("Five."), stamp=stamp)
+    here, client = await address(chat), browse()
+    cause = "older steps left out"
+    page = text_in(await body(client, f"{here}/changes?at=12"))
+    assert re.search(r"can come from it, because messages \d to \d are now left out", page)
+    assert f"held; expected, {cause}" in page
+    assert f"12 ({cause})" in page
+    assert f"cache broken: {cause}" in text_in(await body(client, f"{here}/overview"))
+    tools = text_in(await body(client, f"{here}/tools?at=12"))
+    left_out = re.findall(r"\d count left out 382 (\S+)", tools)
+    shown = re.findall(r"\d count (?:whole|stub) 382 (\d+)", tools)
+    assert left_out == ["\u2013", "\u2013"]
+    assert f"count 5 \u2013 1,910 {sum(map(int, shown))} 0" in tools
+
+
+async def test_the_headline_is_about_the_change_that_the_badge_names(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """An earlier text is shortened, too, but the note stands before it in the view."""
+    chat = store.conversation(user_id="ada", thread_id="two-changes")
+    policy = HistoryPolicy(max_tokens=1_200)
+    await chat.append([HumanMessage("What do seals eat?"), AIMessage("fish " * 300)])
+    await chat.append(HumanMessage("Count the seals."))
+    for number, words in enumerate((150, 150, 150, 520)):
+        call = {"name": "count", "args": {}, "id": f"call-{number}"}
+        stamp = (await chat.load_history(policy)).stamp
+        await chat.append(AIMessage("", tool_calls=[call]), stamp=stamp)
+        await chat.append(ToolMessage("seal " * words, tool_call_id=str(call["id"]), name="count"))
+    page = text_in(await body(browse(), f"{await address(chat)}/changes"))
+    assert "held; expected, older steps left out" in page
+    assert "because messages 4 to 7 are now left out" in page
+
+
 async def test_the_next_call_after_an_answer_has_the_stubs_of_a_turn_that_ended(
     store: ConversationStore, browse: Browse
 ) -> None:
