@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -50,9 +50,13 @@ def _streaming(*said: Any) -> Callable[[Any], Any]:
 
 
 async def _stream(graph: Any, chat: Conversation) -> None:
+    async for _ in graph.astream(ASKED, {"configurable": chat.scope}, stream_mode="messages"):
+        pass
+
+
+async def _stream_in_turn(graph: Any, chat: Conversation) -> None:
     async with await chat.turn("r1", human="Do seals sleep?"):
-        async for _ in graph.astream(ASKED, {"configurable": chat.scope}, stream_mode="messages"):
-            pass
+        await _stream(graph, chat)
 
 
 async def _draft(chat: Conversation) -> str:
@@ -70,17 +74,26 @@ async def _when_asked_to_stop(chat: Conversation, turn: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_stop_ends_a_streamed_call_of_a_node(chat: Conversation, database: Any) -> None:
-    """What was said, which the draft had redacted, is the answer; no word after it, and no draft is left."""
+@pytest.mark.parametrize(
+    ("stream", "error"),
+    [(_stream_in_turn, nullcontext()), (_stream, pytest.raises(TurnClosedError))],
+)
+async def test_a_stop_ends_a_streamed_call_of_a_node(
+    chat: Conversation, database: Any, stream: Callable[..., Any], error: Any
+) -> None:
+    """What was said, which the draft had redacted, is the answer; no word after it, and no draft is left.
+
+    A graph that holds its turn itself raises TurnClosedError; the exit of a session swallows it.
+    """
     known = set(_HEARING.get()._calls)
     going = asyncio.Event()
     graph = _graph(chat, _streaming("They ", going, "do.", "All."), drafts=str.upper)
-    working = asyncio.ensure_future(_stream(graph, chat))
+    working = asyncio.ensure_future(stream(graph, chat))
     assert await _draft(chat) == "THEY "
     await chat.stop("r1")
     await asyncio.sleep(0.1)  # a hundredth of the time in which a turn looks for a stop
     going.set()
-    with suppress(TurnClosedError):
+    with error:
         await working
     turn = await chat.get_turn("r1")
     assert turn is not None
@@ -140,7 +153,7 @@ async def test_a_node_that_gives_its_model_up_answers_itself(
         return {"messages": [AIMessage("Ask me later.")]}
 
     async with asyncio.timeout(20):
-        await _stream(_graph(chat, ask, drafts=True), chat)
+        await _stream_in_turn(_graph(chat, ask, drafts=True), chat)
     drafts = {"conversation": (await chat.info()).conversation_id}
     assert await database["drafts"].count_documents(drafts) == 0
     assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "Ask me later."]
@@ -151,7 +164,7 @@ async def test_a_draft_goes_with_the_reply(chat: Conversation, database: Any) ->
     """The append node deletes it as it appends the reply."""
     going = asyncio.Event()
     working = asyncio.ensure_future(
-        _stream(_graph(chat, _streaming("They ", going, "do."), drafts=True), chat)
+        _stream_in_turn(_graph(chat, _streaming("They ", going, "do."), drafts=True), chat)
     )
     assert await _draft(chat) == "They "
     going.set()
@@ -204,12 +217,12 @@ async def test_a_run_that_is_cancelled_leaves_a_draft(chat: Conversation) -> Non
     """The same request asks again; the call is held by its session alone, as nobody hears that it was cancelled."""
     going = asyncio.Event()
     working = asyncio.ensure_future(
-        _stream(_graph(chat, _streaming("They ", going), drafts=True), chat)
+        _stream_in_turn(_graph(chat, _streaming("They ", going), drafts=True), chat)
     )
     assert await _draft(chat) == "They "
     working.cancel()
     await asyncio.wait({working})
     assert (turn := await chat.get_turn("r1"))
     assert (turn.over, turn.draft) == ("", "They ")
-    await _stream(_graph(chat, _streaming("They do."), drafts=True), chat)
+    await _stream_in_turn(_graph(chat, _streaming("They do."), drafts=True), chat)
     assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "They do."]

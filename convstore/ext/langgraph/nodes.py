@@ -90,7 +90,7 @@ def load_node(
             the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         OlderCheckpointError: From the node, with ``on_fork="raise"``.
-        TurnClosedError: From the node: somebody asked to stop the turn that the caller entered.
+        TurnClosedError: From the node: the turn was stopped. The exit of a session that you entered swallows it.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     if number_sources is not None and not append_first:
