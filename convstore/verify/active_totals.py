@@ -88,7 +88,11 @@ class ActiveTotals:
         return 0
 
     def counts(self, through: int, rewound: Iterable[tuple[int, int]]) -> dict[str, Any]:
-        """Return the counts of the messages up to an ordinal that are not in rewound ranges."""
+        """Return the counts of the messages up to an ordinal that are not in rewound ranges.
+
+        A damaged entry may name an ordinal that no message has: then up to the last one.
+        """
+        through = min(through, len(self._sums["active"]) - 1)
         found = {name: sums[through] for name, sums in self._sums.items()}
         for first, last in rewound:
             for name, sums in self._sums.items() if first <= through else ():

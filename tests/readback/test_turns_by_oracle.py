@@ -542,16 +542,16 @@ async def test_a_stop_is_that_of_the_answer_that_was_shown() -> None:
     await check(world.chat, world.oracle)
 
 
-async def test_every_reader_says_the_same_of_a_few_logs(tmp_path: Path) -> None:
+async def test_every_reader_says_the_same_of_200_logs(tmp_path: Path) -> None:
     """All calls that read turns, and copies of some logs.
 
     In 315 and 594 messages without a question follow rewound ones; in 2253 a rewind takes back the end of a turn.
     """
-    await run([*range(30), 315, 594, 2253], tmp_path, copies=10)
+    await run([*range(197), 315, 594, 2253], tmp_path, copies=20)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", soaked(range(0, 20_000, 250), first=4))
+@pytest.mark.parametrize("first", soaked(range(0, 20_000, 250), first=8))
 async def test_every_reader_says_the_same_of_many_logs(tmp_path: Path, first: int) -> None:
-    """The same for 20,000 logs, a thousand of them in `.ci/run`, and the copies of every fourth."""
-    await run(range(first, first + 250), tmp_path, copies=4)
+    """The same for 20,000 logs, 2,000 of them in `.ci/run`, and the copies of every eighth."""
+    await run(range(first, first + 250), tmp_path, copies=8)

@@ -32,6 +32,7 @@ BROADCAST = {
     "Inspection.entry": _VERIFY,
     "Inspection.last_entry": _VERIFY,
     "Inspection.next_conversation": _VERIFY,
+    "Inspection.replace_state": "verify mends a state whose conversation is damaged",
     "Inspection.remove": "verify removes leftovers of any conversation by their keys",
     "SchemaInspection.lacks": "verify samples a collection",
     "Statistics._read": "stats of all conversations",
