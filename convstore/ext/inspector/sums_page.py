@@ -62,7 +62,7 @@ def _is_price(price: Any) -> bool:
 
 @dataclass(slots=True)
 class GroupSum:
-    """Sums of the conversations of a group; `cost` is that of the models with a price."""
+    """Sums of the conversations of a group; `cost` is that of all billed tokens but the `unpriced` ones."""
 
     name: str
     conversations: int = 0
@@ -71,7 +71,13 @@ class GroupSum:
     failed: int = 0
     billed_in: int = 0
     billed_out: int = 0
+    unpriced: int = 0
     cost: float = 0.0
+
+    @property
+    def billed(self) -> int:
+        """Billed tokens, in and out; 0 if no provider counted any."""
+        return self.billed_in + self.billed_out
 
     def add(self, row: ListRow, prices: Prices) -> None:
         """Add a conversation, with the tokens of all its models."""
@@ -88,6 +94,8 @@ class GroupSum:
         self.billed_out += count_out
         if price:
             self.cost += (count_in * price[0] + count_out * price[1]) / _MILLION
+        else:
+            self.unpriced += count_in + count_out
 
 
 @dataclass(slots=True)
@@ -219,4 +227,4 @@ def _by_model(rows: Sequence[ListRow], prices: Prices) -> list[GroupSum]:
             model = models.setdefault(name, GroupSum(name))
             model.conversations += 1
             model.add_billed(usage["input_tokens"], usage["output_tokens"], prices.get(name))
-    return sorted(models.values(), key=lambda model: -(model.billed_in + model.billed_out))
+    return sorted(models.values(), key=lambda model: -model.billed)

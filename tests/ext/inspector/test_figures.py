@@ -256,7 +256,7 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
     replaced = [message for message in answers if message.is_rewound]
     sums = [sum(usage_in(message)[at] for message in replaced) for at in (0, 1)]
     [row] = [figures for name, figures in cells.items() if name.startswith("Answers that were")]
-    assert [figure(text) for text in row[:3]] == [len(replaced), *sums]
+    assert [figure(text.replace("\u2013", "0")) for text in row[:3]] == [len(replaced), *sums]
     summaries = await chat.summaries()
     [row] = [figures for name, figures in cells.items() if name.startswith("Summaries")]
     assert [figure(text) for text in row[:3]] == [
@@ -266,6 +266,32 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
     ]
     for name, figures in tools_in(active).items():
         assert [figure(text.replace("\u2013", "0")) for text in cells[name][:3]] == figures
+
+
+async def test_sums_of_what_is_not_known(store: ConversationStore) -> None:
+    """Without usage, or without a price, there is no figure; a sum says which part has no price."""
+    usage = {"input_tokens": 600_000, "output_tokens": 1_000, "total_tokens": 601_000}
+    for user, models in {"ada": ("priced", "other"), "bob": ("other",), "eve": ("",)}.items():
+        chat = store.conversation(user_id=user, thread_id=new_id())
+        for model in models:
+            answer = AIMessage("A.", response_metadata={"model_name": model})
+            said = answer.model_copy(update={"usage_metadata": usage}) if model else answer
+            await chat.append([HumanMessage("Q?"), said])
+        await store.conversation(user_id=user, thread_id=new_id()).append(HumanMessage("Q?"))
+    pages = inspector(store, authorize=lambda _: EVERYTHING, prices={"priced": (1, 20)})
+    transport = httpx.ASGITransport(pages)
+    async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
+        page = await body(client, "/sums")
+    billed = {
+        text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)][-3:]
+        for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL)
+    }
+    assert billed["ada"] == ["1,200,000", "2,000", "0.62 + 601,000 tokens without a price"]
+    assert billed["bob"] == ["600,000", "1,000", "\u2013"]
+    assert billed["eve"] == ["\u2013"] * 3
+    assert billed["priced"][2] == "0.62"
+    assert billed["other"][2] == "\u2013"
+    assert "tokens from a cache at the full price" in page
 
 
 @pytest.mark.slow
