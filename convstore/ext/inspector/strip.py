@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from convstore.ext.inspector.comparison import View
 from convstore.ext.model_calls import Calls
 from convstore.types import StoredMessage
-from convstore.values.stamps import ViewStamp
+from convstore.values.stamps import TURN_ENDED, ViewStamp
 
 _CALLS = 15
 _STEP = 28
@@ -100,7 +100,7 @@ class Strip:
 
         Each rectangle stands on the base line, behind those of the parts below it, so that bars are to scale.
         """
-        paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "bad"), "")
+        paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "hollow", "bad"), "")
         for index, bar in enumerate(self.bars):
             left = index * self.step + (self.step - _WIDTH) // 2
             size = 0
@@ -118,7 +118,9 @@ def _marks(bar: Bar, middle: int) -> Iterator[tuple[str, str]]:
     aside = 6 if bar.cut_by and bar.has_failed else 0
     if bar.has_summary:
         yield "summary", f"M{middle} 0l5 5-5 5-5-5z"
-    if bar.cut_by:
+    if bar.cut_by == TURN_ENDED:
+        yield "hollow", f"M{middle - aside} 72l3 5h-6z"
+    elif bar.cut_by:
         yield "ink", f"M{middle - aside} 71l4 7h-8z"
     if bar.has_failed:
         yield "bad", f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z"

@@ -86,6 +86,7 @@ async def test_each_state_is_a_button_with_its_number(
     """A button keeps the conversations in its state, and the one that is pressed gives all of them back."""
     body = await listed(browse)
     assert len(questions(body)) == 8
+    assert "8 conversations; 6 of these 8 need attention." in text_in(body)
     assert chips(body) == {
         "needs attention": 6,
         "waits": 1,

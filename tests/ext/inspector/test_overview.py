@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore import Conversation, ConversationStore
 from convstore.ext.inspector.overview import MARKS, CallMark, Overview
 from convstore.ext.inspector.strip import Bar, Strip
-from convstore.values.stamps import ViewParts, ViewStamp
+from convstore.values.stamps import TURN_ENDED, ViewParts, ViewStamp
 
 STAMP = ViewStamp(conversation_id="c", tokens=100, parts=ViewParts(turn=100))
 
@@ -56,6 +56,15 @@ def test_labels_of_the_strip_have_room() -> None:
     """Five digits of 12 pixels take 34."""
     for ordinal, step in ((9_999, 28), (12_000, 44)):
         assert Strip([Bar(ordinal, {"turn": 1})], 1, None, 0, 0).step == step
+
+
+def test_the_strip_marks_breaks_as_the_overview_does() -> None:
+    """Those at a turn's end are hollow."""
+    causes = ("", TURN_ENDED, "summary made")
+    bars = [Bar(2, {"turn": 1}, cut_by=cause) for cause in causes]
+    calls = [CallMark(2, "a", (), STAMP, is_rewound=False, cut_by=cause) for cause in causes]
+    for paths in (Strip(bars, 1, None, 0, 0).paths(), Overview(calls, None).paths()):
+        assert [paths[mark].count("M") for mark in ("hollow", "ink")] == [1, 1]
 
 
 async def test_a_call_has_its_failures_and_its_sub_agent(

@@ -416,6 +416,13 @@ async def test_one_cause_of_a_broken_cache_on_every_page(
     assert f"12 ({cause})" in page
     assert f"cache broken: {cause}" in text_in(await body(client, f"{here}/overview"))
     tools = text_in(await body(client, f"{here}/tools?at=12"))
+    for path, calls in ((here, (2, 4)), (f"{here}/messages/4", (4,)), (f"{here}/messages/3", ())):
+        links = re.findall(
+            r'at=(\d+)">What the model got for this: call (\d+)<', await body(client, path)
+        )
+        assert links == [(str(call), str(call)) for call in calls]
+    part = text_in(await body(client, f"{here}?after=3&at=12"))
+    assert re.search(r"Left out : 2 of 4 messages: left out 405 → \d+ for all 4 ", part)
     left_out = re.findall(r"\d count left out 382 (\S+)", tools)
     shown = re.findall(r"\d count (?:whole|stub) 382 (\d+)", tools)
     assert left_out == ["\u2013", "\u2013"]
