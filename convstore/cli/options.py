@@ -172,8 +172,13 @@ class Target:
 
     @property
     def address(self) -> str:
-        """The address to print, without user info and options."""
-        return safe_address(self.uri)
+        """The address to print, with the name of the database, without user info and options.
+
+        >>> Target(uri="mongodb://ada:secret@db/").address
+        'mongodb://…@db/convstore'
+        """
+        address = safe_address(self.uri)
+        return f"{address}{environment.DEFAULT_DATABASE}" if address.endswith("/") else address
 
     @property
     def policy(self) -> HistoryPolicy | None:

@@ -9,13 +9,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from convstore.cli.output import FOUND, Answer, plain
+from convstore.values.environment import DEFAULT_DATABASE
 from convstore.values.plain import counted
 
 if TYPE_CHECKING:
     from convstore.values.reports import ProbedConstruct, ServerReport
 
 
-_DEFAULT_DATABASE = "convstore"
 _INDENT = 2
 _HEADINGS = {
     "supported": ("supported", "green"),
@@ -31,7 +31,7 @@ async def server_answer(uri: str, address: str, *, seconds: float) -> Answer:
     """Try the server at an address; `address` is the one to print."""
     from convstore.integration import open_database, probe_server  # noqa: PLC0415 - loads the database driver
 
-    async with open_database(uri, default=_DEFAULT_DATABASE) as database:
+    async with open_database(uri, default=DEFAULT_DATABASE) as database:
         report = await probe_server(database, seconds=seconds)
     code = 0
     if report.having("missing"):

@@ -58,7 +58,7 @@ async def stats_command(
     stubs, what a summary covers is the summary, and a view that leaves turns out
     fills its budget (it is often smaller). The budget is --max-tokens, else that
     of CONVSTORE_POLICY, else that of the newest answer with a stamp, else the
-    default; the output says which.
+    default; the output says which. store.stats() takes that of its store.
 
     \b
     Sizes are those of the documents, before the server compresses them; the

@@ -52,6 +52,7 @@ from convstore.exceptions import (
 from convstore.mongo.indexes import Index
 from convstore.mongo.times import ServerClock, Times
 from convstore.values.addresses import ADDRESS_FORM, check_address, contains_part_of
+from convstore.values.environment import DEFAULT_DATABASE
 from convstore.values.plain import duration
 
 COMMAND_SECONDS = 40.0
@@ -85,7 +86,6 @@ _TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13
 _REFUSALS = frozenset({2, 9, 14, 59, 72, 115, 168, 238, 303, 304, 17276, 28769, 40324, 40415})
 _EXISTS = 48
 DUPLICATE_KEY = 11000
-_DEFAULT_DATABASE = "convstore"
 # One damaged value must not hide the documents that are read with it: a check of its type or its digest names it.
 _OPTIONS = CodecOptions[Mapping[str, Any]](
     unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
@@ -261,7 +261,7 @@ def size_of(document: Mapping[str, Any]) -> int:
     return len(document.raw if isinstance(document, RawBSONDocument) else bson.encode(document))
 
 
-def open_client(uri: str, *, default: str = _DEFAULT_DATABASE) -> tuple[Any, Any]:
+def open_client(uri: str, *, default: str = DEFAULT_DATABASE) -> tuple[Any, Any]:
     """Return a new client for an address and the database that it names, or the default one; no I/O.
 
     It waits `SELECTION_SECONDS` for a server, unless the address has the option ``serverSelectionTimeoutMS``.

@@ -16,6 +16,9 @@ from convstore.values.scope import check_scope_keys
 
 URI = "CONVSTORE_URI"
 DATABASE = "CONVSTORE_DATABASE"
+DEFAULT_DATABASE = "convstore"
+"""The database if neither the address nor the environment names one."""
+
 SCOPE_KEYS = "CONVSTORE_SCOPE_KEYS"
 COLLECTION_PREFIX = "CONVSTORE_COLLECTION_PREFIX"
 POLICY = "CONVSTORE_POLICY"
