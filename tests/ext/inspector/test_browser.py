@@ -79,7 +79,10 @@ async def test_the_first_message_stands_high(page: Any) -> None:
 
 @pytest.mark.parametrize("window", ["wide-light"], indirect=True)
 async def test_the_head_of_a_call_stands_still(page: Any) -> None:
-    """From call to call nothing above the messages moves, all calls that fit are there, and the marks take one line."""
+    """From call to call nothing above the messages moves, all calls that fit are there, and the marks take one line.
+
+    The state is not cut, and the head does not hide the message that "Go to" leads to.
+    """
     await open_lesson(page)
     here, seen = page.url, set[tuple[float, ...]]()
     for query in ("", "?at=3", "?at=7", "?at=11", "?at=14", "?at=18"):
@@ -96,6 +99,13 @@ async def test_the_head_of_a_call_stands_still(page: Any) -> None:
         assert boxes[3]["height"] <= 22
         seen.add((*(box["y"] for box in boxes), boxes[4]["x"], boxes[5]["x"]))
     assert len(seen) == 1, seen
+    await page.emulate_media(reduced_motion="reduce")  # scroll at once
+    await page.goto(f"{here}?go=12")
+    cut = "state => state.scrollWidth - state.clientWidth"
+    assert await page.locator(".title .state").evaluate(cut, timeout=3_000) == 0
+    target, head = [await page.locator(place).bounding_box() for place in (":target", ".sticky")]
+    await page.emulate_media(reduced_motion="null")
+    assert target["y"] >= head["y"] + head["height"] + 24  # a line more in the head hides nothing
 
 
 @pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
