@@ -180,14 +180,14 @@ async def _read_page(
     store: ConversationStore, chosen: Mapping[str, str], size: int, page: int
 ) -> ConversationPage:
     """Read a page of the list; InvalidInputError if the list ends before it."""
-    cursor: str | None = None
-    for number in range(1, page + 1):
-        found = await store.list_conversations(
-            limit=size, cursor=cursor, everything=not chosen, **chosen
-        )
-        cursor = found.next_cursor
-        if cursor is None and number < page:
+    everything = not chosen
+    found = await store.list_conversations(limit=size, everything=everything, **chosen)
+    for number in range(1, page):
+        if found.next_cursor is None:
             raise InvalidInputError(f"the list has {counted(number, 'page')}, not {page}")
+        found = await store.list_conversations(
+            limit=size, cursor=found.next_cursor, everything=everything, **chosen
+        )
     return found
 
 

@@ -89,7 +89,7 @@ class HistoryPolicy:
 
     def __str__(self) -> str:
         """Return the budget and all changed options, as `parse_policy` takes them."""
-        values = {"max_tokens": self.max_tokens} | self.changed
+        values: dict[str, Any] = {"max_tokens": self.max_tokens} | self.changed
         if isinstance(self.provider, ProviderRules):
             return json.dumps(values)
         names = values.get("never_stub")

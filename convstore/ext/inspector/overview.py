@@ -193,7 +193,7 @@ class Overview:
 
     def paths(self) -> dict[str, str]:
         """Return the bars and marks as paths by their class, in the order in which they are drawn."""
-        paths = dict.fromkeys((*BEHIND, "ink", "hollow", "bad", "mark"), "")
+        paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "hollow", "bad", "mark"), "")
         for index, bucket in enumerate(self.buckets):
             for name, path in (*self._bar(index, bucket), *_marks(index, bucket)):
                 paths[name] += path
