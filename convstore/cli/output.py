@@ -27,7 +27,6 @@ FOUND = 3
 
 _UNAVAILABLE = "Check that the server runs and that the address is right"
 _LONGEST_ERROR = 600
-_ROLES = {"human": "user", "ai": "model", "tool": "result"}
 _KINDS = {
     "entries": "log documents",
     "payloads": "large results",
@@ -110,15 +109,6 @@ def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Tabl
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def role_of(message_type: str) -> str:
-    """Return the name of a message's type for people.
-
-    >>> role_of("human"), role_of("system")
-    ('user', 'system')
-    """
-    return _ROLES.get(message_type, message_type)
 
 
 def kind_label(name: str) -> str:

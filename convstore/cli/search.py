@@ -11,8 +11,8 @@ from rich.text import Text
 
 from convstore.cli.list_ import name_of
 from convstore.cli.options import Everything, Target, on_database
-from convstore.cli.output import Answer, is_terminal, plain, role_of, screen, short
-from convstore.values.plain import counted
+from convstore.cli.output import Answer, is_terminal, plain, screen, short
+from convstore.values.plain import counted, role_of
 
 if TYPE_CHECKING:
     from convstore.types import SearchResult

@@ -18,10 +18,10 @@ from rich.text import Text
 
 from convstore.cli.list_ import MOST_ROWS, name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
-from convstore.cli.output import Answer, plain, role_of, short
+from convstore.cli.output import Answer, plain, short
 from convstore.cli.show_calls import calls_answer, print_totals
 from convstore.exceptions import InvalidInputError
-from convstore.values.plain import counted
+from convstore.values.plain import counted, role_of
 from convstore.values.scope import PATH
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+_ROLES = {"human": "user", "ai": "model", "tool": "result"}
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
@@ -44,6 +45,15 @@ def age(at: datetime, now: datetime) -> str:
         if seconds >= 2 * size or (seconds >= size and unit != "days"):
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def role_of(message_type: str) -> str:
+    """Return the name of a message's type for people.
+
+    >>> role_of("human"), role_of("system")
+    ('user', 'system')
+    """
+    return _ROLES.get(message_type, message_type)
 
 
 def part_of(value: Any, name: str) -> Any:

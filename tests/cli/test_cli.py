@@ -111,7 +111,7 @@ def test_the_demo_advises_commands_that_work_where_it_was_started(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [".venv/bin/convstore", "demo"])
     monkeypatch.setenv("PATH", str(folder) if is_on_path else "/nowhere")
-    monkeypatch.setattr("convstore.cli.demo.demo.find_spec", lambda _: None)
+    monkeypatch.setattr(sys.modules[Demo.__module__], "find_spec", lambda _: None)
     name = "convstore" if is_on_path else ".venv/bin/convstore"
     assert convstore("demo").stdout.splitlines()[-3:] == [
         ".venv/bin/python -m pip install 'convstore[inspector]'",

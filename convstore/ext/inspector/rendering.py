@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from convstore.ext.inspector.security import WITH_SCRIPT
 from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
 from convstore.sources.detection import has_failed
-from convstore.values.plain import age, counted
+from convstore.values.plain import age, counted, role_of
 
 _MAX_NUMBER = 2**53 - 1
 _OPTIONS = (
@@ -27,7 +27,8 @@ _OPTIONS = (
     "media",
     "view",
 )
-_UNITS = ((60, "min", 60), (3_600, "h", 24), (86_400, "days", 14))
+_JUST_NOW = timedelta(minutes=1)
+_LONG_AGO = timedelta(days=14)
 
 
 def render(name: str, request: Request, status_code: int = 200, **context: Any) -> HTMLResponse:
@@ -86,6 +87,7 @@ def _environment() -> Environment:
         "json": as_json,
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "marked": marked,
+        "role": role_of,
     }
     return environment
 
@@ -97,10 +99,6 @@ def _ago(at: datetime, now: datetime) -> str:
     >>> [_ago(now.replace(day=day, hour=hour), now) for day, hour in ((22, 10), (22, 8), (20, 9), (1, 1))]
     ['just now', '2 h ago', '2 days ago', '01 Nov 2026']
     """
-    seconds = int((now - at).total_seconds())
-    if seconds < 60:
+    if now - at < _JUST_NOW:
         return "just now"
-    for size, unit, limit in _UNITS:
-        if seconds < size * limit:
-            return f"{seconds // size} {unit} ago"
-    return f"{at:%d %b %Y}"
+    return f"{age(at, now)} ago" if now - at < _LONG_AGO else f"{at:%d %b %Y}"
