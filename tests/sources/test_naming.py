@@ -1,4 +1,4 @@
-"""Headings of sources: the table in docs/read-back.md, and metadata of any kind."""
+"""Headings of sources: the table in docs/reference/sources.md, and metadata of any kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convstore.messages.values import Codec
 from convstore.sources.naming import name_of, own_names
 from convstore.sources.source import source_in
 
-_DOCS = Path(__file__).parents[2] / "docs" / "read-back.md"
+_DOCS = Path(__file__).parents[2] / "docs" / "reference" / "sources.md"
 _ROW = re.compile(r"^\| ([^|`]+) \| `(\{.*\})` \| `(.*)` \|$", re.MULTILINE)
 
 
