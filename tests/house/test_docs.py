@@ -44,7 +44,7 @@ MOST_WORDS, MOST_WORDS_OF_A_CELL = 60, 30
 MOST_LINES = 25
 LONGER_PROGRAMS = {
     "fastapi.md": (31,),  # an endpoint, its loop, and a client that asks it three times
-    "langchain.md": (31,),  # an agent that pauses, a decision, and the agent resumed
+    "langchain.md": (30,),  # an agent that pauses, a decision, and the agent resumed
     "langgraph.md": (38, 35),  # a graph with all its edges, and one that waits for a person
     "tutorial.md": (41,),  # the chat that the reader has built, in one piece
 }
