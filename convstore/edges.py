@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
 from convstore.types import Dropped
 from convstore.values.models import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
+
+OWNER: Final = "convstore_owner"
+"""Names the conversation of a checkpoint. A state that has it is one whose messages are in the log."""
+
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")

@@ -7,7 +7,6 @@ from convstore.conversation.turn import TurnSession
 from convstore.messages.media_figures import ImageFigures, MediaFigures
 from convstore.messages.tokens import TokenCounter, approximate_tokens
 from convstore.messages.values import Omitted
-from convstore.values.citations import Citation
 from convstore.values.items import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
@@ -30,6 +29,7 @@ from convstore.values.models import (
 )
 from convstore.values.providers import ProviderRules
 from convstore.values.reports import (
+    Citation,
     ConversationHits,
     ErasureReceipt,
     Finding,

@@ -39,10 +39,9 @@ from convstore.runtime.clock import append_timeout
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
 from convstore.runtime.retrying import until_written
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
-from convstore.values.append_options import PLAIN, AppendOptions
+from convstore.values.append_options import PLAIN, AppendOptions, SentMessage, Trust
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
-from convstore.values.trust import SentMessage, Trust
 
 _NO_LOG = Totals()
 _NOTHING = Receipt(message_ids=(), first=0, last=0, ordinals=(), written=0)

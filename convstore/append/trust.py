@@ -18,7 +18,7 @@ from convstore.append.resent import Match
 from convstore.log.comparison import is_said
 from convstore.log.entry import OpenCall
 from convstore.messages.provenance import MARK
-from convstore.values.trust import SentMessage, Trust
+from convstore.values.append_options import SentMessage, Trust
 
 _MARKS = frozenset({MARK, "lc_source"})
 """Keys under which the store and LangChain's summarization mark what they generate."""

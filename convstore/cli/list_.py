@@ -202,8 +202,12 @@ async def _selected(
     """Return the rows of a page that the filters select, each with its sub-agents' rows; the page begins at `first`."""
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
     from convstore.integration import host_of  # noqa: PLC0415 - as above
-    from convstore.values.ends import ConversationEnd  # noqa: PLC0415 - loads pydantic
-    from convstore.values.list_rows import ListRow, since, with_chip  # noqa: PLC0415 - as above
+    from convstore.values.list_rows import (  # noqa: PLC0415 - as above
+        ConversationEnd,
+        ListRow,
+        since,
+        with_chip,
+    )
 
     rows = await host_of(store).rows(page.conversations)
     numbers = {row.info.conversation_id: number for number, row in enumerate(rows, first)}

@@ -26,7 +26,7 @@ from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.turns.variants import check_asked
-from convstore.values.citations import Citation
+from convstore.values.append_options import check_trust
 from convstore.values.items import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
@@ -40,7 +40,7 @@ from convstore.values.models import (
     Turn,
 )
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.reports import ErasureReceipt, SearchHit
+from convstore.values.reports import Citation, ErasureReceipt, SearchHit
 from convstore.values.scope import (
     PATH,
     Scope,
@@ -52,7 +52,6 @@ from convstore.values.scope import (
     child_scope,
 )
 from convstore.values.stamps import TurnOutline, ViewStamp
-from convstore.values.trust import check_trust
 from convstore.values.turns import Busy, TurnCall, Variant, Verdict, call_named, check_decision
 from convstore.view.past import check_moment
 from convstore.wire.history import History, PastView

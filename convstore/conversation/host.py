@@ -22,8 +22,7 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import BothWays, Twin
 from convstore.sources.detection import SourceExtractor
 from convstore.tools.search_page import search_page
-from convstore.values.ends import ConversationEnd
-from convstore.values.list_rows import ListRow
+from convstore.values.list_rows import ConversationEnd, ListRow
 from convstore.values.models import ConversationInfo, SourcePage
 from convstore.values.reports import ConversationHits
 from convstore.values.scope import Scope

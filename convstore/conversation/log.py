@@ -30,9 +30,8 @@ from convstore.runtime.retrying import until_written
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
-from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem, StoredItem
-from convstore.values.log_records import LogMessage, Range, StoredId, VariantChange
+from convstore.values.log_records import ArchivedFact, LogMessage, Range, StoredId, VariantChange
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp

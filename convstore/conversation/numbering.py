@@ -11,8 +11,7 @@ from langchain_core.messages import ToolMessage
 
 from convstore.conversation.host import Host, host_of
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
-from convstore.sources.declared import says_sources
-from convstore.sources.detection import SourceExtractor
+from convstore.sources.detection import SourceExtractor, says_sources
 from convstore.sources.numbering import (
     NumberingPlan,
     plan_numbers,

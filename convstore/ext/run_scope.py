@@ -11,8 +11,7 @@ from typing import Any
 
 from convstore import ConversationStore
 from convstore.edges import check_store
-from convstore.values.run_scope import Run, ScopeChoice, check_scope_choice, chosen_values
-from convstore.values.scope import scope_of_run
+from convstore.values.scope import Run, ScopeChoice, check_scope_choice, chosen_values, scope_of_run
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
 

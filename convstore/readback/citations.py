@@ -15,11 +15,11 @@ from convstore.readback.request import MAXIMUM_PAGE_TOKENS, Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
+from convstore.sources.citations import ProviderCitation, provider_citations
 from convstore.sources.marks import MAX_CITED, marks_in
-from convstore.sources.provider_citations import ProviderCitation, provider_citations
 from convstore.sources.source import URL_CHARACTERS
-from convstore.values.citations import Citation
 from convstore.values.models import Source
+from convstore.values.reports import Citation
 from convstore.values.scope import Scope, check_id
 
 

@@ -47,9 +47,8 @@ from convstore.readback.passages import (
     passage_of_source,
     passages_of,
 )
-from convstore.readback.records import Records
+from convstore.readback.records import Records, page_source
 from convstore.readback.request import Request
-from convstore.readback.source_values import page_source
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long

@@ -20,8 +20,7 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.artifact import holds_only_sources, without_texts
-from convstore.readback.dedup import ShownSource, deduplicated
+from convstore.readback.dedup import ShownSource, deduplicated, holds_only_sources, without_texts
 from convstore.sources.detection import parse_json
 from convstore.sources.places import read_text
 

@@ -1,15 +1,23 @@
-"""Read the sources in the citations that providers attach to a text, where each cited document becomes one source.
+"""Read the citations that providers attach to a text: as the sources of a tool result, or with places in a reply.
 
-OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain converts both to its own format.
+OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain converts both to its own format. They are
+attached to text blocks, by Chat Completions to the message. Those of Gemini are metadata of the response, and their
+positions count bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
+from langchain_core.messages import BaseMessage
+
 from convstore.messages.values import is_text
+from convstore.sources.marks import MAX_CITED
 from convstore.sources.source import MAX_SOURCES, FoundSource, first_text, plain_item, source_in
 
 CITED = frozenset(
@@ -141,3 +149,146 @@ def _span(text: str, start: Any, end: Any) -> str:
     if type(start) is not int or type(end) is not int or not 0 <= start < end:
         return ""
     return text[start : min(end, start + _SPAN_CHARACTERS)]
+
+
+_TITLE = ("title", "document_title", "filename")
+_URL = ("url", "uri", "source")
+_QUOTATION = ("cited_text", "quote")
+_NUMBER = re.compile(r"\[(\d{1,15})\] ")
+_QUOTATION_CHARACTERS = 10_000
+
+
+class ProviderCitation(NamedTuple):
+    """A citation that a provider gave; `number` is that of a source whose title begins with it."""
+
+    start: int
+    end: int
+    title: str
+    url: str
+    quotation: str
+    number: int | None = None
+
+
+def provider_citations(message: BaseMessage) -> list[ProviderCitation]:
+    """Return the citations of a reply, each once, in the order of the text; at most `MAX_CITED`.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> cited = {"type": "url_citation", "url": "https://a", "title": "A", "start_index": 0, "end_index": 3}
+    >>> provider_citations(AIMessage([{"type": "text", "text": "Yes. No.", "annotations": [cited]}]))
+    [ProviderCitation(start=0, end=3, title='A', url='https://a', quotation='', number=None)]
+    """
+    found = [*_of_blocks(message), *islice(_of_gemini(message), MAX_CITED)]
+    distinct = dict.fromkeys(found[:MAX_CITED])
+    return sorted(distinct, key=lambda cited: (cited.start, cited.end))
+
+
+def _of_blocks(message: BaseMessage) -> list[ProviderCitation]:
+    """Return the citations of text blocks, and those of a message whose content is one text."""
+    found: list[ProviderCitation] = []
+    content = message.content
+    if isinstance(content, str):
+        annotations = message.additional_kwargs.get("annotations")
+        return list(islice(_of_text(annotations, content, 0), MAX_CITED))
+    offset = 0
+    for block in content:
+        text = _text_of(block)
+        if isinstance(block, dict):
+            for key in ("annotations", "citations"):
+                found += islice(_of_text(block.get(key), text, offset), MAX_CITED - len(found))
+        offset += len(text)
+    return found
+
+
+def _text_of(block: Any) -> str:
+    """Return what a block adds to the text of its message."""
+    if isinstance(block, str):
+        return block
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    return text if isinstance(text, str) else ""
+
+
+def _of_text(annotations: Any, text: str, offset: int) -> Iterator[ProviderCitation]:
+    for annotation in annotations if type(annotations) is list else ():
+        cited = citation_in(annotation)
+        if cited is None:
+            continue
+        start, end = _place(cited, len(text))
+        title = _first(cited, _TITLE)
+        number = _NUMBER.match(title)
+        yield ProviderCitation(
+            offset + start,
+            offset + end,
+            title[number.end() :] if number else title,
+            _first(cited, _URL),
+            _first(cited, _QUOTATION)[:_QUOTATION_CHARACTERS],
+            int(number[1]) if number else None,
+        )
+
+
+def _place(cited: Mapping[Any, Any], length: int) -> tuple[int, int]:
+    """Return the place of a citation in its text, which is the whole text unless the citation says more."""
+    start = cited.get("start_index")
+    end = cited.get("end_index")
+    if type(start) is int and type(end) is int and 0 <= start <= end:
+        return min(start, length), min(end, length)
+    index = cited.get("index")
+    if cited.get("type") == "file_citation" and type(index) is int and index >= 0:
+        return min(index, length), min(index, length)
+    return 0, length
+
+
+def _of_gemini(message: BaseMessage) -> Iterator[ProviderCitation]:
+    """Yield the citations in Gemini's metadata, in the spelling of its SDK and of its API."""
+    metadata = message.response_metadata
+    positions = _Positions(message.text)
+    grounding = _dict(metadata, "grounding_metadata", "groundingMetadata")
+    chunks = _list(grounding, "grounding_chunks", "groundingChunks")
+    for support in _list(grounding, "grounding_supports", "groundingSupports"):
+        segment = _dict(support, "segment")
+        place = positions.of(segment)
+        indices = _list(support, "grounding_chunk_indices", "groundingChunkIndices")
+        for index in indices if place else ():
+            chunk = chunks[index] if type(index) is int and 0 <= index < len(chunks) else None
+            page = _dict(chunk, "web", "retrieved_context", "retrievedContext", "maps")
+            if page and place:
+                quotation = _first(page, ("text",))[:_QUOTATION_CHARACTERS]
+                yield ProviderCitation(*place, _first(page, _TITLE), _first(page, _URL), quotation)
+    cited = _dict(metadata, "citation_metadata", "citationMetadata")
+    for citation in _list(cited, "citations", "citation_sources", "citationSources"):
+        if isinstance(citation, dict) and (place := positions.of(citation)):
+            yield ProviderCitation(*place, _first(citation, _TITLE), _first(citation, _URL), "")
+
+
+class _Positions:
+    """Converts positions in the bytes of a text to positions of characters."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._ends: Sequence[int] = ()
+
+    def of(self, segment: Mapping[Any, Any]) -> tuple[int, int] | None:
+        """Return the place of a segment; None if it has none."""
+        start = segment.get("start_index", segment.get("startIndex", 0)) or 0
+        end = segment.get("end_index", segment.get("endIndex"))
+        if type(start) is not int or type(end) is not int or not 0 <= start <= end:
+            return None
+        if not self._ends:
+            sizes = (len(sign.encode("utf-8", "surrogatepass")) for sign in self._text)
+            self._ends = list(accumulate(sizes))
+        return bisect_right(self._ends, start), bisect_right(self._ends, end)
+
+
+def _first(fields: Mapping[Any, Any], keys: Sequence[str]) -> str:
+    key = first_text(dict(fields), keys)
+    return fields[key] if key else ""
+
+
+def _dict(value: Any, *keys: str) -> dict[Any, Any]:
+    """Return the first of some keys of a dict that has a dict; an empty one without it."""
+    found = (value[key] for key in keys if isinstance(value, dict) and key in value)
+    return next((inner for inner in found if isinstance(inner, dict)), {})
+
+
+def _list(value: Any, *keys: str) -> list[Any]:
+    found = (value[key] for key in keys if isinstance(value, dict) and key in value)
+    return next((inner for inner in found if isinstance(inner, list)), [])

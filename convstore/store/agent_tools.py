@@ -16,8 +16,14 @@ from convstore.readback.request import check_page_tokens
 from convstore.sources.prompt import RenderSources
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.store.handle import ConversationStore
-from convstore.values.run_scope import Run, ScopeChoice, check_scope_choice, chosen_values
-from convstore.values.scope import Scope, scope_of_run
+from convstore.values.scope import (
+    Run,
+    Scope,
+    ScopeChoice,
+    check_scope_choice,
+    chosen_values,
+    scope_of_run,
+)
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

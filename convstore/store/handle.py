@@ -30,6 +30,7 @@ from convstore.search.request import search_request
 from convstore.sources.detection import SourceExtractor
 from convstore.values.environment import address_in, options_in
 from convstore.values.models import ConversationPage, ToolRecord
+from convstore.values.plain import suggests_options
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import (
     ConversationHits,
@@ -50,7 +51,6 @@ from convstore.values.scope import (
     check_scope_keys,
     check_selection,
 )
-from convstore.values.suggestions import suggests_options
 
 if TYPE_CHECKING:
     from convstore.chain import ChainSummarizer

@@ -1,25 +1,193 @@
 """The tool that an agent registers to read old tool results back: ``retrieve_previous_sources``.
 
 The conversation is set by the application or by the run's configuration, never by a model. The tool never raises on a
-model's arguments, and reads them leniently, see `read_arguments`.
+model's arguments, and reads them in any form that is clear.
+
+Null and empty values mean nothing; one value means a list of one, and the text of a list means the list. A number is a
+source. Other names of an argument are understood, and those that are not are named in the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import ToolException
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from convstore.messages.tokens import weight
+from convstore.readback.cursor import MAX_CHARACTERS, quoted
+from convstore.readback.names import meaning_of
+from convstore.readback.passages import in_line
 from convstore.readback.request import Request, check_page_tokens
 from convstore.runtime.loop_thread import BothWays
+from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS, RETRIEVAL_TOOL
 from convstore.tools.agent_tool import AgentTool, agent_tool
-from convstore.tools.arguments import read_arguments
-from convstore.values.scope import check_choice
+from convstore.values.scope import MAX_ID_BYTES, MAX_IDS, check_choice
+
+ARGUMENTS = {
+    "tool_message_ids": (
+        "tool_message_id message_ids message_id ids id tool_call_ids tool_call_id results result"
+    ),
+    "source_ids": "source_id sources source numbers number",
+    "find": "query q search text words keywords",
+    "cursor": "page next_cursor next",
+}
+"""The arguments, and other names under which models pass them."""
+_EXPECTED = {
+    "tool_message_ids": 'a list of ids as shortened results show them, such as ["call_7"]',
+    "source_ids": 'numbers of sources, such as [3, 11], or a text such as "3, 11-20"',
+    "find": "a text to look for",
+    "cursor": "the text from the last line of the page before",
+}
+_KNOWN = {name for parameter, others in ARGUMENTS.items() for name in (parameter, *others.split())}
+_FIND_CHARACTERS = 400
+_NUMBERS_CHARACTERS = 4_000
+"""Maximum characters read of a text that names sources; a thousand numbers take no more."""
+_MAX_ITEMS = 20_000
+_ERROR_CHARACTERS = 400
+_LARGEST = 10**15
+_FIRST_PAGE = frozenset({"", "0", "1", "none", "null", "first", "start", "undefined"})
+_NO_PAGES = (
+    "There are no page numbers: to read on, pass the cursor of the last line of a page, alone."
+)
+
+
+def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
+    """Return the request in a model's arguments, limited to what one call reads, with remarks about the rest.
+
+    Raises:
+        ToolException: An argument has a value of a wrong kind; the message says what is expected.
+    """
+    said = {name: list(_items(given, name)) for name in ARGUMENTS}
+    problems = [
+        f"{name}: expected {_EXPECTED[name]}, not {_kind(unclear[0])}."
+        for name, items in said.items()
+        if (unclear := [item for item in items if not _is_clear(name, item)])
+    ]
+    if problems:
+        raise ToolException(" ".join(problems)[:_ERROR_CHARACTERS])
+    ids, numbers = _named(said)
+    find = _texts(said["find"])
+    cursor = _texts(said["cursor"])
+    request = Request(
+        list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens
+    )
+    return _limited(request, [in_line(name, 40) for name in given if name not in _KNOWN])
+
+
+def _named(said: Mapping[str, Sequence[Any]]) -> tuple[dict[str, None], dict[int, None]]:
+    """Return the ids and the source numbers that a model passed, each once."""
+    ids = dict[str, None]()
+    numbers = dict[int, None]()
+    parts = chain(said["tool_message_ids"], chain.from_iterable(map(_numbers, said["source_ids"])))
+    for part in parts:
+        if not isinstance(part, str):
+            numbers[int(part)] = None
+        elif part:
+            ids[part[: MAX_ID_BYTES + 1]] = None  # a longer one is no id
+        if len(numbers) > MAX_SOURCES:
+            break
+    return ids, numbers
+
+
+def _texts(items: Sequence[Any]) -> list[str]:
+    return [text for item in items if (text := str(item).strip())]
+
+
+def _limited(request: Request, unknown: Sequence[str]) -> Request:
+    """Return what one call reads of a request, with remarks; a cursor holds a request of its own."""
+    find = request.find[:_FIND_CHARACTERS]
+    cursor = request.cursor
+    while weight(quoted(find)) > request.characters // 8:
+        find = find[: len(find) * 7 // 8]
+    texts = request.tool_message_ids
+    numbers = request.source_ids
+    named = (
+        f"{'s' * (len(unknown) > 1)}: {', '.join(unknown[:5])}. There are {', '.join(ARGUMENTS)}."
+    )
+    remarks = {
+        f"Unknown argument{named}": unknown,
+        _NO_PAGES: cursor not in _FIRST_PAGE and cursor.isdigit(),
+        f"Only the first {MAX_IDS} tool_message_ids are read.": len(texts) > MAX_IDS,
+        f"Only the first {MAX_SOURCES} source_ids are read.": len(numbers) > MAX_SOURCES,
+        f"Only the first {len(find)} characters of find are looked for.": len(request.find)
+        > len(find),
+    }
+    said = [remark for remark, applies in remarks.items() if applies]
+    if cursor not in _FIRST_PAGE and not cursor.isdigit():
+        return Request.continued(
+            cursor, page_tokens=request.page_tokens, remarks=said[: bool(unknown)]
+        )
+    return Request(
+        texts[:MAX_IDS], numbers[:MAX_SOURCES], find, page_tokens=request.page_tokens, remarks=said
+    )
+
+
+def _items(given: Mapping[str, Any], name: str) -> Iterator[Any]:
+    """Yield what a model passed as an argument under any of its names: the items of lists, and single values."""
+    for alias in (name, *ARGUMENTS[name].split()):
+        value = given.get(alias)
+        if name == "tool_message_ids" and isinstance(value, str):
+            value = _listed(value)
+        items = value[:_MAX_ITEMS] if isinstance(value, list | tuple) else [value]
+        yield from (item for item in items if item is not None)
+
+
+def _is_clear(name: str, value: Any) -> bool:
+    """Return True for a text, and for a number that the argument may be."""
+    if isinstance(value, str) or type(value) not in (int, float):
+        return isinstance(value, str)
+    if name in ("find", "cursor"):
+        return type(value) is float or bool(abs(value) < _LARGEST)
+    return bool(0 <= value < _LARGEST and value == int(value))
+
+
+def _numbers(given: Any) -> Iterator[Any]:
+    """Yield a number, or the numbers in a text, and any other part of the text as an id."""
+    if not isinstance(given, str):
+        yield given
+        return
+    parts = given[:_NUMBERS_CHARACTERS].strip("[]() ").replace(";", ",").split(",")
+    for part in parts[:-1] if len(given) > _NUMBERS_CHARACTERS and len(parts) > 1 else parts:
+        yield from meaning_of(part).numbers or (part.strip(),)
+
+
+def _listed(text: str) -> Sequence[Any]:
+    """Return the list that a text is in JSON, or that its commas separate."""
+    if text.lstrip()[:1] == "[" and len(text) <= MAX_IDS * MAX_ID_BYTES * 2:
+        try:
+            return list(json.loads(text))
+        except (ValueError, RecursionError):
+            pass
+    return [part.strip() for part in text.split(",", MAX_IDS + 1)]
+
+
+def _cursor(said: str) -> str:
+    """Return a cursor, also from the whole last line of a page."""
+    _, is_line, rest = said[: 2 * MAX_CHARACTERS].partition('cursor="')
+    return (
+        rest.partition('"')[0]
+        if is_line
+        else said.strip("\"' ")
+        if len(said) <= MAX_CHARACTERS
+        else said[:100]
+    )
+
+
+def _kind(value: Any) -> str:
+    """Describe a value that a model passed, in a few words."""
+    if type(value) in (bool, float) or (type(value) is int and abs(value) < _LARGEST):
+        return json.dumps(value)
+    kinds = {dict: "an object", list: "a list", int: "a number of that size"}
+    return kinds.get(type(value), "that")
+
 
 _DESCRIPTION = (
     "Search and read everything that was said earlier in this conversation, also what the history "

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from convstore.edges import OWNER
 from convstore.exceptions import InvalidInputError, StoreError
 from convstore.transfer.checkpoint_path import CheckpointPath
 from convstore.transfer.jobs import each_of, location_of
@@ -23,7 +24,6 @@ from convstore.transfer.records import (
 )
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
-from convstore.values.checkpoints import OWNER
 from convstore.values.plain import counted
 from convstore.values.scope import check_choice
 

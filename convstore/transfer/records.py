@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.facts import ArchivedFact
 from convstore.values.items import PlacedItem
-from convstore.values.log_records import VariantChange
+from convstore.values.log_records import ArchivedFact, VariantChange
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 

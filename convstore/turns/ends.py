@@ -18,7 +18,7 @@ from convstore.mongo.drafts import Drafts
 from convstore.mongo.states import LogTip, States
 from convstore.runtime.log_reader import LogReader
 from convstore.turns.watching import Watcher
-from convstore.values.ends import ConversationEnd
+from convstore.values.list_rows import ConversationEnd
 from convstore.values.models import TurnState
 from convstore.values.scope import Scope
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from convstore.values.value import Value
+from convstore.values.json_form import Value
 
 
 @dataclass(slots=True, kw_only=True)

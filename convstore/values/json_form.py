@@ -1,7 +1,8 @@
 """Give values a form that JSON over HTTP can carry, which is UTF-8 without lone surrogates and of limited depth.
 
 A half of an emoji, which a tool leaves where it cuts a text, becomes U+FFFD. A value nested deeper than parsers and
-serializers take becomes its JSON text. Values that need no change stay the same objects.
+serializers take becomes its JSON text. Values that need no change stay the same objects. `Value` is the base of the
+models that the public API returns, which are written in this form.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.tool import invalid_tool_call
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 MAX_LEVELS: Final = 200
@@ -264,3 +265,28 @@ def _key(key: Any, leaf: _Leaf) -> Any:
         return key
     found = _sendable(key, _KEY_LEVELS, leaf)
     return found if isinstance(found, str) else str(found)
+
+
+class Value(BaseModel):
+    """A frozen model of the public API, which can always be written as JSON.
+
+    In JSON, lone surrogates become U+FFFD, values nested deeper than serializers take become their JSON text, calls
+    with such arguments invalid calls, and values that JSON lacks a text. `model_dump` returns them as they are.
+    """
+
+    model_config = ConfigDict(
+        defer_build=True, frozen=True, extra="forbid", arbitrary_types_allowed=True
+    )
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _as_json(  # type: ignore[no-untyped-def] # noqa: ANN202
+        self, write: SerializerFunctionWrapHandler
+    ):
+        # A return type would replace the fields in the model's JSON schema.
+        try:
+            written = write(self)
+            if is_json(written):
+                return written
+        except (ValueError, RecursionError):  # too many levels, or a type that JSON lacks
+            pass
+        return write(sendable_model(self))

@@ -1,4 +1,7 @@
-"""The rows of a list of conversations, and how to select and order them: for the inspector and the command line."""
+"""The rows of a list of conversations, each with the end of its log, and how to select and order them.
+
+For the inspector and the command line.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,28 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from convstore.values.ends import ConversationEnd
-from convstore.values.models import ConversationInfo
+from convstore.values.models import ConversationInfo, Status
+
+
+class ConversationEnd(NamedTuple):
+    """The end of a conversation.
+
+    Attributes:
+        status: The status of its newest turn, as in `TurnState`; "" without a turn.
+        waiting: Names of the tools whose calls wait for a person.
+        error: Class and first line of the error by which the turn broke off, "" if that is not known.
+        cut: Stop reason of the last answer, if the output limit or a filter ended it; else "".
+        is_only_asked: True if the turn has only its question: nothing says that somebody worked on it.
+    """
+
+    status: Status | Literal[""] = ""
+    waiting: tuple[str, ...] = ()
+    error: str = ""
+    cut: str = ""
+    is_only_asked: bool = False
+
 
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""

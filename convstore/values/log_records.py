@@ -75,3 +75,21 @@ class VariantChange(NamedTuple):
     first_turn: str
     variant: str
     at: datetime
+
+
+class ArchivedFact(NamedTuple):
+    """Facts of an entry besides its messages, sources and totals; see `log.facts`.
+
+    Attributes:
+        kind: Name of its kind.
+        value: Its value, of the types that messages may hold.
+        after: Ordinal of the last message up to its entry, 0 without one.
+        at: When it was appended.
+        is_with_messages: True if its entry has messages.
+    """
+
+    kind: str
+    value: Any
+    after: int
+    at: datetime | None = None
+    is_with_messages: bool = False

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from langchain_core.messages import BaseMessage
 from pydantic import SerializeAsAny
 
+from convstore.values.json_form import Value
 from convstore.values.stamps import ViewReason, ViewStamp
 from convstore.values.turns import OverBy, TurnCall
-from convstore.values.value import Value
 
 Status = Literal["running", "waiting", "finished", "stopped", "interrupted"]
 

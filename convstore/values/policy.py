@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.plain import suggests_options
 from convstore.values.providers import ProviderRules
 from convstore.values.scope import check_names, check_number
-from convstore.values.suggestions import suggests_options
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),

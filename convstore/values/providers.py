@@ -20,8 +20,8 @@ from typing import Any, Final, Literal, get_args
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.call_id_templates import CallIdTemplate
+from convstore.values.plain import suggests_options
 from convstore.values.scope import check_choice
-from convstore.values.suggestions import suggests_options
 
 _PREFIX: Final = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)+")
 """A region and a vendor, as in ``us.anthropic.claude-opus-5``."""

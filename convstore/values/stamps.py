@@ -16,9 +16,9 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.json_form import Value
 from convstore.values.policy import HistoryPolicy
 from convstore.values.turns import OverBy
-from convstore.values.value import Value
 
 VIEW_FORMAT = 1
 """Version of the rules by which views are built. A change that gives other messages for the same log increases it."""

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import BaseModel, ConfigDict
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.json_form import Value
 from convstore.values.scope import check_choice, check_id
-from convstore.values.value import Value
 
 Verdict = Literal["approve", "edit", "reject", "respond"]
 

@@ -20,8 +20,7 @@ from convstore.log.state import LeftOut
 from convstore.log.stored_message import Look, Shown
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.parts import PARTS, parts_of
-from convstore.messages.provenance import mark
+from convstore.messages.provenance import PARTS, mark, parts_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Call, missing_result
 from convstore.values.policy import HistoryPolicy

@@ -10,11 +10,11 @@ from langchain_core.messages import BaseMessage
 from pydantic import Field, PrivateAttr, SerializeAsAny
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.json_form import Value
 from convstore.values.models import Compaction, HistoryReport
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ProviderRules
 from convstore.values.stamps import Stamper, ViewStamp
-from convstore.values.value import Value
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
 from convstore.wire.openai_responses import to_responses

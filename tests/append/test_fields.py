@@ -34,7 +34,7 @@ from convstore.testing.samples import new_id
 from convstore.transfer import ConversationRecord, ImportReport, import_conversations
 from convstore.transfer.dicts import as_item
 from convstore.transfer.prepare import make_ready
-from convstore.values.trust import Trust
+from convstore.values.append_options import Trust
 
 
 class Name(str):

@@ -16,11 +16,11 @@ from langgraph.types import Command, interrupt
 from scripted_agents import ScriptedModel, calls, kinds, log_of
 
 from convstore import ConversationDeletedError, ConversationStore
+from convstore.edges import OWNER
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.checkpoint_owner import owner_of
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node
-from convstore.values.checkpoints import OWNER
 
 
 def agent_of(

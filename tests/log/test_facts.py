@@ -25,7 +25,7 @@ from convstore.transfer import (
     import_conversations,
     read_file,
 )
-from convstore.values.facts import ArchivedFact
+from convstore.values.log_records import ArchivedFact
 
 MOODS = ["glad", "\ud800 torn", "calm"]
 

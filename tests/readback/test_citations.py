@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.sources.citations import provider_citations
 from convstore.sources.marks import MAX_CITED, marks_in
 from convstore.sources.numbering import numbers_shown
-from convstore.sources.provider_citations import provider_citations
 from convstore.types import Source
 
 _URL = "https://sea.example/whales"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convstore.messages.text import fold
-from convstore.readback.text_search import matches
+from convstore.readback.page import matches
 
 
 @given(

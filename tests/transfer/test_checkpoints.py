@@ -19,9 +19,9 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer
 from typing_extensions import TypedDict
 
 from convstore import ConversationStore, InvalidInputError
+from convstore.edges import OWNER
 from convstore.transfer import BadRecord, import_conversations, read_checkpoints
 from convstore.transfer.savers import open_saver
-from convstore.values.checkpoints import OWNER
 
 CONFIG: Any = {"configurable": {"thread_id": "orcas"}}
 Step = Callable[[Any], dict[str, Any]]

@@ -32,8 +32,8 @@ from convstore.ext.model_calls import UNEXPECTED, Calls
 from convstore.integration import host_of
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import ConversationInfo, PastView, StoredMessage
-from convstore.values.ends import ConversationEnd
 from convstore.values.explanations import MATCHES
+from convstore.values.list_rows import ConversationEnd
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, changed_options
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.parts import parts_of
-from convstore.messages.provenance import kind_of
+from convstore.messages.provenance import kind_of, parts_of
 from convstore.messages.tokens import APPROXIMATE, TokenCounter, count
 from convstore.types import PastView, StoredMessage
-from convstore.values.ends import ConversationEnd
 from convstore.values.explanations import ADDED, MISSING_RESULT, STATES, label_of, limit_of
+from convstore.values.list_rows import ConversationEnd
 from convstore.values.stamps import ViewReason
 from convstore.wire.history import open_turn_of
 

@@ -27,10 +27,10 @@ from convstore.ext.inspector.list_selection import (
 )
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.integration import host_of, marks_of
-from convstore.values.ends import ConversationEnd
 from convstore.values.list_rows import (
     ORDERS,
     TIMES,
+    ConversationEnd,
     ListRow,
     chips_of,
     columns_of,

@@ -34,7 +34,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from convstore import SOURCES_PROMPT, Conversation, ConversationStore
-from convstore.edges import OnDropped, report_dropped
+from convstore.edges import OWNER, OnDropped, report_dropped
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.around import conversation_of_run, redactor_of, working_on
 from convstore.ext.checkpoint_owner import check_owner, owner_of
@@ -80,10 +80,9 @@ from convstore.integration import TurnAccess, agent_tools, host_of, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of
 from convstore.sources.stub import PAGE_TOKENS
-from convstore.values.checkpoints import OWNER
+from convstore.values.append_options import check_trust
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
-from convstore.values.trust import check_trust
 from convstore.values.turns import Busy
 
 _Result = TypeVar("_Result")

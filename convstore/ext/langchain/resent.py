@@ -20,7 +20,7 @@ from convstore.ext.older_checkpoint import ids_without_input
 from convstore.integration import Decision, host_of, read_sent
 from convstore.messages.filing import ids_of, is_history, last_question
 from convstore.messages.provenance import is_made_up
-from convstore.values.trust import SentMessage, Trust
+from convstore.values.append_options import SentMessage, Trust
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ from langchain_core.messages import (
 )
 from langgraph.types import Command
 
-from convstore.messages.cut_calls import cut_error
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import marked_as_added
 from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import result_id
+from convstore.messages.turn_calls import cut_error
 from convstore.values.scope import id_problem
 
 SETTING = (

@@ -19,10 +19,9 @@ from convstore.exceptions import ConvstoreError
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.shown import ShownView
 from convstore.ext.langchain.turn import TurnMessages
-from convstore.messages.filing import came_with, ids_of, results_after
+from convstore.messages.filing import came_with, ids_of, results_after, steps_of
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tool_calls import result_id
-from convstore.messages.unread import steps_of
 
 CHANNEL = "convstore_run"
 TURN = "convstore_turn"

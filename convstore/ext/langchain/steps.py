@@ -30,14 +30,13 @@ from convstore.messages.filing import (
     last_question,
     last_turn_of,
     pending_results,
+    with_unread,
     without_marks,
 )
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.unread import with_unread
 from convstore.types import History, Receipt
-from convstore.values.append_options import AppendOptions
+from convstore.values.append_options import AppendOptions, Trust
 from convstore.values.policy import HistoryPolicy
-from convstore.values.trust import Trust
 from convstore.values.turns import Busy
 
 _Result = TypeVar("_Result")

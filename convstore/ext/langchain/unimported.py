@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation
+from convstore.edges import OWNER
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain.resent import removal
 from convstore.ext.langchain.run import ConversationAgentState, RefusedRun
 from convstore.ext.older_checkpoint import made_before
 from convstore.messages.filing import ids_of
 from convstore.messages.provenance import is_made_up
-from convstore.values.checkpoints import OWNER
 
 
 async def find_unimported(

@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
-from convstore.edges import OnDropped, append_in_halves
+from convstore.edges import OWNER, OnDropped, append_in_halves
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
@@ -43,7 +43,6 @@ from convstore.integration import ResultNumbering, TurnAccess, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of, last_turn_of, without_marks
 from convstore.types import History
-from convstore.values.checkpoints import OWNER
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.stamps import ViewStamp

@@ -12,15 +12,19 @@ from langgraph.graph import MessagesState
 from pydantic import GetCoreSchemaHandler, SkipValidation
 
 from convstore import get_conversational_history
-from convstore.edges import OnDropped, report_dropped
+from convstore.edges import OWNER, OnDropped, report_dropped
 from convstore.exceptions import InvalidInputError
 from convstore.integration import fit_for
-from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
+from convstore.messages.filing import (
+    ids_of,
+    last_question,
+    last_turn_of,
+    with_unread,
+    without_marks,
+)
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, count
-from convstore.messages.unread import with_unread
 from convstore.types import Dropped, History
-from convstore.values.checkpoints import OWNER
 from convstore.values.plain import part_of
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp

@@ -14,9 +14,8 @@ from convstore.ext.ui.ai_sdk import ai_sdk_messages
 from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader
 from convstore.integration import TurnAccess
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
-from convstore.values.json_form import valid_text
+from convstore.values.json_form import Value, valid_text
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
-from convstore.values.value import Value
 from convstore.wire.parts import json_value
 from convstore.wire.streams import StreamedReply
 
