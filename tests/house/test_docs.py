@@ -42,13 +42,6 @@ from convstore.values.reports import ServerReport
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_WORDS, MOST_WORDS_OF_A_CELL = 60, 30
 MOST_LINES = 25
-LONGER_PROGRAMS = {
-    "fastapi.md": (31,),  # an endpoint, its loop, and a client that asks it three times
-    "langchain.md": (30,),  # an agent that pauses, a decision, and the agent resumed
-    "langgraph.md": (38, 35),  # a graph with all its edges, and one that waits for a person
-    "tutorial.md": (41,),  # the chat that the reader has built, in one piece
-}
-"""Lines of the programs that show something whole, which no shorter one could; all others have at most 25."""
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 BLOCKS = {
     name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -79,16 +72,26 @@ def takes_long(program: str) -> bool:
     return imports is not None or "DevServer(" in program
 
 
+def programs_of(blocks: list[tuple[str, str]]) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
+    """Yield each program of a page, with its number on the page and the block below it, which has its output.
+
+    Blocks of Python that follow each other are one program: the page explains each part before the next one.
+    """
+    parts = list[str]()
+    for at, (language, text) in enumerate(blocks):
+        if language != "python":
+            continue
+        parts.append(text)
+        below = blocks[at + 1 : at + 2]
+        if [language for language, _ in below] != ["python"]:
+            yield at, "\n".join(parts), below
+            parts.clear()
+
+
 PROGRAMS = [
-    pytest.param(
-        program,
-        blocks[at + 1 : at + 2],
-        id=f"{name}-{at}",
-        marks=[pytest.mark.slow] * takes_long(program),
-    )
+    pytest.param(program, output, id=f"{name}-{at}", marks=[pytest.mark.slow] * takes_long(program))
     for name, blocks in BLOCKS.items()
-    for at, (language, program) in enumerate(blocks)
-    if language == "python"
+    for at, program, output in programs_of(blocks)
 ]
 
 
@@ -126,24 +129,20 @@ def test_programs_print_what_is_said(program: Any, output: Any, request: Any) ->
 
 
 def test_programs_are_short() -> None:
-    """At most 25 lines with code or a comment; the longer ones of a page are named."""
-    longer = dict[str, tuple[int, ...]]()
-    for name, blocks in BLOCKS.items():
-        for language, program in blocks:
-            lines = sum(bool(line.strip()) for line in program.splitlines())
-            if language == "python" and lines > MOST_LINES:
-                longer[name] = (*longer.get(name, ()), lines)
-    assert longer == LONGER_PROGRAMS
+    """A block of a program has at most 25 lines with code or a comment; a longer program is explained in between."""
+    longer = [
+        (name, text.partition("\n")[0])
+        for name, blocks in BLOCKS.items()
+        for language, text in blocks
+        if language == "python"
+        if sum(bool(line.strip()) for line in text.splitlines()) > MOST_LINES
+    ]
+    assert longer == []
 
 
 def test_loops_look_for_a_stop_before_they_ask_the_model() -> None:
     """A stop may come during a tool; a request to the model after it would be paid for nothing."""
-    programs = [
-        program
-        for blocks in BLOCKS.values()
-        for language, program in blocks
-        if language == "python"
-    ]
+    programs = [program for blocks in BLOCKS.values() for _, program, _ in programs_of(blocks)]
     loops = [
         rest.partition("load_history()")[0]
         for text in programs
