@@ -25,7 +25,6 @@ from convstore.values.scope import Scope, check_number
 _DETAIL_CHARACTERS = 100_000
 _QUESTION_CHARACTERS = 200
 _MAX_PAGE = 1_000
-_USAGE = ("input_tokens", "output_tokens", "total_tokens")
 
 
 class Catalog:
@@ -153,10 +152,7 @@ class Catalog:
             turns=totals.turns,
             tokens=totals.tokens,
             bytes=totals.stored_bytes,
-            usage={
-                model: dict(zip(_USAGE, counts, strict=True))
-                for model, counts in totals.usage.items()
-            },
+            usage={model: counts._asdict() for model, counts in totals.usage.items()},
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
             has_children=head.has_children,
             failed=totals.failed,

@@ -41,7 +41,6 @@ from convstore.append.fields import (
     type_name,
 )
 from convstore.append.formats import Item, field_error, read_items, without_input
-from convstore.append.usage import usage_of
 from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
@@ -50,6 +49,7 @@ from convstore.exceptions import (
 )
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.langchain_dicts import copied
+from convstore.messages.usage import usage_of
 from convstore.values.json_form import with_invalid_calls
 from convstore.values.scope import id_problem
 

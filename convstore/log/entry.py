@@ -17,10 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 from convstore.messages.media_sizes import MediaSize
 from convstore.messages.sizes import bytes_of
+from convstore.messages.usage import Usage
 from convstore.sources.places import SourcePlace
-
-Usage = tuple[int, int, int]
-"""Token counts reported by a model: input, output and total."""
 
 Over = Literal["", "answered", "finished", "stopped"]
 """Why a turn is over; "" if it is not."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
@@ -23,12 +22,12 @@ from convstore.log.entry import (
     Preview,
     StampedCall,
     Totals,
-    Usage,
 )
 from convstore.log.facts.table import over_after
 from convstore.messages.provenance import model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, is_paused, result_id
+from convstore.messages.usage import Usage, usage_in
 from convstore.values.stamps import size_in
 
 MAX_SHOWN = 200
@@ -50,8 +49,6 @@ _MODEL_CHARACTERS = 100
 # some providers write a signature into the id
 _TOOL_CHARACTERS = 200
 _CALL_ID_CHARACTERS = 10_000
-
-_USAGE_KEYS = ("input_tokens", "output_tokens", "total_tokens")
 
 _NO_CALL = OpenCall("", "", "")
 
@@ -255,26 +252,18 @@ class RunningTotals:
             self._calls.begin_turn()
         if calls:
             self._calls.open(message, calls, turn)
-        if isinstance(message, AIMessage) and message.usage_metadata:
-            self._add_usage(message, message.usage_metadata)
+        if usage := usage_in(message):
+            self._add_usage(message, usage)
         self._preview = preview_of(message) or self._preview
         if not isinstance(message, ToolMessage):
             return _NO_CALL, turn
         return answered or OpenCall(message.tool_call_id, "", ""), turn
 
-    def _add_usage(self, message: AIMessage, counts: Any) -> None:
-        if not isinstance(counts, dict):
-            return  # a message built without validation may hold any value here
+    def _add_usage(self, message: BaseMessage, usage: Usage) -> None:
         model = model_of(message)[:_MODEL_CHARACTERS] or "unknown"
         if model not in self._usage and len(self._usage) >= _MAX_MODELS:
             model = _OTHER_MODELS
-        numbers = (counts.get(key) for key in _USAGE_KEYS)
-        # Larger sums would overflow MongoDB's integers; the message itself keeps the model's numbers.
-        added = [
-            number if type(number) is int and number.bit_length() < 50 else 0 for number in numbers
-        ]
-        before = self._usage.get(model, (0, 0, 0))
-        self._usage[model] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
+        self._usage[model] = self._usage.get(model, Usage()).plus(usage)
 
 
 def _arguments(message: BaseMessage, call: Call) -> str:

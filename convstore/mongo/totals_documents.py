@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from operator import itemgetter
 from sys import intern
 from typing import Any, get_args
 
 from convstore.log.entry import NO_USAGE, UNREAD, OpenCall, Over, Preview, StampedCall, Totals
+from convstore.messages.usage import Usage
 from convstore.mongo.bson_values import (
     from_stored,
     stored_list,
@@ -17,8 +17,6 @@ from convstore.mongo.bson_values import (
     to_stored,
     utc,
 )
-
-_any_number = partial(stored_number, minimum=None)
 
 _TOTALS = (
     *("turn", "entries", "messages", "active", "turns", "tokens", "view_tokens"),
@@ -51,10 +49,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
     at = document["updated_at"]
     return Totals(
         intern(from_stored(document["counter"])),
-        {
-            from_stored(model): (_any_number(a), _any_number(b), _any_number(c))
-            for model, a, b, c in usage
-        }
+        {from_stored(model): Usage._make(map(stored_number, counts)) for model, *counts in usage}
         or NO_USAGE,
         tuple(map(_open_call_from, stored_list(document["calls"]))),
         _preview_from(document["preview"]) if "preview" in document else UNREAD,

@@ -100,7 +100,12 @@ class EndContract:
 
     async def test_info_describes_the_conversation(self, chat: Conversation) -> None:
         """Counts are exact, usage is summed by model, the last message with a text is shown."""
-        usage = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
+        usage = UsageMetadata(
+            input_tokens=10,
+            output_tokens=5,
+            total_tokens=15,
+            input_token_details={"cache_read": 6, "cache_creation": 3},
+        )
         for model in ("gpt-4.1", "gpt-4.1", "$small"):
             answer = AIMessage(
                 "It\nis  so.", usage_metadata=usage, response_metadata={"model_name": model}
@@ -110,6 +115,7 @@ class EndContract:
         info = await chat.info()
         assert (info.scope, info.message_count) == (chat.scope, 7)
         once = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+        once |= {"cache_read_tokens": 6, "cache_write_tokens": 3}
         twice = {key: 2 * number for key, number in once.items()}
         assert info.usage == {"gpt-4.1": twice, "$small": once, "unknown": once}
         assert info.last_message == MessagePreview(type="ai", text="It is so.")

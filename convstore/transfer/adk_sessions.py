@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.messages.ai import UsageMetadata
 
 from convstore.integration import documents_of
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
+from convstore.messages.usage import usage_of
 from convstore.transfer.prepare import hidden_ranges
 from convstore.transfer.records import (
     DAMAGED,
@@ -216,19 +216,9 @@ def _answer(
         said,
         id=id_,
         tool_calls=made,
-        usage_metadata=_usage(event.get("usage_metadata")),
+        usage_metadata=usage_of(event.get("usage_metadata")),
         response_metadata={"model_name": model} if model else {},
         additional_kwargs=extra,
-    )
-
-
-def _usage(counts: Mapping[str, Any] | None) -> UsageMetadata | None:
-    if not counts:
-        return None
-    return UsageMetadata(
-        input_tokens=counts.get("prompt_token_count") or 0,
-        output_tokens=counts.get("candidates_token_count") or 0,
-        total_tokens=counts.get("total_token_count") or 0,
     )
 
 

@@ -384,8 +384,10 @@ class ConversationInfo(Value):
         failed: Tool results among them that report a failed call.
         tokens: Their size, by the token counter of the store that appended last.
         bytes: Stored size of all messages, after compression, without sources and indexes.
-        usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens, also of
-            rewound and replaced answers, which were paid for. The model is "unknown" for messages that do not name one.
+        usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; of the
+            input tokens cache_read_tokens and cache_write_tokens were read from the provider's cache or written to it,
+            0 where it does not count them. Rewound and replaced answers are in them, as they were paid for. The model
+            is "unknown" for messages that do not name one.
         last_message: The beginning of the last message with text, None without such a message.
         has_children: Sub-agents have conversations below it; see `Conversation.children`.
         last_call: Size of its last call of a model; None if no answer was appended with a stamp.

@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of, text_of
+from convstore.messages.usage import usage_of
 from convstore.wire.contents import FrameworkWriter
 from convstore.wire.parts import Media
 
@@ -104,15 +105,11 @@ def _is_file(item: Any) -> bool:
 def _answer(message: Mapping[str, Any], *, whole: bool) -> AIMessage:
     parts = message["parts"]
     named = {"model_name": message.get("model_name"), "finish_reason": message.get("finish_reason")}
-    usage = message.get("usage") or {}
+    usage = usage_of(message.get("usage"))
     calls = [part for part in parts if part["part_kind"] == "tool-call"]
-    counts = {name: usage.get(name) or 0 for name in ("input_tokens", "output_tokens")}
-    counted: Any = (
-        {**counts, "total_tokens": sum(counts.values())} if any(counts.values()) else None
-    )
     return AIMessage(
         content_of([block for part in parts for block in _said(part, whole=whole)]),
-        usage_metadata=counted,
+        usage_metadata=usage if usage and usage["total_tokens"] else None,
         response_metadata={name: value for name, value in named.items() if value},
         **in_two_lists(
             read_call(call["tool_name"], call.get("args"), call["tool_call_id"]) for call in calls

@@ -402,7 +402,7 @@ def test_usage_is_kept_of_twenty_models() -> None:
     ]
     usage = _compose(_prepare(*answers)).entry.totals.usage
     assert list(usage) == [*(f"model {number}" for number in range(20)), "other"]
-    assert usage["other"] == (10, 20, 30)
+    assert usage["other"] == (10, 20, 30, 0, 0)
 
 
 def test_the_newest_two_hundred_sources_are_remembered() -> None:

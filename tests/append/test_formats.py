@@ -397,16 +397,17 @@ SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
 
 
 @each_case(
-    ("message", "model"),
+    ("message", "model", "cached"),
     [
-        ({**SAID, "usage": Counts().model_dump()}, "unknown"),
-        ({**SAID, "usage": Counts(), "model": "m-1"}, "m-1"),
+        ({**SAID, "usage": Counts().model_dump()}, "unknown", 0),
+        ({**SAID, "usage": Counts(), "model": "m-1"}, "m-1", 0),
         (
             {
                 **SAID,
                 "usage": {"input_tokens": 8, "output_tokens": 5, "cache_read_input_tokens": 2},
             },
             "unknown",
+            2,
         ),
         (
             {
@@ -416,18 +417,19 @@ SAID: dict[str, Any] = {"role": "assistant", "content": "Hello."}
                 "usage": {"input_tokens": 10, "output_tokens": 5},
             },
             "m-1",
+            0,
         ),
-        (Said(), "m-1"),
-        (Said().model_dump(), "m-1"),
+        (Said(), "m-1", 0),
+        (Said().model_dump(), "m-1", 0),
     ],
 )
-async def test_the_counts_of_a_model_are_counted(message: Any, model: str) -> None:
+async def test_the_counts_of_a_model_are_counted(message: Any, model: str, cached: int) -> None:
     """Token counts are recorded from dicts of OpenAI and Anthropic, from SDK objects and from whole responses."""
     async with await ConversationStore.connect("memory://") as store:
         await store.setup()
         chat = store.conversation(user_id="ada", thread_id="t")
         for batch in (message, [message]):
             await chat.append(batch)
-        counts = {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30}
-        assert (await chat.info()).usage == {model: counts}
+        (found,) = (await chat.info()).usage.items()
+        assert (found[0], *found[1].values()) == (model, 20, 10, 30, 2 * cached, 0)
         assert [message.text async for message in chat.messages()] == ["Hello."] * 2

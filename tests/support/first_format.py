@@ -98,6 +98,7 @@ def odd_values() -> dict[str, Any]:
 def batches() -> list[list[BaseMessage]]:
     """Return the batches of the first conversation, new objects at every call."""
     usage: Any = {"input_tokens": 30, "output_tokens": 12, "total_tokens": 42}
+    usage["input_token_details"] = {"cache_read": 20, "cache_creation": 5}
     answer = AIMessage(
         [
             {"type": "reasoning", "reasoning": "They dance.", "extras": {"signature": "c2ln"}},

@@ -1,0 +1,147 @@
+"""Read the token counts that a provider reports, whatever their form, and sum them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, cast
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+
+_MOST_BITS = 40
+"""Larger counts are no counts of tokens, and their sums would overflow MongoDB's integers."""
+
+_NAMES: Final = {
+    "input_tokens": ("prompt_tokens", "prompt_token_count", "input_tokens"),
+    "output_tokens": ("completion_tokens", "candidates_token_count", "output_tokens"),
+}
+"""Names of OpenAI's Chat Completions, of Gemini, and of all others."""
+
+_APART: Final = {
+    "input_tokens": {
+        "cache_read_input_tokens": "cache_read",
+        "cache_creation_input_tokens": "cache_creation",
+        "tool_use_prompt_token_count": "tool_use",
+    },
+    "output_tokens": {"thoughts_token_count": "reasoning"},
+}
+"""Details of tokens that Anthropic and Gemini do not count among the others."""
+
+_AMONG: Final = {
+    "input_tokens": {
+        "cached_content_token_count": "cache_read",
+        "cache_read_tokens": "cache_read",
+        "cache_write_tokens": "cache_creation",
+    },
+    "output_tokens": dict[str, str](),
+}
+"""Details of tokens that Gemini and Pydantic AI count among the others."""
+
+_DETAILS: Final = {
+    "audio_tokens": "audio",
+    "cached_tokens": "cache_read",
+    "cache_write_tokens": "cache_creation",
+    "reasoning_tokens": "reasoning",
+}
+"""Details of OpenAI, which has them in a dict of their own."""
+
+_WRITTEN: Final = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
+"""Details of langchain-anthropic for tokens that a cache wrote, in place of ``cache_creation``."""
+
+
+class Usage(NamedTuple):
+    """Token counts of models, summed.
+
+    Attributes:
+        input_tokens: Tokens of requests, those of the cache among them.
+        output_tokens: Tokens of replies.
+        total_tokens: Both, as the provider sums them.
+        cache_read_tokens: The input tokens that the provider read from its cache.
+        cache_write_tokens: The input tokens that it wrote to its cache, where it counts them.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """Return the sums of both.
+
+        >>> Usage(1, 2, 3).plus(Usage(10, 20, 30, 5))
+        Usage(input_tokens=11, output_tokens=22, total_tokens=33, cache_read_tokens=5, cache_write_tokens=0)
+        """
+        return Usage._make(map(sum, zip(self, other, strict=True)))
+
+
+def usage_in(message: BaseMessage) -> Usage | None:
+    """Return the counts in a message, None without any; what is no number of tokens counts as 0.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> usage_in(AIMessage("", response_metadata={"token_usage": {"prompt_tokens": 5, "completion_tokens": 2}}))[:3]
+    (5, 2, 7)
+    """
+    if not isinstance(message, AIMessage):
+        return None
+    # a message built without validation may hold any value here
+    given: Any = message.usage_metadata or _older_usage(message.response_metadata)
+    sizes = _sizes(given)
+    whole, reply, total = (sizes.get(name, 0) for name in Usage._fields[:3])
+    if not whole and not reply and not total:
+        return None
+    details = _sizes(given.get("input_token_details"))
+    read = min(details.get("cache_read", 0), whole)
+    written = details.get("cache_creation", 0) or sum(details.get(name, 0) for name in _WRITTEN)
+    return Usage(whole, reply, total, read, min(written, whole - read))
+
+
+def _older_usage(metadata: Any) -> UsageMetadata | None:
+    """Return what versions of LangChain without ``usage_metadata`` have of OpenAI and Anthropic."""
+    given = metadata if isinstance(metadata, Mapping) else {}
+    return usage_of(given.get("token_usage") or given.get("usage"))
+
+
+def usage_of(value: object) -> UsageMetadata | None:
+    """Return the counts of a provider or framework in LangChain's form, or None if they are invalid.
+
+    Anthropic counts tokens that the cache read or wrote apart, and Gemini those of thoughts; here they are among the
+    input or output tokens, as everywhere else.
+
+    >>> usage_of({"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 90})["input_tokens"]
+    100
+    """
+    counts = _counts(value)
+    if "prompt_token_count" in counts:
+        counts = {"candidates_token_count": 0} | counts  # Gemini leaves out what is 0
+    usage = dict[str, Any]()
+    for name, names in _NAMES.items():
+        known = [counts[found] for found in names if found in counts]
+        if not known:
+            return None
+        apart = _renamed(counts, _APART[name])
+        details = _renamed(counts, _AMONG[name]) | apart
+        for given in (f"{names[0]}_details", f"{name}_details"):
+            details |= _renamed(_counts(cast("Any", value).get(given)), _DETAILS)
+        usage[name] = known[0] + sum(apart.values())
+        if details:
+            usage[name.replace("tokens", "token_details")] = details
+    total = usage["input_tokens"] + usage["output_tokens"]
+    stated = counts.get("total_tokens", counts.get("total_token_count", total))
+    return cast("UsageMetadata", {"total_tokens": stated, **usage})
+
+
+def _renamed(counts: Mapping[Any, int], names: Mapping[str, str]) -> dict[str, int]:
+    return {names[name]: count for name, count in counts.items() if name in names}
+
+
+def _counts(value: object) -> dict[Any, int]:
+    items = value.items() if isinstance(value, Mapping) else ()
+    # a bool is an int too
+    return {name: count for name, count in items if type(count) is int and count >= 0}
+
+
+def _sizes(value: object) -> dict[Any, int]:
+    return {
+        name: count for name, count in _counts(value).items() if count.bit_length() <= _MOST_BITS
+    }
