@@ -48,7 +48,7 @@ async def doctor_command(
     Reads every message and result, compares them with their checksums and
     with each other, and checks scopes, summaries, annotations, indexes,
     options and migrations. Writers may keep running. Findings name collection
-    and document; docs/repair.md explains each kind.
+    and document; docs/reference/findings.md explains each kind.
 
     \b
     --repair rebuilds what follows from the log, and missing indexes and

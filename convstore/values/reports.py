@@ -101,7 +101,7 @@ class Finding(Value):
     """A defect found in the database.
 
     Attributes:
-        kind: Kind of the defect; docs/repair.md lists all kinds.
+        kind: Kind of the defect; docs/reference/findings.md lists all kinds.
         collection: Name of the collection, without the store's prefix.
         document_id: The ``_id`` of the document, of the first of several, or the name of an index.
         problem: Description of the defect. It contains no text of messages.
