@@ -18,16 +18,16 @@ from convstore.append.batch import Batch, Prepared
 from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
 from convstore.log.assignment import saw_of
-from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
 from convstore.log.facts.items import ITEMS, EntryItem
 from convstore.log.facts.table import placed
 from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import is_named
-from convstore.log.totals import RunningTotals
+from convstore.log.totals import Followed, RunningTotals
 from convstore.messages.encoding import decode_message
 from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tokens import count
-from convstore.messages.tool_calls import calls_of, is_paused, result_ids
+from convstore.messages.tool_calls import is_paused
 from convstore.runtime.cache import CachedPayload
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.sources.source import write_ids
@@ -76,16 +76,9 @@ def compose(
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
         known = _named_turn(batch, prepared, ordinal, asked)
         result_id = _added_to(batch, prepared)
-        call, turn = running.follow(
-            prepared.message,
-            calls_of(prepared.message),
-            ordinal,
-            turn=known,
-            is_added=bool(result_id),
-        )
+        followed = running.follow(prepared.message, ordinal, turn=known, is_added=bool(result_id))
         own = [_numbered(source, running, numbering, taken) for source in prepared.sources]
-        answers = result_id or call.result
-        message = _message(prepared, batch, ordinal, turn, answers=answers, call=call, sources=own)
+        message = _message(prepared, batch, ordinal, followed, added_to=result_id, sources=own)
         _set_seen(message, batch, is_stamped=message.id == stamped)
         if message.begins_turn:
             asked[message.id] = ordinal
@@ -231,16 +224,17 @@ def _message(
     prepared: Prepared,
     batch: Batch,
     ordinal: int,
-    turn: int,
+    followed: Followed,
     *,
-    answers: str,
-    call: OpenCall,
+    added_to: str,
     sources: Sequence[EntrySource],
 ) -> EntryMessage:
     """Return a prepared message as its entry stores it, with its stub.
 
-    `call` is the one that a result answers; `answers` also names that of a message which its tool added.
+    `added_to` is the `result_id` of the call to whose result a tool added it, "" for any other message.
     """
+    call = followed.call
+    answers = added_to or call.result
     tool = (prepared.message.name or call.tool) if isinstance(prepared.message, ToolMessage) else ""
     numbers = named_sources(tool, [source.id for source in sources], prepared.read_back)
     stub = None
@@ -264,9 +258,9 @@ def _message(
         stored.tokens,
         view_tokens,
         stored.content_digest,
-        turn,
+        followed.turn,
         saw_of(ordinal) if stored.type == "ai" and not answers else 0,
-        tuple(result_ids(prepared.message)) if stored.type == "ai" else (),
+        followed.results,
         answers,
         tool,
         "" if id_problem(call.id) else call.id,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
@@ -66,13 +67,7 @@ def totals_after(
     """
     running = RunningTotals(before, before.sources_through)
     for message, appended in messages:
-        running.follow(
-            appended,
-            calls_of(appended),
-            message.ordinal,
-            turn=message.turn,
-            is_added=message.is_added,
-        )
+        running.follow(appended, message.ordinal, turn=message.turn, is_added=message.is_added)
         running.add_size(message)
     return running.totals(at, shown_now=False, facts=facts)
 
@@ -109,7 +104,8 @@ class _OpenCalls:
         """Drop the oldest calls, which are hardly ever answered in a later turn."""
         self._calls = dict(list(self._calls.items())[-_MAX_LATE_CALLS:])
 
-    def open(self, message: BaseMessage, calls: Sequence[Call], turn: int) -> None:
+    def open(self, message: BaseMessage, calls: Sequence[Call], turn: int) -> tuple[str, ...]:
+        """Add the calls of a message; return the `result_id` of each."""
         opened = list[OpenCall]()
         same = dict[str, int]()
         for call in calls:
@@ -124,6 +120,7 @@ class _OpenCalls:
             # every following entry would store the long id
             if len(pending.id) <= _CALL_ID_CHARACTERS:
                 self._calls.setdefault(pending.id, []).append(pending)
+        return tuple([call.result for call in opened])
 
     def answer(self, result: ToolMessage, turn: int | None) -> OpenCall | None:
         """Remove and return the call that a result answers, None if there is none; of its turn, if that is known."""
@@ -141,6 +138,20 @@ class _OpenCalls:
     def newest(self) -> tuple[OpenCall, ...]:
         calls = [call for same_id in self._calls.values() for call in same_id]
         return tuple(calls[-_MAX_OPEN_CALLS:])
+
+
+class Followed(NamedTuple):
+    """A message as the log takes it.
+
+    Attributes:
+        call: The call that a tool result answers, with an empty `result` if there is none.
+        turn: Its turn.
+        results: The `result_id` of each of its calls, in order.
+    """
+
+    call: OpenCall
+    turn: int
+    results: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -229,35 +240,29 @@ class RunningTotals:
         )
 
     def follow(
-        self,
-        message: BaseMessage,
-        calls: Sequence[Call],
-        ordinal: int,
-        *,
-        turn: int | None,
-        is_added: bool = False,
-    ) -> tuple[OpenCall, int]:
-        """Count a message and its calls; return the call that a tool result answers, and the turn of the message.
+        self, message: BaseMessage, ordinal: int, *, turn: int | None, is_added: bool = False
+    ) -> Followed:
+        """Count a message and its calls.
 
         Its turn is the one given, if any; see `log.assignment`. A tool added it to its result if `is_added`.
         """
         answered = self._calls.answer(message, turn) if isinstance(message, ToolMessage) else None
         if turn is None:
             turn = self._assignment.turn_of(message, ordinal, answered)
+        calls = calls_of(message)
         is_said = message.type == "ai" and not is_added
         is_answer = is_said and not calls and not is_paused(message)
         self._assignment.add(message.type, ordinal, turn, is_said=is_said, is_answer=is_answer)
         if turn == ordinal:
             self._turns += 1
             self._calls.begin_turn()
-        if calls:
-            self._calls.open(message, calls, turn)
+        results = self._calls.open(message, calls, turn) if calls else ()
         if usage := usage_in(message):
             self._add_usage(message, usage)
         self._preview = preview_of(message) or self._preview
         if not isinstance(message, ToolMessage):
-            return _NO_CALL, turn
-        return answered or OpenCall(message.tool_call_id, "", ""), turn
+            return Followed(_NO_CALL, turn, results)
+        return Followed(answered or OpenCall(message.tool_call_id, "", ""), turn)
 
     def _add_usage(self, message: BaseMessage, usage: Usage) -> None:
         model = model_of(message)[:_MODEL_CHARACTERS] or "unknown"

@@ -23,6 +23,7 @@ _TITLE_KEYS = (
 )
 _FILE_KEYS = ("filename", "file_name", "fileName", "metadata_storage_name")
 _PATH_KEYS = ("source", "file_path", "filepath", "path", "file")
+_OF_FILES = frozenset((*_FILE_KEYS, *_PATH_KEYS))
 _POSITION_KEYS = {
     "page": (
         *("page_label", "page", "page_number", "pageNumber"),
@@ -155,6 +156,8 @@ def _first_filled(fields: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 def _file_key(fields: Mapping[str, Any], *, without: str) -> str:
     """Return the key of the file: of a relative path, else of its name, else of an absolute path."""
+    if _OF_FILES.isdisjoint(fields):
+        return ""
     paths = [key for key in _PATH_KEYS if key != without and _is_path(fields.get(key))]
     path = paths[0] if paths else ""
     if path and not _ABSOLUTE.match(str(fields[path])):

@@ -33,7 +33,6 @@ from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals, numbers_after
 from convstore.messages.encoding import decode_message
-from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec
 from convstore.values.ranges import joined, without
 from convstore.values.stamps import ViewStamp, write_stamp
@@ -172,16 +171,12 @@ class LogCopy:
         for message in kept:
             appended = self._appended(message, payloads.get(message.id))
             moved = self._moved_message(message)
-            call, _ = running.follow(
-                appended,
-                calls_of(appended),
-                moved.ordinal,
-                turn=moved.turn,
-                is_added=moved.is_added,
+            followed = running.follow(
+                appended, moved.ordinal, turn=moved.turn, is_added=moved.is_added
             )
             if moved.type == "tool":
-                moved.answers = call.result
-                moved.arguments = call.arguments
+                moved.answers = followed.call.result
+                moved.arguments = followed.call.arguments
             running.add_size(moved)
             messages.append(moved)
         ids = {message.id for message in messages}

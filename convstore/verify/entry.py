@@ -29,7 +29,7 @@ from convstore.log.totals import (
 )
 from convstore.messages.media_sizes import media_of
 from convstore.messages.reasoning import begins_with_reasoning
-from convstore.messages.tool_calls import calls_of, is_paused, result_ids
+from convstore.messages.tool_calls import is_paused, result_ids
 from convstore.messages.values import Codec
 from convstore.sources.detection import has_failed, read_back_ids
 from convstore.sources.places import read_item, read_text
@@ -115,13 +115,9 @@ def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals
     numbered = zip(entry.messages, messages, strict=True)
     wrong = list[str]()
     for stored, message in numbered:
-        call, _ = running.follow(
-            message,
-            calls_of(message),
-            stored.ordinal,
-            turn=stored.turn,
-            is_added=stored.is_added,
-        )
+        call = running.follow(
+            message, stored.ordinal, turn=stored.turn, is_added=stored.is_added
+        ).call
         answers = stored.answers if stored.is_added else call.result
         if (stored.answers, stored.arguments) != (answers, call.arguments):
             wrong.append(stored.id)
