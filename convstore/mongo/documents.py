@@ -22,7 +22,7 @@ from convstore.exceptions import (
 from convstore.log.entry import NO_FACTS, RULES, Entry, EntryMessage, Facts, Totals
 from convstore.log.facts.items import ITEMS
 from convstore.log.facts.kind import Key
-from convstore.log.facts.table import keys_of, source_ids_of, version_of
+from convstore.log.facts.table import kept_source_ids, keys_of, source_ids_of, version_of
 from convstore.log.rows import is_named
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.turns import turns_before
@@ -81,10 +81,8 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
         document["results_at"] = entry.first
     if entry.sources:
         document["sources"] = source_documents(entry)
-    if kept := _kept_source_ids(entry):
-        document["kept_source_ids"] = (
-            kept  # a unique index covers ids that the store did not choose
-        )
+    if kept := kept_source_ids(entry):
+        document["kept_source_ids"] = kept
     if lookup := lookup_of(entry):
         document["lookup"] = lookup
     if entry.facts:
@@ -94,11 +92,6 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
     if entry.rules > 1:
         document["rules"] = entry.rules
     return stamped(document, "entry", version=version_of(entry.facts))
-
-
-def _kept_source_ids(entry: Entry) -> list[int]:
-    """Return the source ids of an entry that the store did not choose."""
-    return [*source_ids_of(entry.facts), *(source.id for source in entry.sources if source.kept)]
 
 
 def lookup_of(entry: Entry) -> list[Key]:
@@ -177,7 +170,7 @@ def _facts_in(document: Mapping[str, Any], totals: Totals) -> Facts:
 
 def _check_index_fields(entry: Entry, document: Mapping[str, Any]) -> None:
     """Compare the fields of an entry that only indexes use."""
-    if entry.sources and document.get("kept_source_ids", []) != _kept_source_ids(entry):
+    if entry.sources and document.get("kept_source_ids", []) != kept_source_ids(entry):
         raise ValueError(
             "`kept_source_ids` does not match the entry's sources, so the index misses or "
             "misplaces it"

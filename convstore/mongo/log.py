@@ -30,6 +30,7 @@ from convstore.log.facts.items import item_name, items_after
 from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk
 from convstore.messages.encoding import DIGEST_BYTES
+from convstore.messages.sizes import packed
 from convstore.mongo.bson_values import from_stored, reading, utc
 from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, Document, within
 from convstore.mongo.documents import (
@@ -210,6 +211,30 @@ class Log:
                 if taken == len(last):
                     raise SlotTaken from error
                 # A reader that saw the entry first has restored the state.
+
+    async def insert_all(self, conversation: str, entries: Sequence[Entry]) -> None:
+        """Write entries whose chunks are there, in order; with the first entry, also the state.
+
+        A command for each 32 MB.
+
+        Raises:
+            SlotTaken: Another writer took a number or an id; the entries before it are written.
+        """
+        encoded = [entry_bytes(conversation, entry) for entry in entries]
+        state = [new_state(conversation, entry) for entry in entries if entry.number == 1]
+        async with driver_errors():
+            for part in packed(encoded, limit=_COMMAND_BYTES, size=len):
+                documents = [*map(self._document, part)]
+                try:
+                    with self._gate:
+                        await self._log.driver_collection.insert_many(
+                            [*documents, *state], ordered=True
+                        )
+                except BulkWriteError as error:
+                    [taken] = taken_keys(error)
+                    if taken < len(documents):
+                        raise SlotTaken from error
+                state = []
 
     async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
         """Remove chunks of one append that no entry refers to. One command."""

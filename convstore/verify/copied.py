@@ -28,7 +28,7 @@ from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.items import item_rows
 from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
 from convstore.log.facts.standing import STANDING
-from convstore.log.facts.table import each, moved
+from convstore.log.facts.table import each, kept_source_ids, moved
 from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals, numbers_after
@@ -59,6 +59,7 @@ class LogCopy:
         tail: The totals of its last entry.
         places: Ordinals of messages in the log, and in the copy.
         log_active: The active messages of the log, as far as its entries were seen.
+        log_link: The link of the last of these entries.
         summaries: Tokens of its summaries.
     """
 
@@ -66,8 +67,10 @@ class LogCopy:
     tail: Totals = field(default_factory=Totals)
     places: dict[int, int] = field(default_factory=dict)
     log_active: Rewinds = NO_REWINDS
+    log_link: int = 0
     summaries: frozenset[str] = frozenset()
     _ids: dict[str, int] = field(default_factory=dict)
+    _source_ids: set[int] = field(default_factory=set)
     _totals: ActiveTotals = field(default_factory=ActiveTotals)
     _spans: list[_Span] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class LogCopy:
             self._spans.append(_Span(entry.first, entry.last, entry.number))
         for message in entry.messages:
             self._ids[message.id] = message.ordinal
+        self._source_ids.update(kept_source_ids(entry))
         for row in item_rows([entry]):
             if row.item.id:
                 self._items[row.item.id] = row.place
@@ -119,6 +123,7 @@ class LogCopy:
         for row in item_rows([entry]):
             if place_of_item := self._items.get(row.item.id):
                 self._item_places.append((row.place, place_of_item))
+        self.log_link = entry.totals.link
         self._numbers[entry.number] = self._links.get(entry.totals.link, 0)
         if rewinds := _after(self.log_active, entry):
             self.log_active = rewinds
@@ -146,6 +151,10 @@ class LogCopy:
         reserves = made.totals.sources_through > self.tail.sources_through
         is_needed = bool(made.messages or made.facts or reserves)
         return made if is_needed else None
+
+    def has_source_ids(self, entry: Entry) -> bool:
+        """Return True if the copy has a source id of an entry that the store did not choose."""
+        return not self._source_ids.isdisjoint(kept_source_ids(entry))
 
     def _place(self, entry: Entry) -> list[EntryMessage]:
         """Give the messages of an entry their ordinals in the copy; return those that it lacks."""

@@ -97,23 +97,24 @@ class Repairer:
             await self._copy_state(source, target, copy, state)
             await self.copies.entries(source, target, through=sound_through)
         copied = [(1, sound_through)]
-        link = copy.tail.link
         last = None
         reserved = lost_reservation(state or {}, through=copy.tail.sources_through)
         through = max(reserved, copy.tail.sources_through)
         async with aclosing(self._batches(source, entry_id(source, sound_through))) as batches:
             async for batch in batches:
                 payloads = await self._copy_chunks(source, target, batch)
-                for entry in batch:
-                    through = max(through, entry.totals.sources_through)
-                    if entry.after != link:
-                        await self._reserve(target, copy, entry, _before_sources(entry))
-                    await self._append(source, target, copy, entry, payloads)
-                    copied = joined([*copied, (entry.number, entry.number)])
-                    link = entry.totals.link
-                    last = entry
+                work = partial(self._following, copy, batch, payloads, source)
+                messages = [message for entry in batch for message in entry.messages]
+                made = await run_in_thread_if_long(
+                    work, characters=characters_of(messages, payloads)
+                )
+                await self.ends.reader.log.insert_all(target, made)
+                copied = joined([*copied, *((entry.number, entry.number) for entry in batch)])
+                through = max(through, *(entry.totals.sources_through for entry in batch))
+                last = batch[-1]
         if last and through:
-            await self._reserve(target, copy, last, through + _ROOM)
+            made = self._reserved(copy, last, through + _ROOM)
+            await self.ends.reader.log.insert_all(target, made)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
         return Repaired(target, copy, copied)
 
@@ -150,7 +151,7 @@ class Repairer:
             self.ends.reader.clock.now(), through, link=self.ends.reader.clock.link()
         )
         try:
-            await self.ends.reader.log.insert(conversation, made, (), token="")
+            await self.ends.reader.log.insert_all(conversation, [made])
         except SlotTaken:
             return None
         return made
@@ -221,30 +222,46 @@ class Repairer:
         entry: Entry,
         payloads: Mapping[str, str],
     ) -> None:
-        """Append to the copy what it lacks of an entry of the log, whose chunks it has."""
-        own = {
-            message.id: payloads[message.id] for message in entry.messages if message.id in payloads
-        }
+        """Append to the copy, to which others append too, what it lacks of an entry; it has the entry's chunks."""
 
         async def write() -> None:
-            work = partial(copy.follow, entry, own)
-            made = await run_in_thread_if_long(work, characters=characters_of(entry.messages, own))
+            work = partial(_lacking, copy, entry, payloads, source)
+            characters = characters_of(entry.messages, payloads)
+            made = await run_in_thread_if_long(work, characters=characters)
             if made is None:
                 return
             try:
-                await self.ends.reader.log.insert(target, made, (), token="")
+                await self.ends.reader.log.insert_all(target, [made])
             except SlotTaken:
-                if await self._catch_up(target, copy):
-                    raise
-                line = (
-                    "entry %s of %s came late, and its source ids are taken in %s: it was not moved"
-                )
-                _LOGGER.warning(line, entry.number, source, target)
-            else:
-                copy.add(made)
+                await self._catch_up(target, copy)
+                raise
+            copy.add(made)
 
         await until_written(write, SlotTaken)
         copy.match(entry)
+
+    def _following(
+        self, copy: LogCopy, entries: Sequence[Entry], payloads: Mapping[str, str], source: str
+    ) -> list[Entry]:
+        """Add to the copy what it lacks of the next entries of the log; return the entries to write."""
+        made = list[Entry]()
+        for entry in entries:
+            if entry.after != copy.log_link:
+                made += self._reserved(copy, entry, _before_sources(entry))
+            following = _lacking(copy, entry, payloads, source)
+            if following is not None:
+                copy.add(following)
+                made.append(following)
+            copy.match(entry)
+        return made
+
+    def _reserved(self, copy: LogCopy, entry: Entry, through: int) -> list[Entry]:
+        """Reserve source ids up to one in the copy; return the entry to write, none if they are in use."""
+        if through <= copy.tail.sources_through:
+            return []
+        made = copy.reserved(entry.at, through, link=self.ends.reader.clock.link())
+        copy.add(made)
+        return [made]
 
     async def _copy_chunks(
         self, source: str, target: str, entries: Sequence[Entry]
@@ -270,19 +287,10 @@ class Repairer:
             return first | await self._payloads(source, messages[half:])
         return dict(zip([message.id for message in messages], texts, strict=True))
 
-    async def _catch_up(self, target: str, copy: LogCopy) -> bool:
-        """Add what others appended to the copy; False if they appended nothing."""
-        before = copy.tail.entries
-        async for entry in self._entries(target, entry_id(target, before)):
+    async def _catch_up(self, target: str, copy: LogCopy) -> None:
+        """Add what others appended to the copy."""
+        async for entry in self._entries(target, entry_id(target, copy.tail.entries)):
             copy.add(entry)
-        return copy.tail.entries > before
-
-    async def _reserve(self, target: str, copy: LogCopy, entry: Entry, through: int) -> None:
-        """Append a reservation of source ids up to one, unless they are in use."""
-        if through > copy.tail.sources_through:
-            made = copy.reserved(entry.at, through, link=self.ends.reader.clock.link())
-            await self.ends.reader.log.insert(target, made, (), token="")
-            copy.add(made)
 
     async def _copy_state(
         self, source: str, target: str, copy: LogCopy, document: Document | None
@@ -322,6 +330,16 @@ class Repairer:
             for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
                 yield batch
             after = str(page[-1]["_id"])
+
+
+def _lacking(copy: LogCopy, entry: Entry, payloads: Mapping[str, str], source: str) -> Entry | None:
+    """Return the entry that adds to a copy what it lacks of an entry of the log; None if it has all, or has no room."""
+    made = copy.follow(entry, payloads)
+    if made is None or not copy.has_source_ids(made):
+        return made
+    line = "entry %s of %s is not in the repaired copy, where its source ids are taken"
+    _LOGGER.warning(line, entry.number, source)
+    return None
 
 
 def _before_sources(entry: Entry) -> int:

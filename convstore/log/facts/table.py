@@ -49,6 +49,11 @@ def source_ids_of(facts: Facts) -> list[int]:
     return [number for kind, value in each(facts) for number in kind.source_ids(value)]
 
 
+def kept_source_ids(entry: Entry) -> list[int]:
+    """Return the source ids of an entry that the store did not choose: an index keeps them unique."""
+    return [*source_ids_of(entry.facts), *(source.id for source in entry.sources if source.kept)]
+
+
 def version_of(facts: Facts) -> int:
     """Return the lowest version of an entry with some facts."""
     return max((kind.version for kind, _ in each(facts)), default=1)
