@@ -7,7 +7,7 @@ from convstore.conversation.turn import TurnSession
 from convstore.messages.media_figures import ImageFigures, MediaFigures
 from convstore.messages.tokens import TokenCounter, approximate_tokens
 from convstore.messages.values import Omitted
-from convstore.values.items import LogItem, StoredItem
+from convstore.values.log_records import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
     ConversationInfo,

@@ -53,7 +53,7 @@ from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, wants_stub
 from convstore.values.append_options import PLAIN, AppendOptions
-from convstore.values.items import PlacedItem
+from convstore.values.log_records import PlacedItem
 from convstore.values.models import Receipt
 
 _MAXIMUM_EDGES = 100_000

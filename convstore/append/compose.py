@@ -88,12 +88,12 @@ def compose(
     _log_uncalled(messages)
     facts = placed(batch.facts, asked)
     if request := _request_of(batch, stamped):
-        facts = THINKING.put(facts, request)
+        facts = THINKING.put(request, facts)
     if batch.items:
         if after.link and not (messages or reserve or facts):
             link = after.link
         items = tuple(_placed(item, after, last_active) for item in batch.items)
-        facts = ITEMS.put(facts, items)
+        facts = ITEMS.put(items, facts)
     running.sources_through += reserve
     if for_child:
         running.given_through = running.sources_through

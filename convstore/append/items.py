@@ -17,7 +17,7 @@ from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.mongo.log import Log
-from convstore.values.items import LogItem, PlacedItem
+from convstore.values.log_records import LogItem, PlacedItem
 from convstore.values.scope import id_problem
 
 

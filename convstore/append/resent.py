@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.log.comparison import content_digest
 from convstore.log.entry import EntryMessage
-from convstore.messages.tool_calls import has_calls, is_paused
+from convstore.messages.tool_calls import calls_of, is_paused
 from convstore.messages.values import Codec
 
 _EVIDENCE = 8
@@ -65,7 +65,7 @@ class Match(NamedTuple):
 def comparable(message: BaseMessage, codec: Codec) -> Comparable:
     """Return the comparable form of a batch's message."""
     is_reply = message.type == "ai"
-    is_answer = is_reply and not has_calls(message) and not is_paused(message)
+    is_answer = is_reply and not calls_of(message) and not is_paused(message)
     return Comparable(message.type, is_answer, content_digest(message, codec), str(message.id))
 
 

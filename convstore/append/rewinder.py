@@ -15,7 +15,7 @@ from convstore.exceptions import (
     InvalidInputError,
     UnknownMessageError,
 )
-from convstore.log.entry import NO_FACTS, Entry, Facts, Totals
+from convstore.log.entry import Entry, Facts, Totals
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.items import ITEMS, EntryItem, active_items, item_rows
 from convstore.log.facts.standing import STANDING, ShownVariant, Standing
@@ -99,7 +99,7 @@ class Rewinder:
     ) -> Change:
         """Return the rewind to an active message, or to the end of the log."""
         if ordinal > log.tail.messages:
-            facts = ITEMS.put(NO_FACTS, cuts)
+            facts = ITEMS.put(cuts)
             return Change(log.active.ranges, ordinal, log.tail.entries + 1, log.tail, facts=facts)
         entry, point = await self.point(log.cached, ordinal, log.active)
         row = row or await self._log.message_at(log.cached.conversation, ordinal)
@@ -310,4 +310,4 @@ class Rewinder:
 
 def _facts(standing: Standing | None, cuts: tuple[EntryItem, ...]) -> Facts:
     """Return the facts of a rewind: the variant that it shows at a place, and the items that it removes."""
-    return ITEMS.put(STANDING.put(NO_FACTS, standing), cuts)
+    return ITEMS.put(cuts, STANDING.put(standing))

@@ -48,7 +48,7 @@ from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_
 from convstore.sources.detection import SourceExtractor
 from convstore.sources.source import text_digest
 from convstore.values.append_options import PLAIN, AppendOptions
-from convstore.values.items import PlacedItem
+from convstore.values.log_records import PlacedItem
 from convstore.values.scope import Scope
 from convstore.values.stamps import check_own
 
@@ -464,7 +464,7 @@ class Writer:
         numbers = new.kept_source_ids
         if not numbers or new.options.renumbers:
             return
-        claim = CLAIM.in_(new.facts)
+        claim = new.facts.get(CLAIM.name)
         claimant = claim.by if claim else cached.conversation
         taken = await self._log.taken_source_ids(claimant, numbers)
         if taken and not await self._log.messages_by_id(cached.conversation, new.ids):

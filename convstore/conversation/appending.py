@@ -16,7 +16,7 @@ from convstore.append.items import named_items, split_items
 from convstore.conversation.host import Host
 from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.values.append_options import AppendOptions, Trust
-from convstore.values.items import PlacedItem
+from convstore.values.log_records import PlacedItem
 from convstore.values.models import Receipt
 from convstore.values.plain import counted
 from convstore.values.scope import Scope, check_choice, check_id, check_number

@@ -27,7 +27,7 @@ from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.turns.variants import check_asked
 from convstore.values.append_options import check_trust
-from convstore.values.items import LogItem, StoredItem
+from convstore.values.log_records import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
     ConversationInfo,

@@ -30,8 +30,15 @@ from convstore.runtime.retrying import until_written
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
-from convstore.values.items import PlacedItem, StoredItem
-from convstore.values.log_records import ArchivedFact, LogMessage, Range, StoredId, VariantChange
+from convstore.values.log_records import (
+    ArchivedFact,
+    LogMessage,
+    PlacedItem,
+    Range,
+    StoredId,
+    StoredItem,
+    VariantChange,
+)
 from convstore.values.models import Receipt
 from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp
@@ -216,7 +223,7 @@ class ConversationLog:
                 self._scope,
                 messages,
                 items=items,
-                facts=EVENT.put(restored, event),
+                facts=EVENT.put(event, restored),
                 condition=condition,
                 options=options,
             )
@@ -239,7 +246,7 @@ class ConversationLog:
     async def end_turn(self, turn_id: str, over: str) -> None:
         """Record that a turn was finished or stopped."""
         event = TurnEvent("stop" if over == "stopped" else "finish", turn_id)
-        await (await self._services()).writer.append(self._scope, (), facts=EVENT.alone(event))
+        await (await self._services()).writer.append(self._scope, (), facts=EVENT.put(event))
 
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""

@@ -20,7 +20,7 @@ from convstore.sources.numbering import (
     with_rendered,
 )
 from convstore.sources.outputs import returned_list
-from convstore.sources.own_marks import counted_passages
+from convstore.sources.placing import counted_passages
 from convstore.sources.source import FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.values.scope import check_names

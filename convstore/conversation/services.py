@@ -175,7 +175,7 @@ class Services:
     @cached_property
     def citations(self) -> CitationReader:
         """Reads the citations of messages."""
-        return CitationReader(self.reader, self.pager, self.records)
+        return CitationReader(self.reader, self.pager)
 
     @cached_property
     def compactor(self) -> Compactor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.messages.tool_calls import has_calls
+from convstore.messages.tool_calls import calls_of
 from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, break_between
@@ -119,7 +119,7 @@ class Calls:
         newest = next((stored for stored in reversed(self.near) if not stored.is_rewound), None)
         if newest is None or newest.message.type != "ai":
             return False
-        return not has_calls(newest.message)
+        return not calls_of(newest.message)
 
     def has_ended(self, ordinal: int) -> bool:
         """Return True if the turn of an ordinal had ended before the call of the page."""
@@ -159,7 +159,7 @@ class Calls:
 
 def is_answer(message: BaseMessage) -> bool:
     """Return True for a model's message without calls."""
-    return message.type == "ai" and not has_calls(message)
+    return message.type == "ai" and not calls_of(message)
 
 
 def _first_active(messages: Iterable[StoredMessage]) -> StoredMessage | None:

@@ -338,7 +338,7 @@ def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, un
     if is_whole:
         rewound = ranges
         restored = ()
-    facts = REWOUND.put(entry.facts, Rewound(rewound, restored, undo, rewinds.entry))
+    facts = REWOUND.put(Rewound(rewound, restored, undo, rewinds.entry), entry.facts)
     return replace(entry, totals=continued(totals, point), facts=facts)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError
-from convstore.messages.unvalidated import new_model
+from convstore.values.json_form import new_model
 
 _Function = Callable[[Any], Any]
 

@@ -37,8 +37,8 @@ from langchain_core.messages import (
 
 from convstore.messages.media import is_media, media_description
 from convstore.messages.payload_ranges import PayloadRange
-from convstore.messages.unvalidated import new_model
 from convstore.messages.values import Codec, is_text
+from convstore.values.json_form import new_model
 
 PART_MINIMUM = 16_384
 """Parts of a message with at least this many characters move to the payload."""

@@ -120,9 +120,10 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     ['q', 'a', 'r']
     """
     here = ids_of(messages)
-    if here.issuperset(message.id for message in turn):
+    if ids_of(turn) <= here:
         return list(messages)
-    unread = ids_of(turn[:1]) | ids_of(turn[_last_reply(turn) :])
+    last_reply = max((at for at, message in enumerate(turn) if _is_reply(message)), default=0)
+    unread = ids_of(turn[:1]) | ids_of(turn[last_reply:])
     if unread <= here and has_all_results(messages):
         return list(messages)
     needed = here | unread
@@ -130,12 +131,6 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
         if not needed.isdisjoint(step):
             needed.update(step)
     return _merged(messages, [message for message in turn if message.id in needed])
-
-
-def _last_reply(turn: Sequence[BaseMessage]) -> int:
-    """Return the index of the last reply of the model; 0 without one."""
-    indexes = range(len(turn) - 1, 0, -1)
-    return next((at for at in indexes if _is_reply(turn[at])), 0)
 
 
 def _is_reply(message: BaseMessage) -> bool:

@@ -33,16 +33,7 @@ class PayloadRange:
 
     def plain(self) -> list[Any]:
         """Return the values in order, without empty ones at the end."""
-        plain = [
-            self.start,
-            self.end,
-            self.raw,
-            self.about,
-            self.link,
-            self.is_media,
-            self.head,
-            self.tail,
-        ]
+        plain = [getattr(self, field) for field in self.__slots__]
         while not plain[-1] and len(plain) > len(("start", "end", "raw")):
             plain.pop()
         return plain

@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.messages.media import KINDS
 from convstore.messages.reasoning import without_reasoning
-from convstore.messages.tool_calls import calls_of
+from convstore.messages.tool_calls import block_of, calls_in_content, calls_of
 
 _T = TypeVar("_T")
 
@@ -76,19 +76,13 @@ def written_calls(message: BaseMessage) -> list[WrittenCall]:
         for call in message.invalid_tool_calls
         if call.get("id") and call.get("name")
     ]
-    in_blocks = _arguments_by_id(message)
     written = list[WrittenCall]()
-    for index, call in enumerate(calls_of(message)):
-        text = arguments[index] if index < len(arguments) else in_blocks.get(call.id, "")
+    for call in calls_of(message):
+        is_listed = call.position < len(arguments)
+        block = block_of(message, call.id)
+        text = arguments[call.position] if is_listed else _arguments_in(block)
         written.append(WrittenCall(call.id, call.tool, text))
     return written
-
-
-def _arguments_by_id(message: AIMessage) -> dict[str, str]:
-    """Return the arguments of the calls in content blocks."""
-    if not isinstance(message.content, list):
-        return {}
-    return {id_: _arguments_in(block) for block in message.content if (id_ := _id_in(block))}
 
 
 def size_of(message: BaseMessage) -> int:
@@ -162,15 +156,11 @@ def _payloads(value: Any) -> Iterator[int]:
 
 def _id_in(block: Any) -> str:
     """Return the id of the call that a block describes, as `calls_of` reads it; "" for any other block."""
-    found = calls_of(
-        AIMessage.model_construct(content=[block], tool_calls=[], invalid_tool_calls=[])
-    )
-    return found[0].id if found else ""
+    return next((id_ for id_, _ in calls_in_content([block])), "")
 
 
-def _arguments_in(block: Any) -> str:
-    inner = block.get("value") if block.get("type") == "non_standard" else block
-    value = next((inner[key] for key in _ARGUMENTS if key in inner), "")
+def _arguments_in(block: Mapping[str, Any]) -> str:
+    value = next((block[key] for key in _ARGUMENTS if key in block), "")
     return value if isinstance(value, str) else json_text(value)
 
 

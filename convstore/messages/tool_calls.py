@@ -194,15 +194,6 @@ def result_ids(message: BaseMessage) -> list[str]:
     return ids
 
 
-def has_calls(message: BaseMessage) -> bool:
-    """Return True if a message has a call that needs a result.
-
-    >>> has_calls(AIMessage("The answer is 4."))
-    False
-    """
-    return bool(calls_of(message))
-
-
 def is_paused(message: BaseMessage) -> bool:
     """Return True for an answer that its provider paused, to go on with it in the next call.
 

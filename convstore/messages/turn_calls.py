@@ -27,23 +27,10 @@ from convstore.messages.values import is_text
 from convstore.values.json_form import DEEP_ARGUMENTS, has_few_levels
 from convstore.values.turns import TurnCall
 
-_NO_CALL: Final = (-1, "")
 _CUT: Final = (
     "the reply was cut off ({reason}) before this call was complete, so the tool was not run; "
     "call it again, with less in one call"
 )
-
-
-def cut_errors(message: BaseMessage) -> dict[int, str]:
-    """Return the error of the call that was cut off, by its position among the calls of its message; {} without one.
-
-    >>> from langchain_core.messages import AIMessage
-    >>> call = {"name": "write", "args": {"path": "a"}, "id": "c1"}
-    >>> cut_errors(AIMessage("", tool_calls=[call])), cut_errors(AIMessage("I"))
-    ({}, {})
-    """
-    position, reason = _cut_call(message)
-    return {} if position < 0 else {position: _CUT.format(reason=reason)}
 
 
 def cut_error(message: BaseMessage, call_id: str | None) -> str:
@@ -55,38 +42,30 @@ def cut_error(message: BaseMessage, call_id: str | None) -> str:
     >>> cut_error(AIMessage("", tool_calls=[call], response_metadata=reason), "c1")[:33]
     'the reply was cut off (length) be'
     """
-    errors = cut_errors(message)
-    for call in calls_of(message):
-        if call.position in errors and call.id == (call_id or ""):
-            return errors[call.position]
-    return ""
+    cut = _cut_call(message)
+    return cut[1] if cut and cut[0].id == (call_id or "") else ""
 
 
-def _cut_call(message: BaseMessage) -> tuple[int, str]:
-    """Return the position of the call that the end of a reply cut off, and the stop reason; (-1, "") without one.
+def _cut_call(message: BaseMessage) -> tuple[Call, str] | None:
+    """Return the call that the end of a reply cut off, and its error; None without one.
 
     It is the last call, unless other content follows it. Its arguments may look whole: SDKs complete them.
 
-    >>> from langchain_core.messages import AIMessage
     >>> call = {"name": "write", "args": {"path": "a"}, "id": "c1"}
-    >>> _cut_call(AIMessage("", tool_calls=[call], response_metadata={"stop_reason": "max_tokens"}))
-    (0, 'max_tokens')
+    >>> _cut_call(AIMessage("", tool_calls=[call], response_metadata={"stop_reason": "max_tokens"}))[0].id
+    'c1'
     """
     calls = calls_of(message)
-    if not calls:
-        return _NO_CALL
     for call in calls:
         if block_of(message, call.id).get("status") == "incomplete":
-            return call.position, "incomplete"
+            return call, _CUT.format(reason="incomplete")
     reason = cut_reason(message.response_metadata)
-    if not reason:
-        return _NO_CALL
-    last = _last_call(message, calls)
-    return (last, reason) if last >= 0 else _NO_CALL
+    last = _last_call(message, calls) if reason and calls else None
+    return (last, _CUT.format(reason=reason)) if last else None
 
 
-def _last_call(message: BaseMessage, calls: Sequence[Call]) -> int:
-    """Return the position of the call that ends a message, -1 if its content goes on after the calls."""
+def _last_call(message: BaseMessage, calls: Sequence[Call]) -> Call | None:
+    """Return the call that ends a message, None if its content goes on after the calls."""
     content = message.content if isinstance(message.content, list) else []
     in_content = dict(calls_in_content(content))
     apart = [call for call in calls if call.id not in in_content]
@@ -98,11 +77,11 @@ def _last_call(message: BaseMessage, calls: Sequence[Call]) -> int:
     written = message.additional_kwargs.get("tool_calls")
     if isinstance(written, list) and written and isinstance(written[-1], dict):
         return _last_with_id(calls, written[-1].get("id") or "")
-    return apart[-1].position
+    return apart[-1]
 
 
-def _last_with_id(calls: Sequence[Call], call_id: Any) -> int:
-    return next((call.position for call in reversed(calls) if call.id == call_id), -1)
+def _last_with_id(calls: Sequence[Call], call_id: Any) -> Call | None:
+    return next((call for call in reversed(calls) if call.id == call_id), None)
 
 
 _UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
@@ -115,11 +94,11 @@ _BLOCKS = frozenset(
 
 def turn_calls(message: AIMessage, result_ids: Iterable[str]) -> list[TurnCall]:
     """Return the calls of a message, given the ids of their results."""
-    errors = cut_errors(message)
+    cut, cut_off = _cut_call(message) or (None, "")
     found = list[TurnCall]()
     for call, result_id in zip(calls_of(message), result_ids, strict=True):
         args, unreadable = _arguments(message, call)
-        error = errors.get(call.position, unreadable)
+        error = cut_off if call == cut else unreadable
         made = TurnCall(
             id=call.id,
             name=call.tool,
@@ -151,13 +130,15 @@ def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessag
     open_ = list[TurnCall]()
     results = dict[str, ToolMessage]()
     for message in messages:
-        new = _calls(message)
-        calls += new
-        open_ += new
-        if isinstance(message, ToolMessage):
+        if isinstance(message, AIMessage):
+            new = turn_calls(message, result_ids(message))
+            calls += new
+            open_ += new
+        elif isinstance(message, ToolMessage):
             matching = [call for call in open_ if call.id == message.tool_call_id]
             own = [call for call in matching if call.result_id == message.id]
-            for matched in (own or matching[-1:])[:1]:
+            if matching:
+                matched = [*own, matching[-1]][0]
                 open_.remove(matched)
                 results[matched.result_id] = message
     return [(call, results.get(call.result_id)) for call in calls]
@@ -166,13 +147,6 @@ def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessag
 def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
     """Return the calls of some messages that have no result among them, in order."""
     return [call for call, result in pairs_of(messages) if result is None]
-
-
-def _calls(message: BaseMessage) -> list[TurnCall]:
-    """Return all calls of a message, in order."""
-    if not isinstance(message, AIMessage):
-        return []
-    return turn_calls(message, result_ids(message))
 
 
 def result_of(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMessage:
@@ -189,7 +163,10 @@ def result_of(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMe
 
 def _shown(content: Any) -> Any:
     """Return a text or content blocks as they are, and any other value as JSON."""
-    if is_text(content) or (type(content) is list and content and all(map(_is_block, content))):
+    if is_text(content):
+        return content
+    has_blocks = type(content) is list and bool(content)
+    if has_blocks and all(block_type(block) in _BLOCKS or is_media(block) for block in content):
         return content
     try:
         return json.dumps(content, ensure_ascii=False)
@@ -198,7 +175,3 @@ def _shown(content: Any) -> Any:
             "content must be a text, a list of content blocks or a value that JSON can express, "
             f"not {error}"
         ) from error
-
-
-def _is_block(value: Any) -> bool:
-    return block_type(value) in _BLOCKS or is_media(value)

@@ -8,9 +8,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.log.entry import EntrySource
-from convstore.readback.own_numbers import OwnNumbers
 from convstore.readback.pager import Pager
-from convstore.readback.records import Records
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
@@ -26,10 +24,9 @@ from convstore.values.scope import Scope, check_id
 class CitationReader:
     """Reads the citations of messages, for all conversations of a store."""
 
-    def __init__(self, reader: LogReader, pager: Pager, records: Records) -> None:
+    def __init__(self, reader: LogReader, pager: Pager) -> None:
         self._reader = reader
         self._pager = pager
-        self._own_numbers = OwnNumbers(records)
 
     async def read(self, scope: Scope, message: BaseMessage | str) -> list[Citation]:
         """Return the citations of a message in the order of its text; see `Conversation.citations`."""
@@ -42,7 +39,7 @@ class CitationReader:
         text = message.text
         marks = await run_in_thread_if_long(lambda: marks_in(text), characters=len(text))
         given = provider_citations(message)
-        own = await self._own_numbers.before(scope, message.id or "") if marks else {}
+        own = await self._pager.own_numbers.before(scope, message.id or "") if marks else {}
         wanted = dict.fromkeys(own.get(number, number) for mark in marks for number in mark.numbers)
         wanted |= dict.fromkeys(cited.number for cited in given if cited.number)
         sources = await self._sources(scope, list(wanted)[:MAX_CITED])
@@ -104,30 +101,24 @@ def _source(cached: CachedConversation, source: EntrySource) -> Source:
 
 
 def _numbered(start: int, end: int, number: int, source: Source | None) -> Citation:
+    cited = Citation(start=start, end=end, given_by="number", number=number)
     if source is None:
-        return Citation(start=start, end=end, given_by="number", number=number)
-    return Citation(
-        start=start,
-        end=end,
-        given_by="number",
-        number=number,
-        source_id=source.source_id,
-        title=source.title,
-        url=source.url,
-        tool_message_id=source.tool_message_id,
-        child_id=source.child_id,
-    )
+        return cited
+    return _of_source(cited.model_copy(update={"title": source.title, "url": source.url}), source)
 
 
-def _provided(cited: ProviderCitation, source: Source | None) -> Citation:
-    return Citation(
-        start=cited.start,
-        end=cited.end,
+def _provided(given: ProviderCitation, source: Source | None) -> Citation:
+    cited = Citation(
+        start=given.start,
+        end=given.end,
         given_by="provider",
-        source_id=source.source_id if source else None,
-        title=cited.title,
-        url=cited.url,
-        quotation=cited.quotation,
-        tool_message_id=source.tool_message_id if source else "",
-        child_id=source.child_id if source else "",
+        title=given.title,
+        url=given.url,
+        quotation=given.quotation,
     )
+    return _of_source(cited, source) if source else cited
+
+
+def _of_source(cited: Citation, source: Source) -> Citation:
+    names = ("source_id", "tool_message_id", "child_id")
+    return cited.model_copy(update={name: getattr(source, name) for name in names})

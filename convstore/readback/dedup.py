@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntrySource
@@ -24,6 +24,7 @@ from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec
 from convstore.sources.places import read_item, read_text
 from convstore.sources.source import source_in, write_ids
+from convstore.values.models import Source
 
 Range = tuple[int, int]
 """Start and end of a part of a text."""
@@ -176,17 +177,8 @@ _VALUE = re.compile(r"\"([^\"]*)\"")
 _EARLIER = re.compile(r", already shown as \[\d{1,15}\]$")
 
 
-class ShownSource(NamedTuple):
-    """A source that a page shows: its number, its text there, and its heading."""
-
-    number: int
-    text: str
-    title: str = ""
-    url: str = ""
-
-
 def deduplicated(
-    sources: Sequence[ShownSource],
+    sources: Sequence[Source],
     content: Sequence[str],
     artifact: Sequence[str],
     codec: Codec,
@@ -199,7 +191,7 @@ def deduplicated(
     Texts and headings of sources are removed from the content, and texts of sources or content from the artifact.
 
     Args:
-        sources: Its sources.
+        sources: Its sources, with the texts that a page shows of them.
         content: The texts that its content consists of.
         artifact: The texts that its artifact consists of.
         codec: Compares the artifact with the content.
@@ -207,15 +199,15 @@ def deduplicated(
         value: The artifact itself; None if there is none.
 
     >>> song = "Whales sing all night long."
-    >>> found = [ShownSource(3, song, "Whales")]
+    >>> found = [Source(source_id=3, title="Whales", content=song)]
     >>> deduplicated(found, [f"1 hit: {song}"], [f'{{"n":1,"text":"{song}"}}'], Codec())
     (['1 hit: [text of source 3]'], ['{"n":1,"text":"[shown above]"}'])
     >>> deduplicated(found, [f"[3] Whales\n{song}"], [], Codec())
     ([None], [])
     """
-    texts = [source.text for source in sources]
+    texts = [source.content for source in sources]
     headings = _Headings(sources)
-    numbers = [source.number for source in sources]
+    numbers = [source.source_id for source in sources]
     shown = [_without_sources(text, repeats(text, texts), numbers, headings) for text in content]
     if parsed is not None and _is_same(codec, parsed, value):
         return shown, [None] * len(artifact)
@@ -227,8 +219,8 @@ def deduplicated(
 class _Headings:
     """The marks and headings of some sources, in the forms in which tools write them."""
 
-    def __init__(self, sources: Sequence[ShownSource]) -> None:
-        self._numbers = {str(source.number) for source in sources}
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._numbers = {str(source.source_id) for source in sources}
         self._names = {""}
         for source in sources:
             title = " ".join(source.title.split())

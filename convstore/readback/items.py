@@ -15,7 +15,7 @@ from convstore.log.facts.items import (
 from convstore.mongo.keys import entry_id
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
-from convstore.values.items import StoredItem
+from convstore.values.log_records import StoredItem
 from convstore.values.scope import Scope, check_choice, check_number
 
 _END = 2**53

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from convstore.log.entry import EntrySource
 from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.parallel import together
-from convstore.readback.cursor import Place
-from convstore.readback.request import Request
+from convstore.readback.request import Place, Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.sources.source import MAX_SOURCES, read_ids

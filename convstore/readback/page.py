@@ -17,9 +17,8 @@ from convstore.index.texts import windows_of
 from convstore.index.words import is_common, language_of, query_groups, terms
 from convstore.messages.text import fold
 from convstore.messages.tokens import fitting, weight
-from convstore.readback.cursor import last_line, read_cursor
 from convstore.readback.passages import Passage, in_line
-from convstore.readback.request import Request
+from convstore.readback.request import Request, last_line, read_cursor
 from convstore.sources.source import FoundSource, write_ids
 from convstore.values.models import SourcePage
 

@@ -20,7 +20,6 @@ from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import weight
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.cursor import Place, read_cursor
 from convstore.readback.names import Named, Names
 from convstore.readback.own_numbers import OwnNumbers
 from convstore.readback.page import (
@@ -48,7 +47,7 @@ from convstore.readback.passages import (
     passages_of,
 )
 from convstore.readback.records import Records, page_source
-from convstore.readback.request import Request
+from convstore.readback.request import Place, Request, read_cursor
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
@@ -201,16 +200,14 @@ class Pager:
         self, cached: CachedConversation, missing: Sequence[int | str], request: Request
     ) -> list[str]:
         """Return the lines about what could not be done, with what there is instead of missing names."""
-        newest = await self._newest_results(cached) if missing else []
+        newest: list[EntryMessage] = []
+        if missing:
+            log = await self._reader.snapshot(cached)
+            entries = await self._reader.newest_results(log, limit=_MAX_NUMBERED, tools_only=True)
+            newest = results_in(entries)[:_MAX_NUMBERED]
         valid = [in_one_line(message.id) for message in newest[:_MAX_SUGGESTED]]
         numbers = (number for message in newest for number in read_ids(message.sources))
         return remarks(missing, valid, numbers, request)
-
-    async def _newest_results(self, cached: CachedConversation) -> list[EntryMessage]:
-        log = await self._reader.snapshot(cached)
-        return results_in(
-            await self._reader.newest_results(log, limit=_MAX_NUMBERED, tools_only=True)
-        )[:_MAX_NUMBERED]
 
     async def _page(
         self,
@@ -232,8 +229,10 @@ class Pager:
         )
         largest = 0 if request.find else room
         fits = [part.overhead(page.label) + part.length < largest for part in passages]
+        # A text stands in place of an image or file that does not fit.
         passages = [
-            part if fit else part.named_only() for part, fit in zip(passages, fits, strict=True)
+            part if fit or not part.media else replace(part, media=None)
+            for part, fit in zip(passages, fits, strict=True)
         ]
         if request.find:
             await self._fill_matches(cached, page, passages, offset, request.find)

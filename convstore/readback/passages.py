@@ -1,6 +1,6 @@
 """Splits a stored message into named passages that can be read page by page.
 
-A passage is read from beginning to end; `cursor` has the keys by which a page continues it.
+A passage is read from beginning to end; `request` has the keys by which a page continues it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.dedup import ShownSource, deduplicated, holds_only_sources, without_texts
+from convstore.readback.dedup import deduplicated, holds_only_sources, without_texts
 from convstore.sources.detection import parse_json
 from convstore.sources.places import read_text
+from convstore.values.models import Source
 
 _LABEL_CHARACTERS = 200
 _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
@@ -103,10 +104,6 @@ class Passage:
     def overhead(self, limit: int) -> int:
         """Return the maximum weight of its header line and its image or file on a page."""
         return weight(self._name(limit)) + _NUMBERS + (self.media.weight if self.media else 0)
-
-    def named_only(self) -> Passage:
-        """Return the passage with a text in place of its image or file."""
-        return replace(self, media=None) if self.media else self
 
     def _name(self, limit: int) -> str:
         name = f"{self.label}, {self.fields}" if self.fields else self.label
@@ -201,7 +198,7 @@ def _without_repeats(
 ) -> tuple[list[Passage], list[Passage]]:
     """Return content and artifact without texts that earlier passages hold; `value` is the artifact itself."""
     named = [
-        ShownSource(source.id, text.text, source.title, source.url)
+        Source(source_id=source.id, title=source.title, url=source.url, content=text.text)
         for source, text in zip(row.sources, texts, strict=True)
     ]
     parsed = parse_json(content[0].text) if len(content) == 1 else None

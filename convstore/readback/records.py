@@ -14,7 +14,6 @@ from convstore.log.entry import EntryMessage, EntrySource
 from convstore.log.rows import Row
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.messages.provenance import mark
-from convstore.messages.unvalidated import new_model
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
 from convstore.readback.annotations import Annotator
@@ -26,6 +25,7 @@ from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
 from convstore.sources.places import read_item
 from convstore.sources.source import FoundSource
+from convstore.values.json_form import new_model
 from convstore.values.models import Source, StoredMessage, ToolRecord
 from convstore.values.scope import Scope, check_choice, check_number
 

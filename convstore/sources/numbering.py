@@ -8,10 +8,14 @@ numbers under ``source_id``; nothing of an artifact that it did not show is show
 2. A text in which every source has a place: the number replaces the tool's own mark, if it counts all of them, else it
    stands before the place.
 3. Anything else gets lines above it that name all sources in order.
+
+The module is long because each form of a content is both planned and written here.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,13 +33,96 @@ from convstore.sources.detection import (
     parse_json,
     sources_in_json,
 )
-from convstore.sources.json_openings import ParsedJson, find_number, parse_with_openings
-from convstore.sources.naming import own_names
-from convstore.sources.own_marks import counted_passages, leading_numbers, own_marks
-from convstore.sources.placing import HEAD_CHARACTERS, Shield, Shown, find_places
+from convstore.sources.placing import (
+    HEAD_CHARACTERS,
+    Digits,
+    Shield,
+    counted_passages,
+    find_places,
+    leading_numbers,
+    own_marks,
+)
 from convstore.sources.prompt import heading_line, render_sources
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.values.models import Source
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_NUMBER = re.compile(r"\s*:\s*(\d+)")
+
+
+class ParsedJson(NamedTuple):
+    """A value that was parsed, and its objects.
+
+    Attributes:
+        value: The value.
+        openings: Index of the brace of each object in the text, by the id of its dict.
+        objects: All objects, which keeps their ids valid.
+    """
+
+    value: Any
+    openings: dict[int, int]
+    objects: list[dict[str, Any]]
+
+
+def parse_with_openings(text: str) -> ParsedJson | None:
+    """Parse the dict or list that a text encodes in JSON; None if it encodes anything else.
+
+    The parser finishes the objects in the order of their closing braces, also those under a key that comes twice.
+
+    >>> parsed = parse_with_openings('[{"a": 1}, {"a": 2}]')
+    >>> [parsed.openings[id(item)] for item in parsed.value]
+    [1, 11]
+    """
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    objects: list[dict[str, Any]] = []
+
+    def finished(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        objects.append(made)
+        return made
+
+    try:
+        value = json.loads(text, object_pairs_hook=finished)
+    except (ValueError, RecursionError):
+        return None
+    openings = {id(made): opening for made, opening in zip(objects, _openings(text), strict=True)}
+    return ParsedJson(value, openings, objects)
+
+
+def _openings(text: str) -> list[int]:
+    """Return the index of each opening brace, in the order of the closing ones."""
+    opened = []
+    closed = []
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        if sign == "{":
+            opened.append(token.start())
+        elif sign == "}":
+            closed.append(opened.pop())
+    return closed
+
+
+def find_number(text: str, opening: int, key: str) -> tuple[int, int] | None:
+    """Return where the digits of an object's number stand, given the index of its brace; None without such a key.
+
+    >>> find_number('[{"b": {"a": 1}, "a": 25}]', 1, "a")
+    (22, 24)
+    """
+    depth = 0
+    found = None
+    for token in _TOKEN.finditer(text, opening):
+        sign = token[0]
+        if sign in "{[":
+            depth += 1
+        elif sign in "}]":
+            depth -= 1
+        elif depth == 1 and sign[1:-1] == key and (number := _NUMBER.match(text, token.end())):
+            found = number.span(1)
+        if depth == 0:
+            break
+    return found
+
 
 Given = tuple[Sequence[int], Sequence[int | None]]
 """Numbers for some sources, and for each the number under which its text was shown before, or None."""
@@ -220,19 +307,20 @@ def sources_in(message: ToolMessage, extractors: Mapping[str, SourceExtractor]) 
 
 def sources_of(found: Sequence[FoundSource], given: Given) -> list[Source]:
     """Return sources with the numbers that they were given."""
-    return [_source(*each) for each in zip(found, *given, strict=True)]
-
-
-def _source(found: FoundSource, number: int, earlier: int | None) -> Source:
-    title, url, metadata = found.label()
-    return Source(
-        source_id=number,
-        title=title,
-        url=url,
-        content=found.text,
-        metadata={key: value for key, value in metadata.items() if key != "source_id"},
-        earlier_id=earlier,
-    )
+    sources = list[Source]()
+    for item, number, earlier in zip(found, *given, strict=True):
+        title, url, metadata = item.label()
+        metadata.pop("source_id", None)
+        source = Source(
+            source_id=number,
+            title=title,
+            url=url,
+            content=item.text,
+            metadata=metadata,
+            earlier_id=earlier,
+        )
+        sources.append(source)
+    return sources
 
 
 def _parts_of(content: Any) -> Iterator[_Part]:
@@ -249,10 +337,6 @@ def _parts_of(content: Any) -> Iterator[_Part]:
             is_cited = block.get("annotations") or block.get("citations")
             if not is_cited:
                 yield _Part(index, "text", block["text"])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Blocks and JSON
 
 
 def _title_spots(content: Any, parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_Spot]:
@@ -332,10 +416,6 @@ def _is_shown(text: str, found: FoundSource) -> bool:
     return text == found.text or (bool(head) and head in found.text)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Texts
-
-
 def _text_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> tuple[list[_Spot], bool]:
     """Return where numbers stand in texts, and True if they replace the tool's own marks."""
     starts = []
@@ -344,22 +424,19 @@ def _text_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> tuple[l
         starts.append(length)
         length += len(part.text) + len(_BETWEEN)
     text = _BETWEEN.join(part.text for part in parts)
-    shown = [Shown(source.text, tuple(own_names(source.fields))) for source in found]
     shield = Shield(text)
-    places = find_places(text, shown, shield)
+    places = find_places(text, found, shield)
     if places is None:
         return [], False
-    marks = own_marks(text, shown, places, shield)
-    if marks:
-        spots = [(mark.start, mark.end, _DIGITS, mark.source) for mark in marks]
-    else:
-        spots = [(place.at, place.at, _INSERTED, source) for source, place in enumerate(places)]
-    return [_moved(*spot, starts) for spot in spots], bool(marks)
-
-
-def _moved(start: int, end: int, form: str, source: int, starts: Sequence[int]) -> _Spot:
-    part = bisect_right(starts, start) - 1
-    return _Spot(part, start - starts[part], end - starts[part], form, source)
+    marks = own_marks(text, found, places, shield)
+    form = _DIGITS if marks else _INSERTED
+    inserted = [Digits(place.at, place.at, source) for source, place in enumerate(places)]
+    spots = []
+    for start, end, source in marks or inserted:
+        number = bisect_right(starts, start) - 1
+        first = starts[number]
+        spots.append(_Spot(number, start - first, end - first, form, source))
+    return spots, bool(marks)
 
 
 def _spliced(text: str, spots: Sequence[_Spot], sources: Sequence[Source]) -> str:

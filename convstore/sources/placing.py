@@ -1,8 +1,12 @@
-r"""Find where the sources of a tool result stand in the text that the tool wrote.
+r"""Find where the sources of a tool result stand in the text that the tool wrote, and the marks that count them.
 
 A source is found by its text, by the beginning of its text, or by a paragraph from its middle; else by its title, its
 address or its file name. Sources are found in their order, so a passage that repeats another one is not taken for it.
 The search is limited to a multiple of the length of all texts: beyond it a source counts as not found.
+
+A tool counts its sources by ``[1]``, ``(1)``, ``1.``, ``Source 1`` or ``<doc id="1">``. These are its marks only if one
+begins the first line of every item and they count from 0 or 1 without a gap. A list ``1.`` in a passage is not one of
+them, and neither is a footnote ``[2]``.
 """
 
 from __future__ import annotations
@@ -12,7 +16,11 @@ import string
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 from typing import NamedTuple
+
+from convstore.sources.naming import own_names
+from convstore.sources.source import FoundSource
 
 HEAD_CHARACTERS = 80
 """A text is recognised by its first characters, because many tools show snippets."""
@@ -41,13 +49,6 @@ _SIGNS = string.punctuation + string.whitespace + string.digits
 _MARK = re.compile(r"^[\[(]?\d{1,4}[\]).:][ \t]+")
 
 
-class Shown(NamedTuple):
-    """A source by all that a text may show of it: its text, and its names, the most reliable first."""
-
-    text: str
-    names: tuple[str, ...] = ()
-
-
 class Place(NamedTuple):
     """The place of a source in a text.
 
@@ -55,13 +56,11 @@ class Place(NamedTuple):
         at: Index at which a number can be inserted.
         start: Start of the characters by which the source was found.
         end: End of these characters.
-        by_text: True if they are of its text, False for a name.
     """
 
     at: int
     start: int
     end: int
-    by_text: bool = True
 
 
 class Shield:
@@ -136,12 +135,12 @@ def begins(text: str, index: int) -> bool:
     return is_known and not any(sign.isalpha() for sign in line[start:])
 
 
-def find_places(text: str, sources: Sequence[Shown], shield: Shield) -> list[Place] | None:
+def find_places(text: str, sources: Sequence[FoundSource], shield: Shield) -> list[Place] | None:
     r"""Return the place of each source in a text, in order; None if one has no place of its own.
 
     >>> text = "Seals\nThey sleep on land.\n\nOrcas\nThey never sleep."
-    >>> places = find_places(text, [Shown("They sleep on land."), Shown("", ("Orcas",))], Shield(text))
-    >>> [(place.at, place.end) for place in places]
+    >>> sources = [FoundSource(None, "They sleep on land.", {}), FoundSource(None, "", {"title": "Orcas"})]
+    >>> [(place.at, place.end) for place in find_places(text, sources, Shield(text))]
     [(6, 25), (27, 32)]
     """
     if not text.strip():
@@ -159,7 +158,7 @@ def find_places(text: str, sources: Sequence[Shown], shield: Shield) -> list[Pla
 class _Search:
     """Finds one source after the other, within a limit of characters to look at."""
 
-    def __init__(self, text: str, sources: Sequence[Shown], shield: Shield) -> None:
+    def __init__(self, text: str, sources: Sequence[FoundSource], shield: Shield) -> None:
         self.places: list[Place | None] = [None] * len(sources)
         self._text = text
         self._sources = sources
@@ -192,7 +191,7 @@ class _Search:
     def find_names(self) -> None:
         """Find a name of each source that is still missing, between its neighbours."""
         for index, low, high in self._missing():
-            for name in self._sources[index].names:
+            for name in own_names(self._sources[index].fields):
                 place = self._place_of_name(name.strip(), low, high)
                 if place is not None:
                     self.places[index] = place
@@ -229,11 +228,12 @@ class _Search:
             at = self._shield.outside(index)
             if at is None or at < start:
                 continue
-            length = self._length(text, index)
-            if length == len(text):
-                return Place(at, index, index + length)
+            if self._text.startswith(text, index):
+                return Place(at, index, index + len(text))
             # Signs and digits after a snippet may be those of the next mark, which its source continues with by chance.
-            best = best or Place(at, index, index + len(text[:length].rstrip(_SIGNS)))
+            beginnings = [text, self._text[index : index + len(text)]]
+            common = commonprefix(beginnings)  # noqa: RUF071 - of texts
+            best = best or Place(at, index, index + len(common.rstrip(_SIGNS)))
         return best
 
     def _candidates(self, head: str, start: int) -> Iterator[int]:
@@ -259,20 +259,6 @@ class _Search:
         index = self._text.find(part, start, end)
         self._budget -= (end if index < 0 else index) - start + len(part)
         return index
-
-    def _length(self, text: str, index: int) -> int:
-        """Return how many characters of a source's text stand at an index."""
-        step = 1 << 12
-        length = 0
-        while length < len(text):
-            part = text[length : length + step]
-            if self._text.startswith(part, index + length):
-                length += len(part)
-            elif step == 1:
-                break
-            else:
-                step >>= 1
-        return length
 
     def _paragraphs(self) -> Iterator[tuple[int, str]]:
         """Yield start and text of each line that is long enough, without marks and signs around it."""
@@ -307,6 +293,154 @@ class _Search:
         if self._find(name, index + 1, high) >= 0 or self._budget <= 0:
             return None
         at = self._shield.outside(index)
-        return (
-            None if at is None or at < low else Place(at, index, index + len(name), by_text=False)
-        )
+        return None if at is None or at < low else Place(at, index, index + len(name))
+
+
+_START = r"(?:^|(?<=>)(?!>))[ \t>*#_•-]{0,20}"
+_NUMBER = r"(?P<number>\d{1,4})"
+_WORD = r"(?i:source|document|doc|result|passage|chunk|hit|reference|ref)"
+_COUNTER = r"(?i:id|index|n|number|rank|source_id)"
+
+_KINDS = (
+    re.compile(rf"{_START}[\[【]{_NUMBER}[\]】](?![(\[])", re.MULTILINE),
+    re.compile(
+        rf"<[A-Za-z][^<>\n]{{0,300}}?\s{_COUNTER}\s*=\s*[\"']?{_NUMBER}\b[\"']?[^<>\n]{{0,300}}>"
+    ),
+    re.compile(rf"{_START}[\[<(]?{_WORD}[ _]?#?{_NUMBER}\b(?!\.\d)", re.MULTILINE),
+    re.compile(rf"{_START}\({_NUMBER}\)", re.MULTILINE),
+    re.compile(rf"{_START}{_NUMBER}[.)](?=[ \t\n*])", re.MULTILINE),
+)
+_USES = {
+    _KINDS[0]: re.compile(rf"[\[【]{_NUMBER}[\]】](?![(\[])"),
+    _KINDS[2]: re.compile(rf"\b{_WORD}[ _]?#?{_NUMBER}\b(?!\.\d)"),
+    _KINDS[3]: re.compile(rf"\({_NUMBER}\)"),
+}
+"""How the kinds of marks are used elsewhere in a text. ``1.`` is left alone there, because it may begin any list."""
+
+_LINES = 8
+"""Maximum number of line breaks between a mark and the place of its source."""
+_CONTEXT = 12
+"""A use that stands in a source's text with these characters before it is the source's."""
+_MAX_COMPARED = 50_000_000
+
+
+class Digits(NamedTuple):
+    """The digits of a mark in a text, and the index of the source that they count."""
+
+    start: int
+    end: int
+    source: int
+
+
+def own_marks(
+    text: str, sources: Sequence[FoundSource], places: Sequence[Place], shield: Shield
+) -> list[Digits]:
+    r"""Return the digits of a tool's own marks, in order; none if its text has no such marks.
+
+    >>> text = "Best: [2]\n[1] Seals sleep.\n[2] Orcas sing [1].\n"
+    >>> sources = [FoundSource(None, "Seals sleep.", {}), FoundSource(None, "Orcas sing [1].", {})]
+    >>> places = find_places(text, sources, shield := Shield(text))
+    >>> [(found.start, found.source) for found in own_marks(text, sources, places, shield)]
+    [(7, 1), (11, 0), (28, 1)]
+    """
+    gaps = _gaps(places)
+    for kind in _KINDS:
+        found = [mark for mark in kind.finditer(text) if not shield.is_code(mark.start("number"))]
+        for first in (1, 0):
+            marks = _counting(text, found, gaps, first)
+            if marks:
+                own = [*gaps, (places[-1].end, len(text))]
+                uses = _USES.get(kind)
+                others = _other_uses(text, uses, own, sources, first) if uses else ()
+                return sorted({*marks, *(use for use in others if not shield.is_code(use.start))})
+    return []
+
+
+def counted_passages(text: str) -> list[int]:
+    r"""Return the numbers in brackets at the beginnings of lines, if they count two passages or more from 0 or 1.
+
+    >>> counted_passages("[1] Seals sleep.\n[2] Orcas sing."), counted_passages("[1] once, [2]")
+    ([1, 2], [])
+    """
+    marks = list(_KINDS[0].finditer(text))
+    if len(marks) < 2:
+        return []
+    shield = Shield(text)
+    numbers = [int(mark["number"]) for mark in marks if not shield.is_code(mark.start("number"))]
+    return numbers if len(numbers) > 1 and _counts(numbers) else []
+
+
+def leading_numbers(texts: Sequence[str]) -> list[int]:
+    """Return the numbers in brackets with which texts begin, if all of them do and they count from 0 or 1.
+
+    >>> leading_numbers(["[1] Seals sleep.", "[2] Orcas sing."]), leading_numbers(["[2] Orcas sing."])
+    ([1, 2], [])
+    """
+    marks = [_KINDS[0].match(text.lstrip()) for text in texts]
+    numbers = [int(mark["number"]) for mark in marks if mark]
+    return numbers if len(numbers) == len(texts) and _counts(numbers) else []
+
+
+def _counts(numbers: Sequence[int]) -> bool:
+    """Return True if numbers count from 0 or 1 without a gap."""
+    first = numbers[0] if numbers else 2
+    return first < 2 and list(numbers) == list(range(first, first + len(numbers)))
+
+
+def _gaps(places: Sequence[Place]) -> list[tuple[int, int]]:
+    """Return for each source the part of the text between the one before and it."""
+    ends = [0, *(place.end for place in places)]
+    return [(end, place.start) for end, place in zip(ends, places, strict=False)]
+
+
+def _counting(
+    text: str, found: Sequence[re.Match[str]], gaps: Sequence[tuple[int, int]], first: int
+) -> list[Digits]:
+    """Return the mark of each source if all of them have one that counts from `first`; else none."""
+    starts = [mark.start() for mark in found]
+    marks = []
+    for index, (low, high) in enumerate(gaps):
+        between = found[bisect_left(starts, low) : bisect_left(starts, high)]
+        mark = _last_of(text, between, first + index, high)
+        if mark is None:
+            return []
+        marks.append(Digits(mark.start("number"), mark.end("number"), index))
+    return marks
+
+
+def _last_of(
+    text: str, found: Sequence[re.Match[str]], number: int, end: int
+) -> re.Match[str] | None:
+    """Return the last mark with a number, if it is near enough to the end of its gap."""
+    lines = 0
+    before = end
+    for mark in reversed(found):
+        lines += text.count("\n", mark.end(), before)
+        if lines > _LINES:
+            return None
+        if int(mark["number"]) == number and mark.end() <= end:
+            return mark
+        before = mark.start()
+    return None
+
+
+def _other_uses(
+    text: str,
+    uses: re.Pattern[str],
+    own: Sequence[tuple[int, int]],
+    sources: Sequence[FoundSource],
+    first: int,
+) -> Iterator[Digits]:
+    """Yield where the tool uses its marks elsewhere: in its `own` parts of the text, around the sources."""
+    budget = _MAX_COMPARED
+    texts = ["", *(source.text for source in sources), ""]
+    for (low, high), before, after in zip(own, texts, texts[1:], strict=False):
+        around = f"{before}\n{after}"
+        for use in uses.finditer(text, low, high):
+            source = int(use["number"]) - first
+            context = text[max(low, use.start() - _CONTEXT) : use.end()]
+            budget -= len(around)
+            if budget < 0:
+                return
+            if 0 <= source < len(sources) and context not in around:
+                yield Digits(use.start("number"), use.end("number"), source)

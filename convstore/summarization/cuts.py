@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from convstore.messages.provenance import kind_of
-from convstore.messages.tool_calls import has_calls, pair
+from convstore.messages.tool_calls import calls_of, pair
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ def _exchanges(messages: Sequence[BaseMessage]) -> dict[int, _Exchange]:
         elif isinstance(messages[index], ToolMessage):
             latest.end = max(latest.end, index)
             exchanges[index] = latest
-        elif has_calls(messages[index]):
+        elif calls_of(messages[index]):
             latest = exchanges[index] = _Exchange(index, index)
     return exchanges
 

@@ -21,10 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 from pydantic.json_schema import SkipJsonSchema
 
 from convstore.messages.tokens import weight
-from convstore.readback.cursor import MAX_CHARACTERS, quoted
 from convstore.readback.names import meaning_of
 from convstore.readback.passages import in_line
-from convstore.readback.request import Request, check_page_tokens
+from convstore.readback.request import MAX_CHARACTERS, Request, check_page_tokens, quoted
 from convstore.runtime.loop_thread import BothWays
 from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS, RETRIEVAL_TOOL

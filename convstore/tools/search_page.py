@@ -11,11 +11,10 @@ from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import fitting, weight
 from convstore.mongo.parallel import together
-from convstore.readback.cursor import read_cursor
 from convstore.readback.own_numbers import OwnNumbers
 from convstore.readback.page import Answer, fitting_lines, no_match, remarks
 from convstore.readback.passages import in_line
-from convstore.readback.request import Request
+from convstore.readback.request import Request, read_cursor
 from convstore.search.request import SearchRequest
 from convstore.search.searcher import Match, Searcher
 from convstore.values.models import Source, SourcePage

@@ -52,8 +52,7 @@ from convstore.transfer.records import (
     RecordItem,
 )
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
-from convstore.values.items import PlacedItem
-from convstore.values.log_records import ArchivedFact, LogMessage, VariantChange
+from convstore.values.log_records import ArchivedFact, LogMessage, PlacedItem, VariantChange
 from convstore.values.plain import counted
 from convstore.values.ranges import numbers_in
 from convstore.values.scope import id_problem

@@ -64,8 +64,7 @@ from convstore.transfer.records import (
     ScopeRule,
 )
 from convstore.transfer.second_import import differences, items_at_end, rewound_ids
-from convstore.values.items import PlacedItem
-from convstore.values.log_records import ArchivedFact, StoredId, VariantChange
+from convstore.values.log_records import ArchivedFact, PlacedItem, StoredId, VariantChange
 from convstore.values.plain import counted
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp

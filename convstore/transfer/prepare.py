@@ -21,8 +21,7 @@ from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item, without_id
 from convstore.transfer.records import ConversationRecord, Message, Problem, RecordItem
 from convstore.values.append_options import Columns
-from convstore.values.items import PlacedItem
-from convstore.values.log_records import ArchivedFact, VariantChange
+from convstore.values.log_records import ArchivedFact, PlacedItem, VariantChange
 from convstore.values.plain import part_of
 from convstore.values.ranges import joined
 from convstore.values.scope import check_choice, check_id, check_number, id_problem

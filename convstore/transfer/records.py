@@ -17,8 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.items import PlacedItem
-from convstore.values.log_records import ArchivedFact, VariantChange
+from convstore.values.log_records import ArchivedFact, PlacedItem, VariantChange
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 

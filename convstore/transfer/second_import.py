@@ -13,8 +13,7 @@ from convstore import Conversation
 from convstore.integration import ConversationLog
 from convstore.transfer.prepare import Batch, ReadyMessage
 from convstore.transfer.records import ConversationRecord
-from convstore.values.items import LogItem, PlacedItem
-from convstore.values.log_records import StoredId, VariantChange
+from convstore.values.log_records import LogItem, PlacedItem, StoredId, VariantChange
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
 

@@ -161,7 +161,7 @@ class Activator:
         if leaving is None or not can_return:
             raise MessageRewoundError(wanted.place)
         before = earlier.tail
-        facts = STANDING.alone(standing.changed(left_by(leaving)))
+        facts = STANDING.put(standing.changed(left_by(leaving)))
         ranges = earlier.active.ranges
         return log, Change(ranges, before.messages + 1, before.entries + 1, before, facts=facts)
 

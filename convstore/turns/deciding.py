@@ -80,7 +80,7 @@ class Decisions:
         async def write(named: list[BaseMessage], known: frozenset[str]) -> None:
             condition = Condition(tail, branch=branch, known=known)
             await self._variants.writer.append(
-                scope, named, condition=condition, facts=EVENT.alone(event)
+                scope, named, condition=condition, facts=EVENT.put(event)
             )
 
         await under_own_ids(

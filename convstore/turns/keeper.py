@@ -166,7 +166,7 @@ class TurnKeeper:
         try:
             if lapsed:
                 await self._writer.append(
-                    scope, (), facts=EVENT.alone(TurnEvent("fence", lease.turn))
+                    scope, (), facts=EVENT.put(TurnEvent("fence", lease.turn))
                 )
                 if lapsed.is_stopping:
                     await self._mark_stopped(made, lapsed)
@@ -255,7 +255,7 @@ class TurnKeeper:
         """Make sure that the conversation has a state; a question begins one with an entry without messages."""
         if has_question:
             written = await self._writer.append(
-                scope, (), facts=EVENT.alone(TurnEvent("fence", turn_id))
+                scope, (), facts=EVENT.put(TurnEvent("fence", turn_id))
             )
             if written.totals.entries == 1:  # a state came with it
                 return

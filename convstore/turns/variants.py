@@ -289,7 +289,7 @@ class Variants:
         branch = await self._counted(log, branch)
         condition = Condition(log.tail, branch=branch)
         written = await self.writer.append(
-            log.cached.scope, (), condition=condition, facts=EVENT.alone(branch.begin)
+            log.cached.scope, (), condition=condition, facts=EVENT.put(branch.begin)
         )
         if begin := written.entry:
             branch = branch.after(begin)._replace(

@@ -146,7 +146,7 @@ class TurnWriter:
             condition=Condition(
                 held.tail, branch=branch, known=known, refusal=None if is_fence else held.refusal
             ),
-            facts=EVENT.alone(event),
+            facts=EVENT.put(event),
             options=replace(addition.options, question=held.record.turn_id),
         )
         held.tail = written.totals

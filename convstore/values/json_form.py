@@ -2,7 +2,7 @@
 
 A half of an emoji, which a tool leaves where it cuts a text, becomes U+FFFD. A value nested deeper than parsers and
 serializers take becomes its JSON text. Values that need no change stay the same objects. `Value` is the base of the
-models that the public API returns, which are written in this form.
+models that the public API returns, which are written in this form. `new_model` makes models of checked fields.
 """
 
 from __future__ import annotations
@@ -290,3 +290,26 @@ class Value(BaseModel):
         except (ValueError, RecursionError):  # too many levels, or a type that JSON lacks
             pass
         return write(sendable_model(self))
+
+
+_new = object.__new__
+_SLOTS = ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+_set_values, _set_extra, _set_fields, _set_private = (
+    vars(BaseModel)[name].__set__ for name in _SLOTS
+)
+
+
+def new_model(
+    class_: type[_Model],
+    values: dict[str, Any],
+    *,
+    extra: dict[str, Any] | None = None,
+    fields_set: set[str],
+) -> _Model:
+    """Return a pydantic model with all these fields, which it takes over; pickle restores models the same way."""
+    model = _new(class_)
+    _set_values(model, values)
+    _set_extra(model, extra)
+    _set_fields(model, fields_set)
+    _set_private(model, None)
+    return model

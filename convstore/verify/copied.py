@@ -137,7 +137,7 @@ class LogCopy:
         if entry.messages and not kept:
             return None
         facts = moved(entry, self)
-        event = EVENT.in_(facts)
+        event = facts.get(EVENT.name)
         branch = self._branch(entry, event)
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:

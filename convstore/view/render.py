@@ -41,7 +41,6 @@ from convstore.messages.tokens import (
 from convstore.messages.tool_calls import (
     Pairing,
     calls_of,
-    has_calls,
     missing_result,
     pair,
     without_orphans,
@@ -110,7 +109,7 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
         message
         for message in messages
         if isinstance(message, SystemMessage | HumanMessage)
-        or (isinstance(message, AIMessage) and not has_calls(message))
+        or (isinstance(message, AIMessage) and not calls_of(message))
     ]
 
 

@@ -24,7 +24,7 @@ from convstore.log.rows import Row
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tokens import TokenCounter, count
-from convstore.messages.tool_calls import has_calls
+from convstore.messages.tool_calls import calls_of
 from convstore.view.render import View
 from convstore.wire.bound_thinking import has_bound_thinking
 from convstore.wire.edits import NO_TEXT
@@ -132,6 +132,6 @@ def _without(
 def _without_thinking(message: BaseMessage) -> BaseMessage:
     """Return an answer without its thinking; a text stands for an answer that has nothing else."""
     clean = without_reasoning(message)
-    if clean.content or has_calls(clean):
+    if clean.content or calls_of(clean):
         return clean
     return clean.model_copy(update={"content": NO_TEXT})

@@ -29,7 +29,7 @@ from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, OlderCheckpointError
 from convstore.ext.langchain import ConversationMiddleware, steps
 from convstore.ext.langgraph import ConversationState, append_node, load_node
-from convstore.messages.tool_calls import has_calls
+from convstore.messages.tool_calls import calls_of
 
 Make = Callable[..., Any]
 
@@ -104,7 +104,7 @@ def _graph(
         return {"messages": [model.reply(await load.aview_of(state))]}
 
     def is_done(state: MessagesState) -> str:
-        return "tools" if has_calls(state["messages"][-1]) else "append"
+        return "tools" if calls_of(state["messages"][-1]) else "append"
 
     graph = StateGraph(MessagesState)
     graph.add_node("load", load)

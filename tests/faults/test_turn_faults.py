@@ -29,7 +29,7 @@ from turn_worker import LEASE_SECONDS, goes_on, question
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import StoreUnavailableError
-from convstore.messages.tool_calls import has_calls
+from convstore.messages.tool_calls import calls_of
 from convstore.types import Turn
 
 pytestmark = pytest.mark.slow
@@ -326,7 +326,7 @@ def _notes(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _answers(messages: Iterable[BaseMessage]) -> list[str]:
     """Return the texts of the answers among some messages; each begins with its turn and its variant."""
-    return [message.text for message in messages if message.type == "ai" and not has_calls(message)]
+    return [message.text for message in messages if message.type == "ai" and not calls_of(message)]
 
 
 async def _check_log(user: User, acknowledged: set[str], drafts: list[str]) -> list[str]:

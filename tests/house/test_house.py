@@ -110,7 +110,6 @@ KNOW_REWINDS = {
     "runtime.log_reader",
     "turns.activating",
     "turns.variants",
-    "values.items",
     "values.log_records",
     "values.models",
     "verify.active_totals",

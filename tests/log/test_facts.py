@@ -80,7 +80,7 @@ async def written(store: ConversationStore, thread: str = "moody") -> Conversati
     question = HumanMessage("Why?", id="q")
     answer = [AIMessage("So.", id="a"), HumanMessage("And?", id="q2")]
     for messages, mood in zip(([question], answer, ()), MOODS, strict=True):
-        await writer.append(scope, messages, facts=MOOD.alone(mood))
+        await writer.append(scope, messages, facts=MOOD.put(mood))
     await chat.append(AIMessage("Thus.", id="a2"))
     return chat
 

@@ -48,7 +48,7 @@ class Log:
         for index, message in enumerate(messages):
             message.id = message.id or f"m{totals.messages + index + 1}"
         batch = prepare(messages, codec=Codec(), counter=COUNTER)
-        batch = replace(batch, options=AppendOptions(question=turn), facts=EVENT.alone(event))
+        batch = replace(batch, options=AppendOptions(question=turn), facts=EVENT.put(event))
         entry = compose(batch, totals, at=NOW, questions=self.questions)
         self.questions |= {
             message.id: message.ordinal for message in entry.messages if message.begins_turn

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from convstore.sources.placing import Shield, Shown, find_places
+from convstore.sources.placing import Shield, find_places
+from convstore.sources.source import FoundSource
 
 PASSAGE = "They sleep on land and in the water, half a brain at a time."
 PLACES: dict[str, int | None] = {
@@ -25,6 +26,6 @@ def test_a_number_stands_outside_of_what_a_reader_takes_as_one_thing() -> None:
     """Where a text begins with a link, code or a quotation, its number stands before that; else it has no place."""
     found = dict[str, int | None]()
     for text in PLACES:
-        places = find_places(text, [Shown(PASSAGE)], Shield(text))
+        places = find_places(text, [FoundSource(None, PASSAGE, {})], Shield(text))
         found[text] = places[0].at if places else None
     assert found == PLACES

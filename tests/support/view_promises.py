@@ -14,7 +14,7 @@ from convstore.messages.media import has_media
 from convstore.messages.media_figures import UNKNOWN
 from convstore.messages.media_sizes import media_of
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import check_pairing, has_calls
+from convstore.messages.tool_calls import calls_of, check_pairing
 from convstore.sources.shortening import without_media
 
 NOTE_TOKENS = 210
@@ -88,7 +88,7 @@ def unseen_in(active: Sequence[BaseMessage]) -> list[BaseMessage]:
     )
     begin = max([leading, *(at for at, message in enumerate(active) if message.type == "human")])
     said = [at for at in range(begin, len(active)) if active[at].type == "ai"]
-    if not all(has_calls(active[at]) for at in said):
+    if not all(calls_of(active[at]) for at in said):
         return [*active[:leading]]
     head = active[begin : said[0] if said else len(active)]
     return [*active[:leading], *head, *(active[said[-1] :] if said else [])]

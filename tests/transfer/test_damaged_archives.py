@@ -31,7 +31,7 @@ from convstore.transfer import (
 from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import RecordItem
 from convstore.types import LogItem
-from convstore.values.items import PlacedItem
+from convstore.values.log_records import PlacedItem
 from convstore.values.ranges import numbers_in
 
 HEALTHY = {

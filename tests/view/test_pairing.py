@@ -27,7 +27,6 @@ from convstore.messages.tool_calls import (
     Call,
     calls_of,
     check_pairing,
-    has_calls,
     is_paired,
     missing_result,
     pair,
@@ -307,7 +306,6 @@ def test_messages_without_ids_are_named_by_their_call() -> None:
 def test_calls_of(message: Any, calls: Any) -> None:
     """The calls are those that a provider would be sent, in the order of their results."""
     assert calls_of(message) == calls
-    assert has_calls(message) is bool(calls)
 
 
 def test_missing_result_says_so_and_is_deterministic() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from convstore.log.entry import Entry, Totals
-from convstore.log.facts.kind import FactKind, FactReader, LogCopy
+from convstore.log.facts.kind import FactKind, FactReader
 
 
 class BranchKind(FactKind[Totals]):
@@ -17,6 +17,8 @@ class BranchKind(FactKind[Totals]):
 
     name = "branch"
     is_loaded = True
+    is_forked = False  # a fork has no hidden variant
+    is_copied = False
 
     def encode(self, value: Totals, entry: Entry) -> Any:
         """Return them as they are."""
@@ -25,14 +27,6 @@ class BranchKind(FactKind[Totals]):
     def decode(self, stored: Any, read: FactReader) -> Totals:
         """Return the totals that `encode` was given."""
         return read.totals(stored)
-
-    def cut(self, value: Totals, before: int, *, has_messages: bool) -> Totals | None:
-        """Return None: a fork has no hidden variant."""
-        return None
-
-    def moved(self, value: Totals, entry: Entry, copy: LogCopy) -> Totals | None:
-        """Return None: a copy counts them again."""
-        return None
 
 
 BRANCH = BranchKind()

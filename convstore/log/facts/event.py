@@ -61,6 +61,9 @@ class EventKind(FactKind[TurnEvent]):
 
     name = "event"
     is_loaded = True
+    is_forked = (
+        False  # neither an end of the turn nor a decision is in a fork that is cut before it
+    )
 
     def encode(self, value: TurnEvent, entry: Entry) -> Any:
         """Return it as JSON."""
@@ -91,10 +94,6 @@ class EventKind(FactKind[TurnEvent]):
     def placed(self, value: TurnEvent, questions: Mapping[str, int]) -> TurnEvent:
         """Return it with the ordinal of its question."""
         return value._replace(question=questions.get(value.turn, 0))
-
-    def cut(self, value: TurnEvent, before: int, *, has_messages: bool) -> TurnEvent | None:
-        """Return None: neither an end of the turn nor a decision is in a fork that is cut before it."""
-        return None
 
     def moved(self, value: TurnEvent, entry: Entry, copy: LogCopy) -> TurnEvent | None:
         """Return it as a copy records it; without its variant if the copy cannot show that.

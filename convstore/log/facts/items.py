@@ -17,7 +17,7 @@ from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy
 from convstore.log.rewind import Rewinds
 from convstore.messages.encoding import DIGEST_BYTES, digest_of
 from convstore.messages.values import Codec
-from convstore.values.items import StoredItem
+from convstore.values.log_records import StoredItem
 
 Place = tuple[int, int]
 """Number of an entry, and index among its items."""

@@ -115,35 +115,31 @@ class FactKind(Generic[Value]):
             carries along kinds that it does not know.
         is_loaded: True if reads of messages need it; they leave out others.
         is_archived: True if an archive has it as it is. An archive has others in a form of its own.
+        is_forked: False if no fork has it that is cut at its entry, or if the fork makes its own.
+        is_copied: False if a repaired copy of the log makes its own.
     """
 
     name: str
     version: int = 1
     is_loaded: bool = False
     is_archived: bool = False
+    is_forked: bool = True
+    is_copied: bool = True
 
     def of(self, entry: Entry) -> Value | None:
         """Return the fact of an entry, None without one."""
         return entry.facts.get(self.name)
 
-    def in_(self, facts: Facts) -> Value | None:
-        """Return the fact of this kind among some, None without one."""
-        return facts.get(self.name)
-
-    def put(self, facts: Facts, value: Value | None) -> Facts:
+    def put(self, value: Value | None, facts: Facts = NO_FACTS) -> Facts:
         """Return facts with another value for this kind; without it, if the value is None or empty."""
         others = {name: fact for name, fact in facts.items() if name != self.name}
         if value is not None and value != ():
             others[self.name] = value
         return others or NO_FACTS
 
-    def alone(self, value: Value | None) -> Facts:
-        """Return facts with nothing but this one; none if the value is None."""
-        return NO_FACTS if value is None else {self.name: value}
-
     def on(self, entry: Entry, value: Value | None) -> Entry:
         """Return an entry with another fact of this kind, or without one."""
-        return replace(entry, facts=self.put(entry.facts, value))
+        return replace(entry, facts=self.put(value, entry.facts))
 
     def encode(self, value: Value, entry: Entry) -> Any:
         """Return the stored form of a fact."""

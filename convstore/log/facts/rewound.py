@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, FactReader, LogCopy
+from convstore.log.facts.kind import FactKind, FactReader
 from convstore.messages.compression import compress_bytes, decompress_bytes
 
 _MAXIMUM = 32_000_000
@@ -61,6 +61,8 @@ class RewoundKind(FactKind[Rewound]):
 
     name = "rewound"
     is_loaded = True
+    is_forked = False  # `append.forker` says what is rewound in the fork
+    is_copied = False
 
     def encode(self, value: Rewound, entry: Entry) -> Any:
         """Return the compressed list."""
@@ -75,14 +77,6 @@ class RewoundKind(FactKind[Rewound]):
         if number != read.number:
             raise ValueError("its rewound ranges are those of another entry")
         return Rewound(_ranges(ranges), _ranges(restored), undo, previous)
-
-    def cut(self, value: Rewound, before: int, *, has_messages: bool) -> Rewound | None:
-        """Return None: `append.forker` says what is rewound in the fork."""
-        return None
-
-    def moved(self, value: Rewound, entry: Entry, copy: LogCopy) -> Rewound | None:
-        """Return None: a copy rewinds what it has of the same messages."""
-        return None
 
 
 REWOUND = RewoundKind()

@@ -111,6 +111,7 @@ class StandingKind(FactKind[Standing]):
 
     name = "standing"
     is_loaded = True
+    is_forked = False  # `append.forker` finds the variant that is shown there in the fork
 
     def encode(self, value: Standing, entry: Entry) -> Any:
         """Return it as JSON."""
@@ -135,10 +136,6 @@ class StandingKind(FactKind[Standing]):
         if finishes_variant(entry):
             keys.append(numbered(place, shown.number))
         return keys
-
-    def cut(self, value: Standing, before: int, *, has_messages: bool) -> Standing | None:
-        """Return None: `append.forker` finds the variant that is shown there in the fork."""
-        return None
 
     def key_of(self, value: Standing) -> str:
         """Return its place."""

@@ -102,7 +102,7 @@ def cut(facts: Facts, before: int, *, has_messages: bool) -> Facts:
     kept = NO_FACTS
     for name, value in facts.items():
         kind = kind_named(name)
-        part = kind.cut(value, before, has_messages=has_messages)
+        part = kind.cut(value, before, has_messages=has_messages) if kind.is_forked else None
         if part is not None and part != ():
             kept = {**kept, name: part}
     return kept
@@ -112,7 +112,8 @@ def moved(entry: Entry, copy: LogCopy) -> Facts:
     """Return the facts of an entry in a copy of the log, but for those that the copy makes again."""
     found = NO_FACTS
     for name, value in entry.facts.items():
-        part = kind_named(name).moved(value, entry, copy)
+        kind = kind_named(name)
+        part = kind.moved(value, entry, copy) if kind.is_copied else None
         if part is not None and part != ():
             found = {**found, name: part}
     return found

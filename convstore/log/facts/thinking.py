@@ -46,10 +46,6 @@ class ThinkingKind(FactKind[Thinking]):
         """Return what `encode` wrote."""
         return self.restored(json.loads(read.sealed(stored)))
 
-    def cut(self, value: Thinking, before: int, *, has_messages: bool) -> Thinking | None:
-        """Return it if the fork keeps messages of its entry; without the answer, nobody looks at it."""
-        return value if has_messages else None
-
     def moved(self, value: Thinking, entry: Entry, copy: LogCopy) -> Thinking | None:
         """Return it with the ordinal of the copy."""
         return value._replace(through=copy.place_before(value.through))
