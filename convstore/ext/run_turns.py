@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
@@ -57,6 +58,20 @@ class _TurnsOfRun:
                 await turn.leave()
 
 
+@dataclass(slots=True)
+class _Run:
+    """A run in progress.
+
+    Attributes:
+        kind: "call" for a Runnable or retriever that was called with its input; "stream" for one that may wait for its
+            reader for ever, such as a graph.
+        parent: The run that it is a part of.
+    """
+
+    kind: Literal["tool", "node", "call", "stream"]
+    parent: UUID | None
+
+
 class _Runs(BaseCallbackHandler):
     """Notes the runs that have begun and not ended, and the turns that they hold.
 
@@ -68,9 +83,7 @@ class _Runs(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.turns = dict[UUID, _TurnsOfRun]()
-        self._parents = dict[UUID, UUID | None]()
-        self._tools = set[UUID]()
-        self._nodes = set[UUID]()
+        self._runs = dict[UUID, _Run]()
 
     @property
     def ignore_llm(self) -> bool:
@@ -79,29 +92,34 @@ class _Runs(BaseCallbackHandler):
 
     def on_chain_start(
         self,
-        *_: Any,
+        serialized: Any,  # noqa: ARG002 - the name is LangChain's
+        inputs: Any,
+        *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
         metadata: dict[str, Any] | None = None,
-        **__: Any,
+        **_: Any,
     ) -> None:
         """Note a graph, a node or another Runnable."""
-        self._begin(run_id, parent_run_id)
-        if "langgraph_node" in (metadata or {}):
-            self._nodes.add(run_id)
+        if "langgraph_node" not in (metadata or {}):
+            self._begin(run_id, parent_run_id, "stream" if _is_streamed(inputs) else "call")
+            return
+        self._begin(run_id, parent_run_id, "node")
+        around = self._runs.get(parent_run_id) if parent_run_id else None
+        if around and around.kind == "call":
+            around.kind = "stream"  # the graph, which is called as it is streamed
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
     ) -> None:
         """Note a tool."""
-        self._begin(run_id, parent_run_id)
-        self._tools.add(run_id)
+        self._begin(run_id, parent_run_id, "tool")
 
     def on_retriever_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
     ) -> None:
         """Note a retriever."""
-        self._begin(run_id, parent_run_id)
+        self._begin(run_id, parent_run_id, "call")
 
     def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
         """Forget a run; in a thread without an event loop, leave its turns."""
@@ -127,13 +145,18 @@ class _Runs(BaseCallbackHandler):
         """Forget a retriever that failed."""
         self._end(run_id)
 
-    def _begin(self, run_id: UUID, parent_run_id: UUID | None) -> None:
-        self._parents[run_id] = parent_run_id
-        if len(self._parents) > _MOST_RUNS:
-            self._forget(next(iter(self._parents)))
+    def _begin(
+        self,
+        run_id: UUID,
+        parent_run_id: UUID | None,
+        kind: Literal["tool", "node", "call", "stream"],
+    ) -> None:
+        self._runs[run_id] = _Run(kind, parent_run_id)
+        if len(self._runs) > _MOST_RUNS:
+            del self._runs[next(iter(self._runs))]
 
     def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
-        self._forget(run_id)
+        self._runs.pop(run_id, None)
         if not has_loop():
             for turn in self.taken_from(run_id):
                 turn.leave_and_wait(_failure(error))
@@ -143,11 +166,6 @@ class _Runs(BaseCallbackHandler):
         turns = self.turns.pop(run_id, None)
         return turns.held[::-1] if turns else []
 
-    def _forget(self, run_id: UUID) -> None:
-        self._parents.pop(run_id, None)
-        self._tools.discard(run_id)
-        self._nodes.discard(run_id)
-
     def touch(self, held: HeldTurn) -> None:
         """Note that a run works on a turn."""
         for run_id in self.around():
@@ -156,11 +174,12 @@ class _Runs(BaseCallbackHandler):
                     turn.touch()
 
     def is_at_work(self, run_id: UUID) -> bool:
-        """Return True if a tool or a node of a graph is in progress in a run.
+        """Return True if a tool, a node of a graph or a call of another Runnable is in progress in a run.
 
         These end by themselves. A Runnable that streams may wait for its reader for ever.
         """
-        return any(run_id in self._upwards(part) for part in (*self._tools, *self._nodes))
+        parts = [part for part, run in self._runs.items() if run.kind != "stream"]
+        return any(run_id in self._upwards(part) for part in parts)
 
     def around(self) -> list[UUID]:
         """Return the run that the current code is a part of, and those around it, the innermost first."""
@@ -169,9 +188,9 @@ class _Runs(BaseCallbackHandler):
 
     def _upwards(self, run_id: UUID | None) -> list[UUID]:
         found = list[UUID]()
-        while run_id is not None and run_id in self._parents:
+        while run_id is not None and run_id in self._runs:
             found.append(run_id)
-            run_id = self._parents[run_id]
+            run_id = self._runs[run_id].parent
         return found
 
     def holder(self, chat: Conversation) -> UUID | None:
@@ -180,7 +199,7 @@ class _Runs(BaseCallbackHandler):
         It is the outermost run; for the conversation of a sub-agent, the tool that calls it.
         """
         runs = self.around()
-        tools = [run_id for run_id in runs if run_id in self._tools]
+        tools = [run_id for run_id in runs if self._runs[run_id].kind == "tool"]
         if PATH in chat.scope and tools:
             return tools[0]
         return runs[-1] if runs else None
@@ -230,6 +249,14 @@ class _Ends(AsyncCallbackHandler):
     async def _leave(self, run_id: UUID, error: BaseException | None = None) -> None:
         for turn in _RUNS.taken_from(run_id):
             await turn.leave(_failure(error))
+
+
+def _is_streamed(inputs: Any) -> bool:
+    """Return True for what LangChain says of the input of a Runnable that is streamed: it is not known yet."""
+    if not isinstance(inputs, dict) or inputs.keys() != {"input"}:
+        return False
+    text = inputs["input"]
+    return isinstance(text, str) and not text
 
 
 def _failure(error: BaseException | None) -> BaseException | None:

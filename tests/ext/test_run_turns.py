@@ -142,8 +142,10 @@ async def test_each_step_of_a_long_run_keeps_its_lease(chat: Conversation) -> No
     assert max(seen) < 840.0
 
 
-async def test_a_lease_is_renewed_while_a_tool_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a tool takes, its run keeps the turn; a stream that nobody reads keeps it for 15 minutes."""
+async def test_a_lease_is_renewed_while_a_tool_or_a_chain_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long they take, their run keeps the turn; a stream that nobody reads keeps it for 15 minutes."""
     looks = asyncio.Queue[None]()
     find = TurnLeases.find
 
@@ -153,14 +155,21 @@ async def test_a_lease_is_renewed_while_a_tool_works(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(TurnLeases, "find", counted)
 
-    @tool
-    async def work() -> str:
-        """Work for more than 15 minutes."""
+    async def wait_long() -> None:
         [turns] = _RUNS.turns.values()
         turns.held[0]._unattended += 900.0
         for _ in range(looks.qsize() + 3):
             await looks.get()
+
+    @tool
+    async def work() -> str:
+        """Work for more than 15 minutes."""
+        await wait_long()
         return "worked"
+
+    async def answer(state: Any) -> Any:
+        await wait_long()
+        return {**state, "messages": [*ASKED["messages"], AIMessage("They do.", id="a1")]}
 
     async with await ConversationStore.connect("memory://", clock=ahead(0, hurry=1000)) as store:
         await store.setup()
@@ -179,6 +188,11 @@ async def test_a_lease_is_renewed_while_a_tool_works(monkeypatch: pytest.MonkeyP
                     assert turn.session._renewing
                     await turn.session._renewing
                     break
+        chat = store.conversation(user_id="ada", thread_id="chain")
+        chain = load_node(store) | RunnableLambda(answer) | append_node(store)
+        async with asyncio.timeout(20):
+            await chain.ainvoke(ASKED, {"configurable": chat.scope})
+        assert [message.type for message in await log_of(chat)] == ["human", "ai"]
 
 
 async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conversation) -> None:
@@ -208,8 +222,7 @@ async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conver
             await way(agent, chat)
         await _is_free(chat)
         await chat.delete()
-    assert (_RUNS.turns, _RUNS._parents) == ({}, {})
-    assert (_RUNS._tools, _RUNS._nodes) == (set(), set())
+    assert (_RUNS.turns, _RUNS._runs) == ({}, {})
 
 
 async def test_parallel_branches_of_one_graph_share_the_turn(chat: Conversation) -> None:
