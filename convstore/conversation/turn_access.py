@@ -9,21 +9,28 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from convstore.append.condition import Condition, IdsTaken
 from convstore.append.inputs import normalize_messages
 from convstore.conversation.entered import EnteredTurn
 from convstore.conversation.handle import Conversation
 from convstore.conversation.host import host_of
 from convstore.conversation.services import Services
-from convstore.exceptions import InvalidInputError, TurnLostError, UnknownMessageError
+from convstore.exceptions import (
+    InvalidInputError,
+    TurnClosedError,
+    TurnLostError,
+    UnknownMessageError,
+)
 from convstore.log.facts.event import TurnEvent
 from convstore.log.facts.standing import Standing
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.filing import came_with, without_marks
+from convstore.messages.filing import came_with, last_question, without_marks
 from convstore.runtime.background import settle
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.keeper import Drafting
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.models import Receipt, TurnState
+from convstore.values.stamps import ViewStamp
 from convstore.values.turns import Pause, TurnCall
 
 
@@ -92,6 +99,35 @@ class TurnAccess:
         if any(isinstance(message, AIMessage) for message in whole):
             await settle(_drop_draft(held))
         return receipt
+
+    async def append_run(
+        self, messages: Sequence[BaseMessage], *, stamp: ViewStamp | None = None
+    ) -> Receipt:
+        """Append what a run was asked and said, for a framework that stores a run at its end.
+
+        Raises:
+            TurnClosedError: The log has an answer to the run's question. Nothing was written.
+        """
+        whole = normalize_messages(messages)
+        options = AppendOptions(stamp=stamp)
+        writer = (await self._services()).writer
+        is_new = Condition(known=frozenset())
+        try:
+            written = await writer.append(self._scope, whole, condition=is_new, options=options)
+        except IdsTaken:
+            await self._check_unanswered(whole)
+            written = await writer.append(self._scope, whole, options=options)
+        return written.receipt
+
+    async def _check_unanswered(self, messages: Sequence[BaseMessage]) -> None:
+        """Raise a TurnClosedError if the log has other replies to the last question of a batch than the batch."""
+        question = last_question(messages)
+        record = await self.record(str(messages[question].id)) if question is not None else None
+        if question is None or record is None or record.fold.over in ("", "superseded"):
+            return
+        said = [message for message in messages[question:] if isinstance(message, AIMessage)]
+        if any(message.id not in record.ordinals for message in said):
+            raise TurnClosedError(record.turn_id)
 
     async def read_again(self, held: HeldTurn) -> None:
         """Read again what the log has of a turn, for example after a rewind."""

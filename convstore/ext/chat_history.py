@@ -30,7 +30,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from convstore import Conversation, ConversationStore
 from convstore.edges import OnDropped, read_current, report_dropped
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.integration import log_of, run_sync
+from convstore.integration import TurnAccess, log_of, run_sync
 from convstore.messages.encoding import fields_of
 from convstore.messages.filing import last_turn_of
 from convstore.messages.provenance import kind_of
@@ -145,13 +145,18 @@ class ChatMessageHistory(BaseChatMessageHistory):
         if not new:
             return
         try:
-            await chat.append(new, stamp=stamp)
+            await self._append(chat, new, stamp)
         except ContentConflictError:
             rest = await _changed(chat, new)
             if len(rest) == len(new):
                 raise
             if rest:
-                await chat.append(rest, stamp=stamp)
+                await self._append(chat, rest, stamp)
+
+    async def _append(
+        self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None
+    ) -> None:
+        await chat.append(messages, stamp=stamp)
 
     @read_current
     async def _empty(self, chat: Conversation) -> None:
@@ -203,6 +208,11 @@ class _RunHistory(ChatMessageHistory):
         except Exception as error:
             self._problem = error
             raise
+
+    async def _append(
+        self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None
+    ) -> None:
+        await TurnAccess(chat).append_run(messages, stamp=stamp)
 
     async def _empty(self, chat: Conversation) -> None:
         self._view = None
@@ -303,7 +313,8 @@ def with_message_history(
 
     Each run sets the store's scope keys in ``config["configurable"]``. Input and output of a run are appended together
     at its end; a run that fails appends nothing. An error of the append is raised at the end of the run, whereas
-    `RunnableWithMessageHistory` alone would only log it.
+    `RunnableWithMessageHistory` alone would only log it. If the log has an answer to the question's id, the reply is
+    another one, and the error is a `TurnClosedError`; `Conversation.get_turn` has the answer.
 
     Args:
         runnable: As in `RunnableWithMessageHistory`.

@@ -20,6 +20,7 @@ from convstore.edges import OWNER, OnDropped, append_in_halves
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
+from convstore.ext.langgraph.answers import answer_before, answered, find_answer
 from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
 from convstore.ext.langgraph.numbers import with_numbers
 from convstore.ext.langgraph.state import (
@@ -128,6 +129,10 @@ def append_node(
     Each call and its results get a unique id in state and log if the call's id is empty or repeated. A node that runs
     again appends nothing twice. The log is immutable: a message that a later node changes stays in it as it was. The
     first AI message of a batch gets the stamp of the view that `view_of` gave for it, see `Conversation.view_at`.
+
+    The same request finds its answer, also in a graph without an edge that asks `answer_of`: if the question was
+    answered before the run, nothing is appended, and the stored answer takes the place in the state of what the graph
+    has made since the question.
 
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
@@ -282,9 +287,12 @@ class LoadNode(_Node):
             changes = [*changes, *await self._append_first(chat, messages, logged)]
             logged |= ids_of(messages)
         history = history or await chat.load_history(self.policy)
-        answer = await _answer(chat, history, messages)
+        answer = await find_answer(chat, history, messages)
         if answer is None and turn_id is not None:
             history = await self._held(chat, turn_id, history)
+            answer = await find_answer(
+                chat, history, messages
+            )  # another run may have ended meanwhile
         if again := asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         if joined := join_turn(chat):
@@ -362,6 +370,8 @@ class AppendNode(_Node):
             return {}
         turn_id = turn_in(state, messages)
         joined = await self._joined(chat, turn_id)
+        if answer := answer_before(state, messages, joined):
+            return await answered(chat, messages, new, answer)
         if joined:
             new = list(joined.taken(new))
         loaded = loaded_of(state)
@@ -434,14 +444,3 @@ def _context() -> Any:
         return getattr(get_runtime(), "context", None)
     except (RuntimeError, KeyError):  # no run, or one of another Runnable
         return None
-
-
-async def _answer(
-    chat: Conversation, history: History, messages: Sequence[BaseMessage]
-) -> AIMessage | None:
-    """Return the answer that the log has to the question of a state, in full; two commands if the view has both."""
-    question = last_turn_of(messages)
-    if question not in ids_of(history.messages[:-1]):
-        return None
-    record = await TurnAccess(chat).record(str(question))
-    return record.answer if record else None

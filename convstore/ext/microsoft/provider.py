@@ -13,7 +13,7 @@ from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.edges import OnDropped, read_current, report_dropped
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.messages import from_log, name_model, to_log
-from convstore.integration import agent_tools
+from convstore.integration import TurnAccess, agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import ProviderRules
 from convstore.values.json_form import sendable_message
@@ -125,10 +125,14 @@ class ConvstoreHistoryProvider(HistoryProvider):
         state: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Append messages at once; those that the log has already are skipped."""
-        await self.conversation(session_id, state).append(
-            [part for message in messages for part in to_log(message)]
-        )
+        """Append messages at once; those that the log has already are skipped.
+
+        Raises:
+            TurnClosedError: The log has another answer to a question with this `message_id`; `get_turn` has it.
+        """
+        chat = self.conversation(session_id, state)
+        new = [part for message in messages for part in to_log(message)]
+        await TurnAccess(chat).append_run(new)
 
     async def before_run(
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]

@@ -1,0 +1,217 @@
+"""The same request finds its answer, for good, at every door: the log never has a second one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from adapters import is_installed
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import MessagesState, StateGraph
+from scripted_agents import ScriptedModel, log_of
+
+from convstore import Conversation, ConversationStore
+from convstore.exceptions import TurnClosedError
+from convstore.ext.chat_history import with_message_history
+from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.langgraph import append_node, load_node
+
+pytestmark = pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")
+
+TEXT = "Do seals sleep?"
+SAVER = InMemorySaver()
+
+Door = Callable[[Conversation, str], Awaitable[str]]
+"""Asks the same request once more, with a model that says a text; returns the answer that the caller gets."""
+
+
+@pytest.fixture
+async def chat() -> AsyncIterator[Conversation]:
+    """A conversation in memory."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        yield store.conversation(user_id="ada", thread_id="seals")
+
+
+def _question() -> HumanMessage:
+    return HumanMessage(TEXT, id="q1")
+
+
+async def _own_loop(chat: Conversation, says: str) -> str:
+    async with await chat.turn("q1", human=TEXT) as turn:
+        while turn.is_running:
+            await turn.append(AIMessage(says))
+        assert turn.answer
+        return turn.answer.text
+
+
+async def _agent(chat: Conversation, says: str) -> str:
+    own = ConversationMiddleware(chat.store)
+    agent = create_agent(ScriptedModel(replies=[AIMessage(says)]), [], middleware=[own])
+    result = await agent.ainvoke({"messages": [_question()]}, {"configurable": chat.scope})
+    return str(result["messages"][-1].text)
+
+
+def _graph(*nodes: tuple[str, Any], saver: InMemorySaver | None = None) -> Any:
+    """A graph that asks its model whatever the log has."""
+    graph: StateGraph[Any] = StateGraph(MessagesState)
+    graph.add_sequence(list(nodes))
+    graph.set_entry_point(nodes[0][0])
+    return graph.compile(checkpointer=saver)
+
+
+def _model(says: str) -> tuple[str, Any]:
+    async def answer(state: MessagesState) -> Any:
+        return {"messages": [AIMessage(says)]}
+
+    return "model", answer
+
+
+async def _asked(graph: Any, chat: Conversation) -> str:
+    result = await graph.ainvoke({"messages": [_question()]}, {"configurable": chat.scope})
+    return str(result["messages"][-1].text)
+
+
+async def _graph_without_an_edge(chat: Conversation, says: str) -> str:
+    load, append = load_node(chat.store), append_node(chat.store)
+    return await _asked(_graph(("load", load), _model(says), ("append", append)), chat)
+
+
+async def _graph_that_appends_last(chat: Conversation, says: str) -> str:
+    load, append = load_node(chat.store, append_first=False), append_node(chat.store)
+    return await _asked(_graph(("load", load), _model(says), ("append", append)), chat)
+
+
+async def _graph_with_a_checkpointer(chat: Conversation, says: str) -> str:
+    nodes = ("load", load_node(chat.store)), _model(says), ("append", append_node(chat.store))
+    return await _asked(_graph(*nodes, saver=SAVER), chat)
+
+
+async def _graph_without_a_load_node(chat: Conversation, says: str) -> str:
+    return await _asked(_graph(_model(says), ("append", append_node(chat.store))), chat)
+
+
+async def _chain(chat: Conversation, says: str) -> str:
+    async def answer(messages: Any) -> BaseMessage:
+        return AIMessage(says)
+
+    chain = with_message_history(RunnableLambda(answer), chat.store)
+    return str((await chain.ainvoke([_question()], {"configurable": chat.scope})).text)
+
+
+async def _microsoft(chat: Conversation, says: str) -> str:
+    from agent_framework import (  # noqa: PLC0415 - takes seconds
+        Agent,
+        BaseChatClient,
+        ChatResponse,
+        Message,
+    )
+
+    from convstore.ext.microsoft import ConvstoreHistoryProvider  # noqa: PLC0415
+
+    class Model(BaseChatClient):
+        async def _inner_get_response(self, **_: Any) -> ChatResponse:
+            return ChatResponse(messages=[Message("assistant", [says])])
+
+    history = ConvstoreHistoryProvider(chat.store, user_id="ada")
+    agent = Agent(client=Model(), context_providers=[history])
+    session = agent.create_session(session_id="seals")
+    asked = Message("user", [TEXT], message_id="q1")
+    return str((await agent.run(asked, session=session)).text)
+
+
+async def _chain_without_ids(chat: Conversation, says: str) -> str:
+    async def answer(messages: Any) -> BaseMessage:
+        return AIMessage(says)
+
+    chain = with_message_history(RunnableLambda(answer), chat.store)
+    return str((await chain.ainvoke([HumanMessage(TEXT)], {"configurable": chat.scope})).text)
+
+
+async def _agents_sdk(chat: Conversation, says: str) -> str:
+    from agents import Agent, Runner, set_tracing_disabled  # noqa: PLC0415 - takes seconds
+    from agents.testing import ScriptedModel, assistant_message  # noqa: PLC0415
+
+    from convstore.ext.openai_agents import ConvstoreSession  # noqa: PLC0415
+
+    set_tracing_disabled(True)
+    model = ScriptedModel([[assistant_message(says)]])
+    session = ConvstoreSession(chat.store, **chat.scope)
+    agent = Agent(name="biologist", model=model)
+    return str((await Runner.run(agent, TEXT, session=session)).final_output)
+
+
+async def _pydantic(chat: Conversation, says: str) -> str:
+    from pydantic_ai import Agent, Conversation  # noqa: PLC0415 - takes seconds
+    from pydantic_ai.models.test import TestModel  # noqa: PLC0415
+
+    from convstore.ext.pydantic_ai import ConvstoreConversationStore  # noqa: PLC0415
+
+    conversations = ConvstoreConversationStore(chat.store, user_id="ada")
+    found = await conversations.load("seals") or Conversation(conversation_id="seals")
+    agent = Agent(TestModel(custom_output_text=says))
+    result = await agent.run(TEXT, conversation=found)
+    await conversations.save(result)
+    return str(result.output)
+
+
+def _of(package: str, door: Door) -> Any:
+    """A door of a framework that takes seconds to import, if it is installed."""
+    is_missing = not is_installed(package)
+    absent = pytest.mark.skipif(is_missing, reason=f"{package} is not installed")
+    return pytest.param(door, marks=[pytest.mark.slow, absent])
+
+
+WITH_IDS = [
+    _own_loop,
+    _agent,
+    _graph_without_an_edge,
+    _graph_that_appends_last,
+    _graph_with_a_checkpointer,
+    _graph_without_a_load_node,
+    _chain,
+    _of("agent_framework", _microsoft),
+]
+REFUSED = (_chain, _microsoft)
+"""Doors that learn only from the append that there was an answer; their caller has the other reply by then."""
+
+WITHOUT_IDS = [_chain_without_ids, _of("agents", _agents_sdk), _of("pydantic_ai", _pydantic)]
+
+
+@pytest.mark.parametrize("door", WITH_IDS)
+async def test_the_same_request_finds_its_answer(chat: Conversation, door: Door) -> None:
+    """The caller gets the stored answer, or an error that says where it is; the log gets nothing."""
+    assert await door(chat, "They do.") == "They do."
+    if door in REFUSED:
+        with pytest.raises(TurnClosedError, match="get_turn"):
+            await door(chat, "They do not.")
+    else:
+        assert await door(chat, "They do not.") == "They do."
+    assert [message.text for message in await log_of(chat)] == [TEXT, "They do."]
+    turn = await chat.get_turn("q1")
+    assert turn
+    assert turn.messages[-1].text == "They do."
+
+
+@pytest.mark.parametrize("door", [_graph_without_an_edge, _graph_that_appends_last])
+async def test_two_workers_give_one_answer(chat: Conversation, door: Door) -> None:
+    """A graph waits for another one that answers the same request, and finds its answer."""
+    given = await asyncio.gather(*(door(chat, says) for says in ("They do.", "They do not.")))
+    assert len(set(given)) == 1
+    assert [message.text for message in await log_of(chat)] == [TEXT, given[0]]
+
+
+@pytest.mark.parametrize("door", WITHOUT_IDS)
+async def test_the_same_words_without_an_id_are_another_question(
+    chat: Conversation, door: Door
+) -> None:
+    """Where a request has no id, the same words have an answer of their own, and the first one keeps its."""
+    assert await door(chat, "They do.") == "They do."
+    assert await door(chat, "They do not.") == "They do not."
+    turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
+    assert turns == [[TEXT, "They do."], [TEXT, "They do not."]]
