@@ -156,6 +156,7 @@ class Catalog:
             last_message=MessagePreview(type=preview.type, text=preview.text) if preview else None,
             has_children=head.has_children,
             failed=totals.failed,
+            state=totals.state,
             last_call=totals.call and _last_call(totals.call),
             forked_from=from_
             and ForkOrigin(conversation_id=from_.conversation, ordinal=from_.ordinal),

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,15 +22,15 @@ from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
-    from convstore.types import ConversationInfo, ConversationPage
+    from convstore.types import ConversationInfo
     from convstore.values.list_rows import ListRow
 
 MOST_ROWS = 1_000
 """Rows of the list that have a number: `convstore show` looks for a row among these."""
 
 _PAGE = 50
-_COVERED = 200
-"""Conversations on a page of which only some are listed, as on a page of the inspector."""
+_COVERED = 10_000
+"""Conversations on a page of which only some are listed."""
 _SHOWN = 500
 _WIDTH = 32
 """Characters of the columns that have numbers, without failed results."""
@@ -44,12 +45,17 @@ async def list_command(
     failed: Annotated[
         bool, typer.Option("--failed", help="Only those in which a tool failed.")
     ] = False,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="Only those that need attention.")
+    ] = False,
     since: Annotated[
         str | None, typer.Option(metavar="AGE", help="Only those changed since: 1h, 7d.")
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000, help="Conversations on a page; 50, or 200 with a filter."),
+        typer.Option(
+            min=1, max=_COVERED, help="Conversations on a page; 50, or 10,000 with a filter."
+        ),
     ] = None,
     page: Annotated[int, typer.Option(min=1, help="The page; 1 has the newest.")] = 1,
 ) -> Answer:
@@ -58,8 +64,9 @@ async def list_command(
     \b
     `convstore show 3` shows the third one. Those of sub-agents are below their
     caller's, as 3.1 and 3.2. The state says what the newest turn is doing, or
-    how it ended; it is empty if the turn is finished. --failed and --since
-    select rows of a page, which keep their numbers.
+    how it ended; it is empty if the turn is finished. --attention keeps those
+    that wait for a person, broke off, have no answer, were cut or refused, or
+    are near their budget; "imported" says that this was so in the source.
 
     \b
     In a pipe the columns are separated by tabs, and whole: id, scope, date of
@@ -70,27 +77,32 @@ async def list_command(
     \b
     Examples:
       convstore list
+      convstore list --attention
       convstore list --failed --since 7d
       convstore list --scope user_id=ada --limit 200 --page 2
       convstore list | cut -f 1,9
       convstore list --json | jq '.conversations[] | select(.state == "waits")'
     """
     age_limit = read_age(since) if since else None
-    is_selection = failed or age_limit is not None
+    chips = ["failed"] * failed + ["attention"] * attention
+    is_selection = bool(chips) or age_limit is not None
     size = limit or (_COVERED if is_selection else _PAGE)
     async with target.open() as store:
-        found = await _read_page(store, target.chosen, size, page)
-        rows = await _selected(
-            store, found, failed=failed, age=age_limit, first=(page - 1) * size + 1
-        )
+        covered, has_older = await _read_page(store, target.chosen, size, page)
+        first = (page - 1) * size + 1
+        rows = await _selected(store, covered, chips=chips, age=age_limit, first=first)
         listing = _Listing(
             rows,
-            covered=len(found.conversations) if is_selection else None,
-            next_page=page + 1 if found.next_cursor else None,
-            keys=[key for key in store.scope_keys if key not in target.chosen],
-            has_numbers=page * size <= MOST_ROWS,
+            covered=len(covered) if is_selection else None,
+            next_page=page + 1 if has_older else None,
+            keys=_other_keys(store, target.chosen),
         )
     return Answer(listing.document, listing.show, is_long=True)
+
+
+def _other_keys(store: ConversationStore, chosen: Mapping[str, str]) -> list[str]:
+    """Return the scope keys whose values the rows do not share."""
+    return [key for key in store.scope_keys if key not in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +148,17 @@ class _Listing:
         covered: The number of conversations among which the filters selected; None without filters.
         next_page: The page of older ones; None if there are none.
         keys: The scope keys to print.
-        has_numbers: True if rows have numbers, not ids.
     """
 
     members: Sequence[_Member]
     covered: int | None
     next_page: int | None
     keys: Sequence[str]
-    has_numbers: bool
+
+    @property
+    def has_numbers(self) -> bool:
+        """True if `convstore show` takes the numbers of all rows; else they have ids."""
+        return all(member.number <= MOST_ROWS for member in self.members)
 
     def document(self) -> dict[str, Any]:
         """Return the page for `--json`."""
@@ -178,24 +193,33 @@ class _Listing:
 
 async def _read_page(
     store: ConversationStore, chosen: Mapping[str, str], size: int, page: int
-) -> ConversationPage:
-    """Read a page of the list; InvalidInputError if the list ends before it."""
-    everything = not chosen
-    found = await store.list_conversations(limit=size, everything=everything, **chosen)
-    for number in range(1, page):
-        if found.next_cursor is None:
-            raise InvalidInputError(f"the list has {counted(number, 'page')}, not {page}")
-        found = await store.list_conversations(
-            limit=size, cursor=found.next_cursor, everything=everything, **chosen
-        )
-    return found
+) -> tuple[list[ConversationInfo], bool]:
+    """Read a page of the list, and True if there are older ones; InvalidInputError if the list ends before it."""
+    shown: list[ConversationInfo] = []
+    cursor = None
+    for number in range(1, page + 1):
+        if number > 1 and cursor is None:
+            raise InvalidInputError(f"the list has {counted(number - 1, 'page')}, not {page}")
+        shown = []
+        while len(shown) < size:
+            found = await store.list_conversations(
+                limit=min(size - len(shown), MOST_ROWS),
+                cursor=cursor,
+                everything=not chosen,
+                **chosen,
+            )
+            shown += found.conversations
+            cursor = found.next_cursor
+            if cursor is None:
+                break
+    return shown, cursor is not None
 
 
 async def _selected(
     store: ConversationStore,
-    page: ConversationPage,
+    covered: Sequence[ConversationInfo],
     *,
-    failed: bool,
+    chips: Sequence[str],
     age: timedelta | None,
     first: int,
 ) -> list[_Member]:
@@ -209,10 +233,10 @@ async def _selected(
         with_chip,
     )
 
-    rows = await host_of(store).rows(page.conversations)
-    numbers = {row.info.conversation_id: number for number, row in enumerate(rows, first)}
+    numbers = {info.conversation_id: at for at, info in enumerate(covered, first)}
+    rows = since(await host_of(store).rows(covered), age, datetime.now(UTC))
     found = list[_Member]()
-    for row in with_chip(since(rows, age, datetime.now(UTC)), "failed" if failed else ""):
+    for row in reduce(with_chip, chips, rows):
         number = numbers[row.info.conversation_id]
         family = [member async for member in with_children(store, row.info)]
         found.append(_Member(number, 0, row))

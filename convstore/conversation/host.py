@@ -31,6 +31,9 @@ _Result = TypeVar("_Result")
 _Named = TypeVar("_Named", ConversationInfo, ConversationHits)
 _SWEEP_SECONDS = 60.0
 _ENDS_AT_ONCE = 16
+_LISTED = 1_000
+_MOST_PAGES = 10
+_ENOUGH = 50
 
 
 class Host:
@@ -143,8 +146,8 @@ class Host:
     ) -> list[ConversationEnd]:
         """Return the ends of conversations, which are given by scope and id: the state of the newest turn, and so on.
 
-        One command for most whose turn is over, two or about seven for the others; 16 conversations at a time. The end
-        of one that is damaged, or was written by a newer version, is empty.
+        One to three commands for most, about seven for one with which a worker or a person has to do; 16 conversations
+        at a time. The end of one that is damaged, or was written by a newer version, is empty.
         """
         ends = (await self.services()).ends
 
@@ -159,14 +162,45 @@ class Host:
         return await in_parallel(read, conversations, limit=_ENDS_AT_ONCE)
 
     async def rows(self, conversations: Sequence[ConversationInfo]) -> list[ListRow]:
-        """Return conversations as rows of a list, with their ends; those that are damaged have none."""
-        whole = [info for info in conversations if not info.problem]
-        read = await self.ends([(info.scope, info.conversation_id) for info in whole])
-        ends = {info.conversation_id: end for info, end in zip(whole, read, strict=True)}
+        """Return conversations as rows of a list, with their ends; those that are damaged have none.
+
+        The end is read if the turn is open. What was imported was also tried since if it has a draft, which one command
+        for a thousand of them says.
+        """
+        services = await self.services()
+        imported = [info.conversation_id for info in conversations if info.state == "imported"]
+        tried = await services.drafts.among(imported)
+        read = [
+            info for info in conversations if info.state == "open" or info.conversation_id in tried
+        ]
+        found = await self.ends([(info.scope, info.conversation_id) for info in read])
+        ends = {info.conversation_id: end for info, end in zip(read, found, strict=True)}
         return [
-            ListRow(info, ends.get(info.conversation_id, ConversationEnd()))
+            ListRow(info, ends.get(info.conversation_id, ConversationEnd.of(info)))
             for info in conversations
         ]
+
+    async def newest(
+        self,
+        scope: Mapping[str, str],
+        *,
+        cursor: str | None = None,
+        wanted: Callable[[ListRow], bool] | None = None,
+    ) -> tuple[list[ListRow], str | None]:
+        """Return the newest 1,000 conversations with scope values as rows, and the cursor of those before them.
+
+        With `wanted` also those before, until 50 of all are wanted, and at most 10,000.
+        """
+        found = list[ListRow]()
+        for _ in range(_MOST_PAGES if wanted else 1):
+            page = await self.store.list_conversations(
+                limit=_LISTED, cursor=cursor, everything=not scope, **scope
+            )
+            found += await self.rows(page.conversations)
+            cursor = page.next_cursor
+            if cursor is None or (wanted and sum(map(wanted, found)) >= _ENOUGH):
+                break
+        return found, cursor
 
     async def rated_down(self, conversations: Sequence[str]) -> list[bool]:
         """Return for each conversation if a message of it has a `rating` below 0. One command for each."""

@@ -135,7 +135,7 @@ class Services:
         self.items = ItemReader(reader)
         self.changes = Changes(driver, clock)
         leases = TurnLeases(driver)
-        drafts = Drafts(driver)
+        self.drafts = drafts = Drafts(driver)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(ends, refresher, self.summaries.reselect)
         self.activator = Activator(reader, self.rewinder)
@@ -170,7 +170,7 @@ class Services:
     @cached_property
     def ends(self) -> EndReader:
         """Reads the ends of conversations."""
-        return EndReader(self.reader, States(self.driver), Drafts(self.driver), self.watcher)
+        return EndReader(States(self.driver), Drafts(self.driver), self.watcher)
 
     @cached_property
     def citations(self) -> CitationReader:

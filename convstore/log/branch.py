@@ -109,6 +109,7 @@ class Branch(NamedTuple):
         event = self.event
         here = self.standing or first_standing(self.event.first_turn)
         if self.is_ending:
+            made = replace(made, totals=replace(made.totals, branched=0))
             shown = STANDING.of(made) or here.finished(event.turn, event.variant, began=self.began)
             made = STANDING.on(made, shown)
             return changed(made, rewinds, self.after(made).rewound, point=made.totals, undo=number)
@@ -116,7 +117,7 @@ class Branch(NamedTuple):
         if recorded and recorded.kind == "begin":
             made = STANDING.on(made, here.begun(event.variant))
         hidden = BRANCH.on(made, made.totals)
-        hidden = replace(hidden, totals=continued(made.totals, log))
+        hidden = replace(hidden, totals=replace(continued(made.totals, log), branched=log.turn))
         if not made.messages:
             return hidden
         ranges = joined(rewinds.ranges, RewoundRange(made.first, made.last, number, number))

@@ -17,8 +17,10 @@ from typing import Any, Literal, NamedTuple
 
 from convstore.messages.media_sizes import MediaSize
 from convstore.messages.sizes import bytes_of
+from convstore.messages.stop_reasons import FILTERED
 from convstore.messages.usage import Usage
 from convstore.sources.places import SourcePlace
+from convstore.values.models import State
 
 Over = Literal["", "answered", "finished", "stopped"]
 """Why a turn is over; "" if it is not."""
@@ -289,6 +291,10 @@ class Totals:
         over: Why the newest turn is over: "answered", "finished" or "stopped"; "" if it is in progress.
         failed: Active tool results that report a failed call.
         call: The last call of a model, active or rewound, whose answer has a stamp; None without one.
+        cut: Stop reason of the newest turn's last AI message, if the output limit or a filter ended it; else "".
+        is_imported: True if an import wrote the last message, and nothing was recorded of its turn since.
+        branched: Ordinal of the newest question when an entry was last hidden, for another answer or question that is
+            not shown yet; 0 once one is shown.
         turn: Ordinal of the newest question, 0 without one.
         entries: Number of the entry.
         messages: Last ordinal.
@@ -315,6 +321,9 @@ class Totals:
     over: Over = ""
     failed: int = 0
     call: StampedCall | None = None
+    cut: str = ""
+    is_imported: bool = False
+    branched: int = 0
     turn: int = 0
     entries: int = 0
     messages: int = 0
@@ -333,6 +342,31 @@ class Totals:
     def is_ended(self) -> bool:
         """True if an event ended the newest turn."""
         return self.over in ("finished", "stopped")
+
+    @property
+    def has_variant(self) -> bool:
+        """True if another answer to the newest question, or another question in its place, is not shown yet."""
+        return self.branched > 0 and self.branched == self.turn
+
+    @property
+    def state(self) -> State:
+        """What the newest turn is doing, or how it ended; see `ConversationInfo`."""
+        if not self.turn:
+            return ""
+        if self.has_variant:
+            return "open"
+        ended = self._ended
+        if self.is_imported and ended not in ("finished", "stopped"):
+            return "imported"
+        return ended
+
+    @property
+    def _ended(self) -> State:
+        if self.over in ("", "stopped"):
+            return self.over or "open"
+        if self.cut:
+            return "refused" if self.cut in FILTERED else "cut"
+        return "finished"
 
 
 @dataclass(slots=True)

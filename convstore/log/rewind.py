@@ -40,7 +40,7 @@ SIZES = ("tokens", "view_tokens")
 COUNTS = ("active", "turns", "failed", *SIZES)
 """The totals that count active messages only."""
 
-OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "turn", "over")
+OF_ACTIVE = (*COUNTS, "counter", "calls", "preview", "turn", "over", "cut")
 """All totals that depend on which messages are active."""
 
 Ranges = tuple[RewoundRange, ...]

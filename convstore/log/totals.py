@@ -24,8 +24,11 @@ from convstore.log.entry import (
     StampedCall,
     Totals,
 )
+from convstore.log.facts.event import EVENT
+from convstore.log.facts.imported import IMPORTED
 from convstore.log.facts.table import over_after
 from convstore.messages.provenance import model_of
+from convstore.messages.stop_reasons import cut_reason
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, is_paused, result_id
 from convstore.messages.usage import Usage, usage_in
@@ -46,6 +49,7 @@ _OTHER_MODELS = "other"
 _ARGUMENT_CHARACTERS = 120
 _PREVIEW_CHARACTERS = 120
 _MODEL_CHARACTERS = 100
+_REASON_CHARACTERS = 100
 
 # some providers write a signature into the id
 _TOOL_CHARACTERS = 200
@@ -174,6 +178,7 @@ class RunningTotals:
     _usage: dict[str, Usage] = field(init=False)
     _preview: Preview | None = field(init=False)
     _call: StampedCall | None = field(init=False)
+    _cut: str = field(init=False)
     _messages: int = 0
     _turns: int = 0
     _failed: int = 0
@@ -189,6 +194,7 @@ class RunningTotals:
         self._usage = dict(self.after.usage)
         self._preview = self.after.preview
         self._call = self.after.call
+        self._cut = self.after.cut
 
     def add_size(self, message: EntryMessage) -> None:
         """Count a stored message and its tokens, and note the call that its stamp describes."""
@@ -231,6 +237,8 @@ class RunningTotals:
             calls=self._calls.newest(),
             preview=self._preview,
             call=self._call,
+            cut=self._cut,
+            is_imported=self._is_imported(facts),
             shown_at=entries if shown_now else after.shown_at,
             shown=self.shown.numbers if shown_now else after.shown,
             updated_at=at,
@@ -238,6 +246,12 @@ class RunningTotals:
             turn=self._assignment.turn,
             over=self._assignment.over,
         )
+
+    def _is_imported(self, facts: Facts) -> bool:
+        """Return True if an import wrote the entry, or the one before if this one says nothing of a turn."""
+        if IMPORTED.name in facts:
+            return True
+        return self.after.is_imported and not self._messages and EVENT.name not in facts
 
     def follow(
         self, message: BaseMessage, ordinal: int, *, turn: int | None, is_added: bool = False
@@ -256,6 +270,9 @@ class RunningTotals:
         if turn == ordinal:
             self._turns += 1
             self._calls.begin_turn()
+            self._cut = ""
+        elif is_said and turn == self._assignment.turn:
+            self._cut = _cut_reason(message)
         results = self._calls.open(message, calls, turn) if calls else ()
         if usage := usage_in(message):
             self._add_usage(message, usage)
@@ -279,6 +296,12 @@ def _arguments(message: BaseMessage, call: Call) -> str:
         if call.position < len(calls)
         else ""
     )
+
+
+def _cut_reason(message: BaseMessage) -> str:
+    """Return the stop reason of a reply that was cut off; a message built without validation may hold anything."""
+    metadata: object = message.response_metadata
+    return cut_reason(metadata)[:_REASON_CHARACTERS] if isinstance(metadata, dict) else ""
 
 
 def preview_of(message: BaseMessage) -> Preview | None:

@@ -25,6 +25,11 @@ _CUT: Final = frozenset(
 )
 """The output limit, or a filter, ended the reply where it was."""
 
+FILTERED: Final = frozenset(
+    {"content_filter", "prohibited_content", "recitation", "refusal", "safety"}
+)
+"""The model, or a filter, refused the reply; the limit cut the others."""
+
 FAILED_REASONS: Final = frozenset(
     {"abort", "cancelled", "error", "failed", "insufficient_system_resource", "network_error"}
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from convstore.mongo.keys import DRAFTS, draft_id
 from convstore.mongo.versions import readable, stamped
 from convstore.values.json_form import valid_text
 
+_BATCH = 1_000
 _ERROR_CHARACTERS = 300
 
 
@@ -46,7 +48,7 @@ class Draft(NamedTuple):
 
 
 class Drafts:
-    """Commands on the ``drafts`` collection; each is one command."""
+    """Commands on the ``drafts`` collection; each is one command, unless it says otherwise."""
 
     def __init__(self, driver: Driver) -> None:
         self._drafts = Collection(driver, DRAFTS)
@@ -74,6 +76,17 @@ class Drafts:
             found = await self._drafts.find_one(_query(conversation) | readable("draft"))
             return None if found is None else draft_in(found)
         return None
+
+    async def among(self, conversations: Sequence[str]) -> set[str]:
+        """Return those of some conversations that have a draft; one command for each thousand."""
+        found = set[str]()
+        for start in range(0, len(conversations), _BATCH):
+            batch = conversations[start : start + _BATCH]
+            keys = [draft_id(conversation) for conversation in batch]
+            query = {"_id": {"$in": keys}, "conversation": {"$in": list(batch)}}
+            documents = await self._drafts.find(query, {"conversation": 1})
+            found |= {document["conversation"] for document in documents}
+        return found
 
 
 def draft_in(document: Document) -> Draft:

@@ -32,6 +32,9 @@ def totals_document(totals: Totals) -> dict[str, Any]:
         "over": totals.over,
         "failed": totals.failed,
         "call": [*(totals.call or ())],
+        "cut": to_stored(totals.cut),
+        "imported": int(totals.is_imported),
+        "branched": totals.branched,
     }
     document = {name: getattr(totals, name) for name in _TOTALS} | {
         "counter": to_stored(totals.counter),
@@ -59,6 +62,9 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         _over_from(document.get("over", "")),
         stored_number(document.get("failed", 0)),
         _call_from(document["call"]) if "call" in document else None,
+        from_stored(document.get("cut", "")),
+        bool(stored_number(document.get("imported", 0))),
+        stored_number(document.get("branched", 0)),
         *stored_numbers(_TOTALS_NUMBERS(document)),
     )
 

@@ -246,16 +246,6 @@ class LogReader:
         cached.entries = max(cached.entries, totals.entries)
         return totals
 
-    async def hides_since_question(self, conversation: str, end: Totals) -> bool:
-        """Return True if messages were rewound since the newest question, as those of a variant in progress are.
-
-        `end` are the totals of the last entry. One command; none in a log without a rewind.
-        """
-        if not end.rewind_entry:
-            return False
-        rewind = await self.log.entry(conversation, end.rewind_entry)
-        return rewind.totals.turn == end.turn
-
     async def snapshot(
         self,
         cached: CachedConversation,

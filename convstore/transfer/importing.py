@@ -522,8 +522,10 @@ class _ConversationImport:
         self._note_numbers(receipt)
 
     def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[ArchivedFact]:
-        """Return the facts of the entry that ends with some messages."""
+        """Return the facts of the entry that ends with some messages; one says that it is not from an archive."""
         last = messages[-1]
+        if not last.item.entry:
+            return [ArchivedFact("imported", True, last.position)]
         return [fact for fact in self._facts[last.position] if _is_of_entry(fact, last)]
 
     async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:

@@ -1,4 +1,4 @@
-"""Read the end of a conversation at a glance: the state of its newest turn, and how its last answer ended.
+"""Read the end of a conversation at a glance: the state of its newest turn.
 
 A turn that is over is known from the last entry and the document of the state, which one command reads. Any other
 turn is read as `Watcher` reads it, so that lists, pages and watchers say the same.
@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from langchain_core.messages import AIMessage
-
 from convstore.log.entry import EntryMessage, Totals
 from convstore.log.facts.event import EVENT
-from convstore.log.stored_message import read_message
-from convstore.messages.stop_reasons import cut_reason
 from convstore.mongo.drafts import Drafts
 from convstore.mongo.states import LogTip, States
-from convstore.runtime.log_reader import LogReader
 from convstore.turns.watching import Watcher
 from convstore.values.list_rows import ConversationEnd
 from convstore.values.models import TurnState
@@ -26,8 +21,7 @@ from convstore.values.scope import Scope
 class EndReader:
     """Reads the ends of conversations."""
 
-    def __init__(self, reader: LogReader, states: States, drafts: Drafts, watcher: Watcher) -> None:
-        self._reader = reader
+    def __init__(self, states: States, drafts: Drafts, watcher: Watcher) -> None:
         self._states = states
         self._drafts = drafts
         self._watcher = watcher
@@ -35,8 +29,7 @@ class EndReader:
     async def read(self, scope: Scope, conversation: str) -> ConversationEnd:
         """Return the end of a conversation.
 
-        One command if its turn is over; two if messages were rewound before its question, or if nobody works on it and
-        no call can wait for a person; else about seven.
+        One command if its turn is over; two if nobody works on it and no call can wait for a person; else about seven.
 
         Raises:
             CorruptDocumentError: The last entry is damaged.
@@ -45,24 +38,21 @@ class EndReader:
         if tip is None:
             return ConversationEnd()
         end = await self._at_rest(conversation, tip)
-        if end is None:
-            end = await self._in_progress(scope, conversation, tip)
-        return end._replace(cut=self._cut(tip))
+        return end or await self._in_progress(scope, conversation, tip)
 
     async def _at_rest(self, conversation: str, tip: LogTip) -> ConversationEnd | None:
         """Return the end of a conversation for which no worker and no person has to do anything, else None."""
         totals = tip.entry.totals
-        if tip.has_lease or EVENT.of(tip.entry):
+        if tip.has_lease or totals.has_variant or EVENT.of(tip.entry):
             return None
-        if await self._reader.hides_since_question(conversation, totals):  # perhaps another answer
-            return None
-        if not totals.turn:
-            return ConversationEnd()
-        if totals.over:
-            return ConversationEnd("stopped" if totals.over == "stopped" else "finished")
+        state = totals.state
+        if state not in ("open", "imported"):
+            return ConversationEnd(state)
+        error = await self._error(conversation, totals.messages)
+        if state == "imported" and not error:
+            return ConversationEnd(state)
         if tip.message is None or _has_earlier_calls(totals, tip.message):
             return None
-        error = await self._error(conversation, totals.messages)
         is_only_asked = tip.message.ordinal == totals.turn and not error
         return ConversationEnd("interrupted", error=error, is_only_asked=is_only_asked)
 
@@ -71,18 +61,14 @@ class EndReader:
         state = await self._state(scope)
         if state is None:
             return ConversationEnd()
+        totals = tip.entry.totals
+        if state.status == "finished" and totals.state in ("cut", "refused"):
+            return ConversationEnd(totals.state)
         waiting = tuple(call.name for call in state.waiting_calls)
         end = ConversationEnd(state.status, waiting)
         if state.status != "interrupted":
             return end
-        return end._replace(error=await self._error(conversation, tip.entry.totals.messages))
-
-    def _cut(self, tip: LogTip) -> str:
-        """Return the stop reason of the last message, if it is an answer that was cut off."""
-        if tip.message is None or tip.message.type != "ai":
-            return ""
-        message = read_message(self._reader.codec, tip.message)
-        return cut_reason(message.response_metadata) if isinstance(message, AIMessage) else ""
+        return end._replace(error=await self._error(conversation, totals.messages))
 
     async def _state(self, scope: Scope) -> TurnState | None:
         watching = self._watcher.watch(scope, after=None, limit=1, full=False)

@@ -9,34 +9,38 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from convstore.values.models import ConversationInfo, Status
+from convstore.values.models import ConversationInfo, State, Status
 
 
 class ConversationEnd(NamedTuple):
     """The end of a conversation.
 
     Attributes:
-        status: The status of its newest turn, as in `TurnState`; "" without a turn.
+        status: The status of its newest turn, as in `TurnState`; "cut", "refused" or "imported" as in
+            `ConversationInfo`; "" without a turn.
         waiting: Names of the tools whose calls wait for a person.
         error: Class and first line of the error by which the turn broke off, "" if that is not known.
-        cut: Stop reason of the last answer, if the output limit or a filter ended it; else "".
         is_only_asked: True if the turn has only its question: nothing says that somebody worked on it.
     """
 
-    status: Status | Literal[""] = ""
+    status: Status | State = ""
     waiting: tuple[str, ...] = ()
     error: str = ""
-    cut: str = ""
     is_only_asked: bool = False
+
+    @classmethod
+    def of(cls, info: ConversationInfo) -> ConversationEnd:
+        """Return the end of a conversation whose newest turn is not open."""
+        return cls() if info.state == "open" else cls(info.state)
 
 
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""
 
-_FILTERED = frozenset({"content_filter", "prohibited_content", "recitation", "refusal", "safety"})
-"""Stop reasons of an answer that its model, or a filter, refused; others say that its limit cut it."""
+_IN_NEED = frozenset({"waiting", "interrupted", "cut", "refused"})
+"""Ends of a conversation that need attention."""
 
 _MOST_VALUES = 30
 """Values of a scope key that the form offers."""
@@ -76,19 +80,9 @@ class ListRow:
         )
 
     @property
-    def is_refused(self) -> bool:
-        """True if the last answer was refused, by the model or by a filter."""
-        return self.end.cut in _FILTERED
-
-    @property
     def state(self) -> str:
         """What it is doing, or why it ended, in the words of `CHIPS`; "" if its last turn is finished."""
         return next((CHIPS[name][0] for name in _STATES if CHIPS[name][1](self)), "")
-
-    @property
-    def is_cut(self) -> bool:
-        """True if the output limit cut the last answer."""
-        return bool(self.end.cut) and not self.is_refused
 
     @property
     def is_interrupted(self) -> bool:
@@ -98,8 +92,7 @@ class ListRow:
     @property
     def needs_attention(self) -> bool:
         """True if it waits for a person, broke off, has no whole answer, or has little room left."""
-        is_stuck = self.is_interrupted or self.end.status == "waiting"
-        return is_stuck or bool(self.end.cut) or self.is_full
+        return self.is_full or self.end.status in _IN_NEED
 
 
 CHIPS: Mapping[str, tuple[str, Callable[[ListRow], bool]]] = {
@@ -108,9 +101,10 @@ CHIPS: Mapping[str, tuple[str, Callable[[ListRow], bool]]] = {
     "running": ("running", lambda row: row.end.status == "running"),
     "interrupted": ("broke off", lambda row: row.is_interrupted and not row.end.is_only_asked),
     "asked": ("no answer", lambda row: row.end.is_only_asked),
+    "imported": ("imported", lambda row: row.end.status == "imported"),
     "failed": ("failed tools", lambda row: row.info.failed > 0),
-    "cut": ("cut at the limit", lambda row: row.is_cut),
-    "refused": ("refused", lambda row: row.is_refused),
+    "cut": ("cut at the limit", lambda row: row.end.status == "cut"),
+    "refused": ("refused", lambda row: row.end.status == "refused"),
     "down": ("rated down", lambda row: row.is_rated_down),
     "full": ("over 80 %", lambda row: row.is_full),
 }
@@ -136,7 +130,7 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
 """Orders of the rows: the label of each, and its key, the highest first; rows that are equal stay newest first."""
 
 
-_STATES = ("waiting", "running", "interrupted", "asked", "cut", "refused")
+_STATES = ("waiting", "running", "interrupted", "asked", "imported", "cut", "refused")
 """The states among `CHIPS` of which a row has at most one."""
 
 

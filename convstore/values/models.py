@@ -17,6 +17,7 @@ from convstore.values.stamps import ViewReason, ViewStamp
 from convstore.values.turns import OverBy, TurnCall
 
 Status = Literal["running", "waiting", "finished", "stopped", "interrupted"]
+State = Literal["", "open", "imported", "finished", "stopped", "cut", "refused"]
 
 
 class Receipt(Value):
@@ -382,6 +383,10 @@ class ConversationInfo(Value):
         message_count: Messages in the log, without rewound ones.
         turns: Human messages among them.
         failed: Tool results among them that report a failed call.
+        state: What the log says of the newest turn, "" without one. "open": it runs, waits for a person, or broke off;
+            `Conversation.get_turn` says which. "finished", "stopped". "cut" or "refused": finished, but the output
+            limit, or a filter or the model, ended its answer. "imported": open, cut or refused where it was imported
+            from, and nothing was recorded since.
         tokens: Their size, by the token counter of the store that appended last.
         bytes: Stored size of all messages, after compression, without sources and indexes.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; of the
@@ -405,6 +410,7 @@ class ConversationInfo(Value):
     message_count: int = 0
     turns: int = 0
     failed: int = 0
+    state: State = ""
     tokens: int = 0
     bytes: int = 0
     usage: dict[str, dict[str, int]] = {}

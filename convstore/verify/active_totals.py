@@ -102,6 +102,10 @@ class ActiveTotals:
 
 def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
     """Return the expected totals of an entry with what `ActiveTotals` checks as stored."""
+    event = EVENT.of(entry)
+    if event is not None and event.variant:
+        is_hidden = BRANCH.of(entry) is not None
+        totals = replace(totals, branched=before.turn if is_hidden else 0)
     if entry.is_rewind:
         changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
         return replace(continued(totals, entry.totals), **changed)

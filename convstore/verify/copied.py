@@ -146,6 +146,7 @@ class LogCopy:
                 made = self._with_rewinds(made, entry)
         elif event is not None and event.kind == "begin":
             made = BRANCH.on(made, self._point(entry, made, event))
+            made = replace(made, totals=replace(made.totals, branched=self.tail.turn))
         else:
             made = self._with_rewinds(made, entry)
         reserves = made.totals.sources_through > self.tail.sources_through

@@ -166,6 +166,12 @@ def test_a_list_says_what_needs_a_look(server_uri: str, terminal: None) -> None:
         shown = document("list", "--uri", address, "--failed", "--since", "1h")
         assert (len(shown["conversations"]), shown["covered"]) == (1, 3)
         assert shown["conversations"][0]["first_question"] == "Where are the keys?"
+        _, row, said = printed("list", "--uri", address, "--attention").splitlines()
+        assert (row.split(), said) == (rows[0].split(), "1 of 3 conversations.")
+        assert (
+            printed("list", "--uri", address, "--failed", "--attention")
+            == "0 of 3 conversations.\n"
+        )
         states = [info["state"] for info in document("list", "--uri", address)["conversations"]]
         assert states == ["no answer", "", ""]
         wrong = convstore("list", "--uri", address, "--since", "yesterday")

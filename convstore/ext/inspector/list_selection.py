@@ -29,9 +29,6 @@ from convstore.values.list_rows import (
 from convstore.values.plain import counted
 from convstore.values.reports import SearchResult
 
-_COVERED = 200
-"""Conversations that the list covers: the form asks for some of them."""
-
 _MOST_HITS = 200
 SEARCHED = 500
 """Conversations in which the list looks for words, the newest ones."""
@@ -137,17 +134,16 @@ async def select(
     query = ListQuery.of(request)
     choice = await choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
-    found = await store.list_conversations(
-        limit=_COVERED, cursor=query.cursor, everything=not scope, **scope
-    )
-    covered = await host_of(store).rows(found.conversations)
+    goes_on = query.chip not in ("", "down") and not query.words.strip()
+    wanted = CHIPS[query.chip][1] if goes_on else None
+    covered, following = await host_of(store).newest(scope, cursor=query.cursor, wanted=wanted)
     if query.chip == "down":
         covered = await _rated(store, covered)
     matching, missed = await _with_words(store, covered, query, scope)
     in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
     rows = in_order(with_chip(in_time, query.chip), query.order)
     milliseconds = round(1_000 * (time.perf_counter() - began))
-    return Selection(query, choice, covered, in_time, rows, missed, found.next_cursor, milliseconds)
+    return Selection(query, choice, covered, in_time, rows, missed, following, milliseconds)
 
 
 async def _rated(store: ConversationStore, rows: Sequence[ListRow]) -> list[ListRow]:
@@ -173,7 +169,8 @@ async def _with_words(
     )
     matching = {conversation.conversation_id for conversation in found.conversations}
     kept = [row for row in rows if row.info.conversation_id in matching]
-    return kept, missed_by(found, is_older=bool(query.cursor))
+    is_older = bool(query.cursor) or len(rows) > SEARCHED
+    return kept, missed_by(found, is_older=is_older)
 
 
 def missed_by(found: SearchResult, *, is_older: bool) -> str:

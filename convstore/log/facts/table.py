@@ -9,6 +9,7 @@ from convstore.log.entry import NO_FACTS, Entry, Facts, Over
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.claim import CLAIM
 from convstore.log.facts.event import EVENT
+from convstore.log.facts.imported import IMPORTED
 from convstore.log.facts.items import ITEMS
 from convstore.log.facts.kind import FactKind, Key, LogCopy, UnknownKind
 from convstore.log.facts.rewound import REWOUND
@@ -16,7 +17,7 @@ from convstore.log.facts.standing import STANDING
 from convstore.log.facts.thinking import THINKING
 
 KINDS: dict[str, FactKind[Any]] = {
-    kind.name: kind for kind in (EVENT, BRANCH, STANDING, REWOUND, ITEMS, CLAIM, THINKING)
+    kind.name: kind for kind in (EVENT, BRANCH, STANDING, REWOUND, ITEMS, CLAIM, THINKING, IMPORTED)
 }
 """All kinds by their names. A new kind is registered here, and nowhere else."""
 

@@ -168,8 +168,8 @@ async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
     assert re.search(r"running \d+ s", rows["Running?"])
     assert "broke off: RuntimeError: no shop" in rows["Broken?"]
     assert re.search(r"no answer \d+ s", rows["Asked?"])
-    assert "cut: length" in rows["Cut?"]
-    assert "cut: refusal" in rows["Refused?"]
+    assert "cut at the limit" in rows["Cut?"]
+    assert "refused" in rows["Refused?"]
     info = await states.conversation(user_id="ada", thread_id="done").info()
     assert info.last_call
     share = round(100 * info.last_call.tokens / 32_000)
@@ -239,7 +239,7 @@ async def test_the_list_says_what_it_covers_and_links_to_older_ones(
     states: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The form covers a window of the newest, and each link keeps what was asked."""
-    monkeypatch.setattr("convstore.ext.inspector.list_selection._COVERED", 4)
+    monkeypatch.setattr("convstore.conversation.host._LISTED", 4)
     monkeypatch.setattr("convstore.ext.inspector.list_pages._PAGE", 3)
     body = await listed(browse, order="tokens")
     assert "The newest 4 conversations" in text_in(body)
@@ -254,6 +254,21 @@ async def test_the_list_says_what_it_covers_and_links_to_older_ones(
     assert "order=tokens" in links["Older conversations"]
     assert len(questions(older.text)) == 3
     assert "Newest</a>" in older.text
+
+
+async def test_a_state_is_looked_for_in_older_conversations_until_enough_have_it(
+    states: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that waits is not among the newest four; the page says how many it covers."""
+    monkeypatch.setattr("convstore.conversation.host._LISTED", 4)
+    assert "waits" not in chips(await listed(browse))
+    body = await listed(browse, show="waiting")
+    assert questions(body) == ["Waits?"]
+    assert "1 of 8 conversations" in text_in(body)
+    monkeypatch.setattr("convstore.conversation.host._ENOUGH", 2)
+    body = await listed(browse, show="attention")
+    assert "3 of the newest 4 conversations" in text_in(body)
+    assert "Older conversations" in body
 
 
 async def test_a_search_names_what_it_did_not_search_and_offers_to_search_again(

@@ -1,0 +1,37 @@
+"""Record that an import wrote an entry, so that what was open in its source does not count as broken off here.
+
+An archive of another convstore says so of the entries that its own log had imported, and of no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convstore.log.entry import Entry
+from convstore.log.facts.kind import FactKind, FactReader, Sealed
+
+_TEXT = "import"
+
+
+class ImportedKind(FactKind[bool]):
+    """Kind of fact: an import wrote the entry."""
+
+    name = "imported"
+    is_archived = True
+
+    def encode(self, value: bool, entry: Entry) -> Any:
+        """Return a text with a checksum."""
+        return Sealed(_TEXT)
+
+    def decode(self, stored: Any, read: FactReader) -> bool:
+        """Return True."""
+        return self.restored(read.sealed(stored) == _TEXT)
+
+    def restored(self, archived: Any) -> bool:
+        """Return True, the only value."""
+        if archived is not True:
+            raise ValueError("the mark of an import is damaged")
+        return True
+
+
+IMPORTED = ImportedKind()
