@@ -1,4 +1,4 @@
-"""The roles of docs/operations.md on a server that demands a login: what each of them can do, and what it cannot."""
+"""The roles of examples/roles.js on a server that demands a login: what each of them can do, and what it cannot."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from convstore.values.policy import CompactionRule
 
 pytestmark = pytest.mark.slow
 
-GUIDE = Path(__file__).parents[2] / "docs" / "operations.md"
+SCRIPT = Path(__file__).parents[2] / "examples" / "roles.js"
 RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=100, keep_last_turns=1)
 
 
-def commands_of_the_guide() -> list[dict[str, Any]]:
-    """The commands that the page gives, as mongosh takes them."""
-    block = GUIDE.read_text(encoding="utf-8").split("```js\n")[1].split("```")[0]
+def commands_of_the_script() -> list[dict[str, Any]]:
+    """The commands that the script gives, as mongosh takes them."""
+    script = SCRIPT.read_text(encoding="utf-8")
     return [
         json.loads(text)
-        for text in re.findall(r"^db\.runCommand\((\{.*?\})\)$", block, re.MULTILINE | re.DOTALL)
+        for text in re.findall(r"^db\.runCommand\((\{.*?\})\)$", script, re.MULTILINE | re.DOTALL)
     ]
 
 
@@ -91,10 +91,10 @@ def guarded_server() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[str]:
-    """The address for the user who may do everything; the roles of the page exist, and a user for each."""
+    """The address for the user who may do everything; the roles of the script exist, and a user for each."""
     with guarded_server() as uri:
         with MongoClient[dict[str, Any]](uri) as client:
-            for command in commands_of_the_guide():
+            for command in commands_of_the_script():
                 client["app"].command(command)
             for name in ("convstoreServe", "convstoreMigrate", "convstoreCheck", "convstoreProbe"):
                 client["app"].command("createUser", name, pwd=PASSWORD, roles=[name])
@@ -251,7 +251,7 @@ async def test_a_role_has_nothing_to_spare(root: str, database: Any) -> None:
 
 
 def test_the_server_is_tried_by_its_own_role(root: str, database: Any) -> None:
-    """Everything is tried with the role of the page; a user who may not drop collections leaves none."""
+    """Everything is tried with the role of the script; a user who may not drop collections leaves none."""
     result = convstore("doctor", "--server", "--json", "--uri", address_of(root, "convstoreProbe"))
     assert {part["status"] for part in json.loads(result.stdout)["constructs"]} == {"supported"}
     assert result.exit_code == 0
