@@ -144,14 +144,14 @@ class Compactor:
         if cached is None:
             return Compaction(status="not_needed")
         async with self._reader.reading(cached):
-            end = await self._ends.read(cached)
+            end, log = await self._end(cached)
             wait_until = end.state.wait_until
             if not force and wait_until and wait_until > self._clock.now():
                 return Compaction(
                     status="waiting",
                     problem=f"the last try failed; the next one is at {wait_until}",
                 )
-            plan = await self._plan(cached, end, rule, force=force)
+            plan = await self._plan(end, log, rule, force=force)
         if not plan.cut:
             return Compaction(status="not_needed")
         owner = self._clock.token()
@@ -161,12 +161,27 @@ class Compactor:
             )
         return await self._make(plan, owner)
 
+    async def _end(self, cached: CachedConversation) -> tuple[LogEnd, Snapshot]:
+        """Return the end of the log, with the longest summary that fits as the current one.
+
+        A rewind may have left another one: its process was killed, or it began before the log had summaries.
+        """
+        end, log = await self._read_end(cached)
+        if end.state.summary is None or log.fits(end.state.summary):
+            return end, log
+        await self._history.reselect(log)
+        return await self._read_end(cached)
+
+    async def _read_end(self, cached: CachedConversation) -> tuple[LogEnd, Snapshot]:
+        end = await self._ends.read(cached)
+        totals = end.entries[-1].totals if end.entries else Totals()
+        return end, await self._reader.snapshot(cached, totals)
+
     async def _plan(
-        self, cached: CachedConversation, end: LogEnd, rule: CompactionRule, *, force: bool
+        self, end: LogEnd, log: Snapshot, rule: CompactionRule, *, force: bool
     ) -> _Plan:
         """Read the messages that are not summarised, and decide how many of them to fold into a summary."""
-        totals = end.entries[-1].totals if end.entries else Totals()
-        log = await self._reader.snapshot(cached, totals)
+        totals = log.tail
         earlier = end.state.summary
         earlier = earlier if earlier and log.fits(earlier) else None
         view_start = end.state.views.get(self._view, NO_RECORD).start

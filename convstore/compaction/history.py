@@ -7,7 +7,7 @@ valid is the current one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from langchain_core.messages import BaseMessage
 
@@ -84,9 +84,10 @@ class SummaryHistory:
             parent = next(
                 iter(_whole_chain(cached.conversation, found, state.summary.parent, "parent")), None
             )
-        return await self._states.commit(
-            state, parent, entry=end.entries[-1].number if end.entries else 0
-        )
+        undone = state.summary.token
+        aside = [token for token in state.aside if undone not in _tokens(found, token)]
+        last = end.entries[-1].number if end.entries else 0
+        return await self._states.commit(state, parent, entry=last, aside=aside)
 
     async def reselect(self, log: Snapshot) -> None:
         """Make the longest summary that fits the active messages of a log the current one.
@@ -114,20 +115,19 @@ class SummaryHistory:
 
     async def _selection(
         self, log: Snapshot, state: State
-    ) -> tuple[SummaryRecord | None, str] | None:
-        """Return the summary to make current and the token of the one to set aside; None if nothing changes."""
+    ) -> tuple[SummaryRecord | None, list[str]] | None:
+        """Return the summary to make current and the tokens of those set aside; None if nothing changes."""
         if not state.aside and (state.summary is None or _is_of_active(state.summary, log)):
             return None
-        current = state.summary.token if state.summary else ""
         found = await self._summaries.all(log.cached.conversation)
-        aside = chain_of(found, state.aside, "parent")
-        candidates = [*aside, *chain_of(found, current, "parent")]
-        best = _longest(candidates, log)
-        token = best.token if best else ""
-        if token == current:
+        current = [state.summary.token] if state.summary else []
+        ends = [*current, *state.aside]
+        candidates = {token: found[token] for end in ends for token in _tokens(found, end)}
+        best = _longest(candidates.values(), log)
+        chosen = [best.token] if best else []
+        if chosen == current:
             return None
-        kept = _set_aside(state, aside)
-        return best, kept if kept != token else ""
+        return best, _without_extended(found, ends, chosen)
 
     def public(
         self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool
@@ -172,15 +172,20 @@ def _is_of_active(record: SummaryRecord, log: Snapshot) -> bool:
     return record.gaps == log.active.gaps(record.last)
 
 
-def _longest(candidates: Sequence[SummaryRecord], log: Snapshot) -> SummaryRecord | None:
+def _longest(candidates: Iterable[SummaryRecord], log: Snapshot) -> SummaryRecord | None:
     """Return the newest of the longest summaries whose messages are active."""
     fitting = [record for record in candidates if _is_of_active(record, log)]
     return max(fitting, key=lambda record: (record.last, record.version), default=None)
 
 
-def _set_aside(state: State, aside: Sequence[SummaryRecord]) -> str:
-    """Return the token of the summary to set aside: the current one, or the one set aside that extends it."""
-    current = state.summary.token if state.summary else ""
-    if state.aside and (not current or any(record.token == current for record in aside)):
-        return state.aside
-    return current
+def _tokens(found: Mapping[str, SummaryRecord], end: str) -> list[str]:
+    """Return the tokens of a summary and of those that it extends, newest first."""
+    return [record.token for record in chain_of(found, end, "parent")]
+
+
+def _without_extended(
+    found: Mapping[str, SummaryRecord], ends: Sequence[str], chosen: Sequence[str]
+) -> list[str]:
+    """Return the tokens of summaries that are neither chosen nor extended by any of them."""
+    extended = {token for end in (*ends, *chosen) for token in _tokens(found, end)[1:]}
+    return [end for end in ends if end not in chosen and end not in extended]

@@ -89,7 +89,8 @@ class State:
         revision: Counts the changes of the current summary.
         summary: The current summary.
         newest: Token of the summary that was made last, "" without summaries.
-        aside: Token of the summary that a rewind set aside, "" for none; undoing the rewind makes it current again.
+        aside: Tokens of the summaries that rewinds set aside, each the last one of its chain; undoing a rewind makes
+            one of them current again.
         versions: The number of summaries made so far.
         failures: Summaries that failed since the last successful one.
         wait_until: After a failure, the time of the next try.
@@ -104,7 +105,7 @@ class State:
     revision: int = 0
     summary: SummaryRecord | None = None
     newest: str = ""
-    aside: str = ""
+    aside: tuple[str, ...] = ()
     versions: int = 0
     failures: int = 0
     wait_until: datetime | None = None
@@ -181,7 +182,7 @@ def forked(
                     made, version=len(kept) + 1, previous=before, seen=min(made.seen, tail.entries)
                 )
             )
-    starts = (state.aside, state.summary.token if state.summary else "")
+    starts = (*state.aside, state.summary.token if state.summary else "")
     # not what was undone
     shown = {made.token for start in starts for made in chain_of(records, start, "parent")}
     own = restored(

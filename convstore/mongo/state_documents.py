@@ -58,7 +58,7 @@ def state_document(state: State) -> dict[str, Any]:
     optional = {
         "summary": copied_summary(state.summary),
         "newest": state.newest,
-        "aside": state.aside,
+        "aside": list(state.aside),
         "versions": state.versions,
         "views": {key: record_document(key, record) for key, record in state.views.items()},
         "moved": state.moves,
@@ -84,7 +84,7 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
             revision=stored_number(document["revision"]),
             summary=summary,
             newest=newest,
-            aside=stored_text(document.get("aside", "")),
+            aside=tuple(map(stored_text, stored_list(document.get("aside", [])))),
             versions=versions,
             failures=stored_number(document.get("failures", 0)),
             wait_until=utc(wait) if (wait := document.get("wait_until")) is not None else None,

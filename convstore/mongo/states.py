@@ -6,7 +6,7 @@ never an upsert: a deleted conversation stays deleted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -244,7 +244,7 @@ class States:
         *,
         entry: int,
         owner: str = "",
-        aside: str = "",
+        aside: Sequence[str] = (),
     ) -> bool:
         """Replace the current summary if the revision is unchanged and the owner holds the lease. One command.
 
@@ -253,7 +253,7 @@ class States:
             summary: The new current summary; None to show no summary.
             entry: Number of the last entry that this change saw; it is kept, so that past views can be built again.
             owner: Holder of the lease who made the summary; "" if the summary was made earlier.
-            aside: Without an owner, the token of a summary to set aside.
+            aside: Without an owner, the tokens of the summaries that are set aside.
         """
         changes: dict[str, Any] = {
             "revision": state.revision + 1,
@@ -261,7 +261,11 @@ class States:
         }
         kept = {"changes": [entry, summary.token if summary else ""]}
         if not owner:
-            update = {"$set": changes | {"aside": aside}, "$unset": {"lease": ""}, "$push": kept}
+            update = {
+                "$set": changes | {"aside": list(aside)},
+                "$unset": {"lease": ""},
+                "$push": kept,
+            }
             return await self._change(state, {}, update)
         changes |= (
             {"newest": summary.token, "versions": summary.version, "failures": 0} if summary else {}

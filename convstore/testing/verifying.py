@@ -291,7 +291,7 @@ class VerifyContract(VerifyFixtures):
         await full.store.close()
         assert (bool(aside), kinds(await later.verify(user_id=user))) == (True, [])
         key = f"{conversation}:{new_id()}"
-        change = {"$set": {"aside": key.partition(":")[2]}}
+        change = {"$set": {"aside": [key.partition(":")[2]]}}
         await database["log"].update_one({"_id": f"{conversation}:~"}, change)
         assert kinds(await later.verify(user_id=user)) == [("summary", key)]
 

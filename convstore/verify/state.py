@@ -165,7 +165,7 @@ class StateCheck:
         if token in found and digest != self._digests[token]:
             self._report_summary(token, "the copy of the current summary differs from it")
         committed, missing = _chain(found, state.newest)
-        for name in sorted({missing, token, state.aside} - {"", *found}):
+        for name in sorted({missing, token, *state.aside} - {"", *found}):
             self._report_summary(name, "the state refers to it, but it is missing")
         if missing:
             return None

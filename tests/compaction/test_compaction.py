@@ -1299,6 +1299,67 @@ async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
     assert [message.id for message in history.messages][:1] == ["q1"]
 
 
+async def test_two_summaries_that_are_made_during_one_rewind(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two of a log, after a rewind has read that there are none: the next compaction finds the shorter one.
+
+    Its rewind is taken back later, and the longer one is current again.
+    """
+    own = {"collection_prefix": "during_"}
+    few_turns = HeadTailSummarizer(rule_of(2_000, keep=3, summary=10))
+    all_turns = HeadTailSummarizer(rule_of(100, keep=1, summary=10))
+    chat = await six_turns(few_turns, database, **own)
+    longer = await six_turns(all_turns, database, turns=0, **own)
+    read = States.last_totals
+    found = list[str]()
+
+    async def read_and_wait(self: States, *args: Any, **options: Any) -> Any:
+        seen = await read(self, *args, **options)
+        if not found:
+            found.append("")
+            for other in (chat, longer):
+                found.append((await other.compact(force=True)).status)
+        return seen
+
+    monkeypatch.setattr(States, "last_totals", read_and_wait)
+    await chat.rewind(before_id="q5")
+    monkeypatch.undo()
+    assert found == ["", "done", "done"]
+    shorter, whole = await chat.summaries()
+    assert (shorter.last, whole.last) == (6, 12)
+    await talk(chat, 7)
+    assert (await chat.compact()).status == "not_needed"
+    assert [made.version for made in await chat.summaries() if made.is_current] == [1]
+    assert (await chat.load_history()).summary
+    await chat.undo_rewind()
+    assert [made.version for made in await chat.summaries() if made.is_current] == [2]
+
+
+async def test_each_summary_that_a_rewind_set_aside_comes_back(database: Any) -> None:
+    """A first summary that is made after the rewind of another one is rewound, too: each returns with its messages."""
+    summarizer = HeadTailSummarizer(rule_of(100, keep=1, summary=10))
+    chat = await six_turns(summarizer, database, collection_prefix="aside_")
+    current = list[list[int]]()
+
+    async def look() -> None:
+        current.append([made.version for made in await chat.summaries() if made.is_current])
+
+    await chat.compact(force=True)
+    await look()
+    await chat.rewind(before_id="q2")
+    await talk(chat, *range(12, 16))
+    await look()
+    await chat.compact(force=True)
+    await look()
+    await chat.rewind(before_id="q12")
+    await look()
+    for _ in range(2):
+        await chat.undo_rewind()
+        await look()
+    assert current == [[1], [], [2], [], [2], [1]]
+
+
 async def test_a_summary_is_of_a_bounded_length() -> None:
     """A model that does not end is no reason to keep more than 100,000 characters in the head."""
 

@@ -114,7 +114,7 @@ class Model:
         self.undo: list[dict[int, BaseMessage]] = []
         self.summaries: list[Made] = []
         self.current: Made | None = None
-        self.aside: Made | None = None
+        self.aside: list[Made] = []
 
     def append(self, batch: Sequence[BaseMessage]) -> None:
         """Behind the log."""
@@ -141,13 +141,11 @@ class Model:
 
     def reselect(self) -> None:
         """The longest summary that fits, of those that the current one extends and those that a rewind set aside."""
-        aside, own = chain_of(self.aside), chain_of(self.current)
-        fitting = [made for made in (*aside, *own) if made.fits(self.active)]
+        known = [made for end in (self.current, *self.aside) for made in chain_of(end)]
+        fitting = [made for made in known if made.fits(self.active)]
         best = max(fitting, key=lambda made: (made.last, made.version), default=None)
         if best is not self.current:
-            is_extended = self.current is None or self.current in aside
-            left = self.aside if self.aside and is_extended else self.current
-            self.aside = None if best and best is self.aside else left
+            self.aside = [made for made in known if made is not best]
             self.current = best
 
     def leading(self) -> list[BaseMessage]:
@@ -570,7 +568,9 @@ class Machine(RuleBasedStateMachine):
         """The summary before, or the messages."""
         talk = self.talks[scope]
         assert self.run(self.chat(side, scope).undo_compaction()) == (talk.current is not None)
-        talk.current = talk.current and talk.current.parent
+        undone = talk.current
+        talk.aside = [made for made in talk.aside if undone not in chain_of(made)]
+        talk.current = undone and undone.parent
         self.look(1 - side, scope)
 
     @rule(side=sides, scope=sides)
