@@ -21,6 +21,8 @@ from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ApplicationState
 from convstore.conversation.turn import TurnSession
 from convstore.exceptions import InvalidInputError
+from convstore.readback.citations import read_citations
+from convstore.readback.items import read_items
 from convstore.readback.request import request_of
 from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
@@ -643,8 +645,10 @@ class Conversation:
         Raises:
             CorruptDocumentError: A stored item is damaged.
         """
-        read = (await self._services()).items.read
-        found = read(self._scope, kind, after=after, before=before, everything=rewound)
+        reader = (await self._services()).reader
+        found = read_items(
+            reader, self._scope, kind, after=after, before=before, everything=rewound
+        )
         async with aclosing(found) as items:
             async for item in items:
                 yield item
@@ -851,7 +855,8 @@ class Conversation:
                 OpenAI, Anthropic or Gemini attached. Numbers are those of the log, or those that a result of the turn
                 counts by itself, such as an imported one. Three commands, four for an id, two more for such results.
         """
-        return await (await self._services()).citations.read(self._scope, message)
+        services = await self._services()
+        return await read_citations(services.records, services.pager, self._scope, message)
 
     def retrieve_previous_sources_tool(
         self, *, page_tokens: int = PAGE_TOKENS, artifact: bool = False

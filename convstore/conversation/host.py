@@ -245,8 +245,8 @@ def read_back(store: Any, scope: Scope) -> BothWays:
         if not (request.names or request.find or request.cursor):
             return await services.listing.read(scope, request)
         if request.is_search:
-            own_numbers = services.pager.own_numbers
-            return (await search_page(services.searcher, own_numbers, scope, request)).written()
+            records = services.records
+            return (await search_page(services.searcher, records, scope, request)).written()
         return (await services.pager.read(scope, request)).written()
 
     return both_ways(store, read)

@@ -25,6 +25,7 @@ from convstore.log.facts.standing import STANDING
 from convstore.log.facts.table import archived, has_unknown, kind_named
 from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
+from convstore.readback.items import items_of_all_messages
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.retrying import until_written
 from convstore.sources.stub import RETRIEVAL_TOOL
@@ -108,7 +109,8 @@ class ConversationLog:
 
     async def items(self) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that are no messages, also those of rewound messages."""
-        async with aclosing((await self._services()).items.of_all_messages(self._scope)) as items:
+        reader = (await self._services()).reader
+        async with aclosing(items_of_all_messages(reader, self._scope)) as items:
             async for item in items:
                 yield item
 

@@ -39,8 +39,6 @@ from convstore.mongo.summaries import Summaries
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.readback.annotations import Annotator
-from convstore.readback.citations import CitationReader
-from convstore.readback.items import ItemReader
 from convstore.readback.listing import Listing
 from convstore.readback.pager import Pager
 from convstore.readback.records import Records
@@ -132,7 +130,6 @@ class Services:
         self.turns = Turns(reader, Drafts(driver))
         self.pager = Pager(reader, self.records, visible_metadata)
         self.listing = Listing(reader, states)
-        self.items = ItemReader(reader)
         self.changes = Changes(driver, clock)
         leases = TurnLeases(driver)
         self.drafts = drafts = Drafts(driver)
@@ -171,11 +168,6 @@ class Services:
     def ends(self) -> EndReader:
         """Reads the ends of conversations."""
         return EndReader(States(self.driver), Drafts(self.driver), self.watcher)
-
-    @cached_property
-    def citations(self) -> CitationReader:
-        """Reads the citations of messages."""
-        return CitationReader(self.reader, self.pager)
 
     @cached_property
     def compactor(self) -> Compactor:

@@ -8,7 +8,9 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.log.entry import EntrySource
+from convstore.readback.own_numbers import numbers_before
 from convstore.readback.pager import Pager
+from convstore.readback.records import Records
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS, Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
@@ -21,72 +23,70 @@ from convstore.values.reports import Citation
 from convstore.values.scope import Scope, check_id
 
 
-class CitationReader:
-    """Reads the citations of messages, for all conversations of a store."""
+async def read_citations(
+    records: Records, pager: Pager, scope: Scope, message: BaseMessage | str
+) -> list[Citation]:
+    """Return the citations of a message in the order of its text; see `Conversation.citations`."""
+    if not isinstance(message, BaseMessage | str):
+        raise InvalidInputError(
+            f"message must be a message or its id, not {type(message).__name__}"
+        )
+    if isinstance(message, str):
+        message = await _message(records.reader, scope, check_id(message, name="message"))
+    text = message.text
+    marks = await run_in_thread_if_long(lambda: marks_in(text), characters=len(text))
+    given = provider_citations(message)
+    own = await numbers_before(records, scope, message.id or "") if marks else {}
+    wanted = dict.fromkeys(own.get(number, number) for mark in marks for number in mark.numbers)
+    wanted |= dict.fromkeys(cited.number for cited in given if cited.number)
+    sources = await _sources(records.reader, pager, scope, list(wanted)[:MAX_CITED])
+    found = [
+        _numbered(mark.start, mark.end, number, sources.get(own.get(number, number)))
+        for mark in marks
+        for number in mark.numbers
+    ]
+    found += [_provided(cited, sources.get(cited.number or 0)) for cited in given]
+    return sorted(found, key=lambda cited: (cited.start, cited.end))
 
-    def __init__(self, reader: LogReader, pager: Pager) -> None:
-        self._reader = reader
-        self._pager = pager
 
-    async def read(self, scope: Scope, message: BaseMessage | str) -> list[Citation]:
-        """Return the citations of a message in the order of its text; see `Conversation.citations`."""
-        if not isinstance(message, BaseMessage | str):
-            raise InvalidInputError(
-                f"message must be a message or its id, not {type(message).__name__}"
-            )
-        if isinstance(message, str):
-            message = await self._message(scope, check_id(message, name="message"))
-        text = message.text
-        marks = await run_in_thread_if_long(lambda: marks_in(text), characters=len(text))
-        given = provider_citations(message)
-        own = await self._pager.own_numbers.before(scope, message.id or "") if marks else {}
-        wanted = dict.fromkeys(own.get(number, number) for mark in marks for number in mark.numbers)
-        wanted |= dict.fromkeys(cited.number for cited in given if cited.number)
-        sources = await self._sources(scope, list(wanted)[:MAX_CITED])
-        found = [
-            _numbered(mark.start, mark.end, number, sources.get(own.get(number, number)))
-            for mark in marks
-            for number in mark.numbers
-        ]
-        found += [_provided(cited, sources.get(cited.number or 0)) for cited in given]
-        return sorted(found, key=lambda cited: (cited.start, cited.end))
+async def _message(reader: LogReader, scope: Scope, message_id: str) -> BaseMessage:
+    cached = await reader.find(scope)
+    rows = await reader.messages_by_id(cached, [message_id]) if cached else {}
+    if cached is None or not rows:
+        raise UnknownMessageError(message_id)
+    async with reader.reading(cached):
+        [message] = await reader.decode_all(cached, [rows[message_id].message], whole=True)
+    return message
 
-    async def _message(self, scope: Scope, message_id: str) -> BaseMessage:
-        cached = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
-        if cached is None or not rows:
-            raise UnknownMessageError(message_id)
-        async with self._reader.reading(cached):
-            [message] = await self._reader.decode_all(
-                cached, [rows[message_id].message], whole=True
-            )
-        return message
 
-    async def _sources(self, scope: Scope, numbers: list[int]) -> dict[int, Source]:
-        """Return the sources with some numbers, without their texts. One command, more for very long addresses."""
-        cached = await self._reader.find(scope) if numbers else None
-        if cached is None:
-            return {}
-        async with self._reader.reading(cached):
-            rows = await self._reader.log.sources_by_id(cached.conversation, numbers)
-        found = {number: _source(cached, source) for number, (_, source) in rows.items()}
-        cut = [number for number, source in found.items() if len(source.url) >= URL_CHARACTERS]
-        if cut:
-            found |= await self._whole(scope, cut, found)
-        return found
+async def _sources(
+    reader: LogReader, pager: Pager, scope: Scope, numbers: list[int]
+) -> dict[int, Source]:
+    """Return the sources with some numbers, without their texts. One command, more for very long addresses."""
+    cached = await reader.find(scope) if numbers else None
+    if cached is None:
+        return {}
+    async with reader.reading(cached):
+        rows = await reader.log.sources_by_id(cached.conversation, numbers)
+    found = {number: _source(cached, source) for number, (_, source) in rows.items()}
+    cut = [number for number, source in found.items() if len(source.url) >= URL_CHARACTERS]
+    if cut:
+        found |= await _whole(pager, scope, cut, found)
+    return found
 
-    async def _whole(
-        self, scope: Scope, numbers: Iterable[int], found: Mapping[int, Source]
-    ) -> dict[int, Source]:
-        """Return sources with their whole addresses; an address that no page holds is left out."""
-        whole: dict[int, Source] = {}
-        for number in numbers:
-            request = Request(source_ids=[number], page_tokens=MAXIMUM_PAGE_TOKENS)
-            page = await self._pager.sources(scope, request)
-            read = page.sources[0] if page.sources else found[number]
-            is_cut = "convstore" in read.metadata or not page.sources
-            whole[number] = read.model_copy(update={"url": ""}) if is_cut else read
-        return whole
+
+async def _whole(
+    pager: Pager, scope: Scope, numbers: Iterable[int], found: Mapping[int, Source]
+) -> dict[int, Source]:
+    """Return sources with their whole addresses; an address that no page holds is left out."""
+    whole: dict[int, Source] = {}
+    for number in numbers:
+        request = Request(source_ids=[number], page_tokens=MAXIMUM_PAGE_TOKENS)
+        page = await pager.sources(scope, request)
+        read = page.sources[0] if page.sources else found[number]
+        is_cut = "convstore" in read.metadata or not page.sources
+        whole[number] = read.model_copy(update={"url": ""}) if is_cut else read
+    return whole
 
 
 def _source(cached: CachedConversation, source: EntrySource) -> Source:

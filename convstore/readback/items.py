@@ -23,82 +23,75 @@ _PAGE = 100
 """Items whose payloads are read together."""
 
 
-class ItemReader:
-    """Reads the items of conversations."""
-
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
-
-    async def read(
-        self,
-        scope: Scope,
-        kind: str | None = None,
-        *,
-        after: int | None = None,
-        before: int | None = None,
-        everything: bool = False,
-    ) -> AsyncGenerator[StoredItem]:
-        """Iterate over the active items of a log, or over all; see `Conversation.items`."""
-        check_choice(everything, True, False, name="rewound")
-        low = 0 if after is None else check_number(after, name="after", minimum=0, maximum=_END)
-        high = (
-            _END if before is None else check_number(before, name="before", minimum=0, maximum=_END)
-        )
-        if (cached := await self._reader.find(scope)) is None:
-            return
-        async with self._reader.reading(cached):
-            log = await self._reader.snapshot(cached)
-            entries = await self._reader.log.entries_with_items(
-                cached.conversation, after=low, before=high
-            )
-        rows = [row for row in item_rows(entries) if low <= row.item.after < high]
-        shown = active_items(rows, log.active)
-        active = {row.place for row in shown}
-        if everything:
-            shown = without_cuts(rows)
-        wanted = [row for row in shown if kind in (None, row.item.kind)]
-        async with aclosing(self._decoded(cached, wanted)) as items:
-            async for row, item in items:
-                if row.place in active:
-                    yield item
-                else:
-                    yield item.model_copy(update={"is_rewound": True})
-
-    async def of_all_messages(self, scope: Scope) -> AsyncGenerator[StoredItem]:
-        """Iterate over the items of all messages, for exports; without those that a rewind to an item removed."""
-        if (cached := await self._reader.find(scope)) is None:
-            return
-        async with self._reader.reading(cached):
-            entries = await self._reader.log.entries_with_items(
-                cached.conversation, after=0, before=_END
-            )
-        rows = active_items(item_rows(entries), Snapshot(cached).active)
-        async with aclosing(self._decoded(cached, rows)) as items:
-            async for _, item in items:
+async def read_items(
+    reader: LogReader,
+    scope: Scope,
+    kind: str | None = None,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+    everything: bool = False,
+) -> AsyncGenerator[StoredItem]:
+    """Iterate over the active items of a log, or over all; see `Conversation.items`."""
+    check_choice(everything, True, False, name="rewound")
+    low = 0 if after is None else check_number(after, name="after", minimum=0, maximum=_END)
+    high = _END if before is None else check_number(before, name="before", minimum=0, maximum=_END)
+    if (cached := await reader.find(scope)) is None:
+        return
+    async with reader.reading(cached):
+        log = await reader.snapshot(cached)
+        entries = await reader.log.entries_with_items(cached.conversation, after=low, before=high)
+    rows = [row for row in item_rows(entries) if low <= row.item.after < high]
+    shown = active_items(rows, log.active)
+    active = {row.place for row in shown}
+    if everything:
+        shown = without_cuts(rows)
+    wanted = [row for row in shown if kind in (None, row.item.kind)]
+    async with aclosing(_decoded(reader, cached, wanted)) as items:
+        async for row, item in items:
+            if row.place in active:
                 yield item
+            else:
+                yield item.model_copy(update={"is_rewound": True})
 
-    async def _decoded(
-        self, cached: CachedConversation, rows: Sequence[ItemRow]
-    ) -> AsyncGenerator[tuple[ItemRow, StoredItem]]:
-        """Yield the items of rows in their order; reads in pages."""
-        for start in range(0, len(rows), _PAGE):
-            page = rows[start : start + _PAGE]
-            async with self._reader.reading(cached):
-                items = await self._page(cached, page)
-            for row, item in zip(page, items, strict=True):
-                yield row, item
 
-    async def _page(self, cached: CachedConversation, rows: Sequence[ItemRow]) -> list[StoredItem]:
-        refs = [row.item.payload for row in rows if row.item.payload]
-        texts = iter(await self._reader.payloads(cached, refs))
-        key = cached.conversation
-        codec = self._reader.codec
-        return [
-            read_log_item(
-                codec,
-                row,
-                next(texts) if row.item.payload else None,
-                key=entry_id(key, row.entry.number),
-            )
-            for row in rows
-        ]
+async def items_of_all_messages(reader: LogReader, scope: Scope) -> AsyncGenerator[StoredItem]:
+    """Iterate over the items of all messages, for exports; without those that a rewind to an item removed."""
+    if (cached := await reader.find(scope)) is None:
+        return
+    async with reader.reading(cached):
+        entries = await reader.log.entries_with_items(cached.conversation, after=0, before=_END)
+    rows = active_items(item_rows(entries), Snapshot(cached).active)
+    async with aclosing(_decoded(reader, cached, rows)) as items:
+        async for _, item in items:
+            yield item
+
+
+async def _decoded(
+    reader: LogReader, cached: CachedConversation, rows: Sequence[ItemRow]
+) -> AsyncGenerator[tuple[ItemRow, StoredItem]]:
+    """Yield the items of rows in their order; reads in pages."""
+    for start in range(0, len(rows), _PAGE):
+        page = rows[start : start + _PAGE]
+        async with reader.reading(cached):
+            items = await _page(reader, cached, page)
+        for row, item in zip(page, items, strict=True):
+            yield row, item
+
+
+async def _page(
+    reader: LogReader, cached: CachedConversation, rows: Sequence[ItemRow]
+) -> list[StoredItem]:
+    refs = [row.item.payload for row in rows if row.item.payload]
+    texts = iter(await reader.payloads(cached, refs))
+    key = cached.conversation
+    codec = reader.codec
+    return [
+        read_log_item(
+            codec,
+            row,
+            next(texts) if row.item.payload else None,
+            key=entry_id(key, row.entry.number),
+        )
+        for row in rows
+    ]

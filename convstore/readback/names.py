@@ -68,93 +68,78 @@ class Named:
     remarks: list[str] = field(default_factory=list)
 
 
-class Names:
-    """Finds what requests name, for all conversations of a store."""
+async def find_named(
+    reader: LogReader, cached: CachedConversation, request: Request, *, exactly: bool = False
+) -> Named:
+    """Return what a request names; `exactly` takes ids as they are."""
+    named = Named()
+    numbers = dict.fromkeys(request.source_ids)
+    ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
+    meanings = {} if exactly else {id_: meaning_of(id_) for id_ in ids}
+    by_id = await _by_id(reader, cached, ids, meanings)
+    ordinals = _sort(ids, meanings, by_id, named, numbers)
+    places = [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)]
+    at = await _at(reader, cached, places)
+    named.rows += at.values()
+    named.missing += [id_ for ordinal, id_ in ordinals.items() if ordinal not in at]
+    if len(numbers) > MAX_SOURCES:
+        named.remarks.append(f"Only the first {MAX_SOURCES} source_ids are read.")
+    wanted = list(numbers)[:MAX_SOURCES]
+    found = await reader.log.sources_by_id(cached.conversation, wanted) if wanted else {}
+    named.sources = [found[number] for number in wanted if number in found]
+    named.missing += [number for number in wanted if number not in found]
+    return named
 
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
 
-    async def find(
-        self, cached: CachedConversation, request: Request, *, exactly: bool = False
-    ) -> Named:
-        """Return what a request names; `exactly` takes ids as they are."""
-        named = Named()
-        numbers = dict.fromkeys(request.source_ids)
-        ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
-        meanings = {} if exactly else {id_: meaning_of(id_) for id_ in ids}
-        by_id = await self._by_id(cached, ids, meanings)
-        ordinals = _sort(ids, meanings, by_id, named, numbers)
-        places = [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)]
-        at = await self._at(cached, places)
-        named.rows += at.values()
-        named.missing += [id_ for ordinal, id_ in ordinals.items() if ordinal not in at]
-        if len(numbers) > MAX_SOURCES:
-            named.remarks.append(f"Only the first {MAX_SOURCES} source_ids are read.")
-        wanted = list(numbers)[:MAX_SOURCES]
-        found = await self._reader.log.sources_by_id(cached.conversation, wanted) if wanted else {}
-        named.sources = [found[number] for number in wanted if number in found]
-        named.missing += [number for number in wanted if number not in found]
-        return named
-
-    async def _by_id(
-        self, cached: CachedConversation, ids: Sequence[str], meanings: dict[str, Meaning]
-    ) -> dict[str, list[StoredMessageRow]]:
-        """Return the messages that ids name: by the id, as results of a tool call, or by the beginning of the id."""
-        valid = [id_ for id_ in ids if not id_problem(id_)]
-        by_id = (
-            await self._reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
+async def _by_id(
+    reader: LogReader, cached: CachedConversation, ids: Sequence[str], meanings: dict[str, Meaning]
+) -> dict[str, list[StoredMessageRow]]:
+    """Return the messages that ids name: by the id, as results of a tool call, or by the beginning of the id."""
+    valid = [id_ for id_ in ids if not id_problem(id_)]
+    by_id = await reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
+    found = {id_: [row] for id_, row in by_id.items()}
+    if others := [id_ for id_ in valid if id_ not in found]:
+        begun = {id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id}
+        results, beginnings = await together(
+            reader.log.messages_by_call(cached.conversation, others),
+            _begun(reader, cached, begun.values()),
         )
-        found = {id_: [row] for id_, row in by_id.items()}
-        if others := [id_ for id_ in valid if id_ not in found]:
-            begun = {
-                id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id
-            }
-            results, beginnings = await together(
-                self._reader.log.messages_by_call(cached.conversation, others),
-                self._begun(cached, begun.values()),
-            )
-            for row in results:
-                found.setdefault(row.message.call, []).append(row)
-            found = {
-                id_: [beginnings[text]] for id_, text in begun.items() if text in beginnings
-            } | found
-        return found
+        for row in results:
+            found.setdefault(row.message.call, []).append(row)
+        found = {
+            id_: [beginnings[text]] for id_, text in begun.items() if text in beginnings
+        } | found
+    return found
 
-    async def _begun(
-        self, cached: CachedConversation, texts: Iterable[str]
-    ) -> dict[str, StoredMessageRow]:
-        """Return the messages with some ids, or with the only ids that begin so; MongoDB refuses patterns with NUL."""
-        wanted = [
-            text
-            for text in dict.fromkeys(texts)
-            if len(text) >= _MIN_BEGINNING and "\0" not in text
-        ]
-        rows = await self._reader.log.messages_by_beginning(
-            cached.conversation, wanted[:_MAX_BEGINNINGS]
-        )
-        found: dict[str, StoredMessageRow] = {}
-        for text in wanted[:_MAX_BEGINNINGS]:
-            begun = [id_ for id_ in rows if id_.startswith(text)]
-            if text in rows or len(begun) == 1:
-                found[text] = rows[text if text in rows else begun[0]]
-        return found
 
-    async def _at(
-        self, cached: CachedConversation, places: Sequence[Place]
-    ) -> dict[int, StoredMessageRow]:
-        """Return the messages at some places by ordinal; one command if their entries are known, else one for each."""
-        firsts = {place.first for place in places}
-        rows = (
-            await self._reader.log.messages_of_entries(cached.conversation, firsts)
-            if firsts
-            else {}
-        )
-        unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
-        more = await together(
-            *(self._reader.log.message_at(cached.conversation, ordinal) for ordinal in unknown)
-        )
-        rows |= {row.message.ordinal: row for row in more if row}
-        return {place.ordinal: rows[place.ordinal] for place in places if place.ordinal in rows}
+async def _begun(
+    reader: LogReader, cached: CachedConversation, texts: Iterable[str]
+) -> dict[str, StoredMessageRow]:
+    """Return the messages with some ids, or with the only ids that begin so; MongoDB refuses patterns with NUL."""
+    wanted = [
+        text for text in dict.fromkeys(texts) if len(text) >= _MIN_BEGINNING and "\0" not in text
+    ]
+    rows = await reader.log.messages_by_beginning(cached.conversation, wanted[:_MAX_BEGINNINGS])
+    found: dict[str, StoredMessageRow] = {}
+    for text in wanted[:_MAX_BEGINNINGS]:
+        begun = [id_ for id_ in rows if id_.startswith(text)]
+        if text in rows or len(begun) == 1:
+            found[text] = rows[text if text in rows else begun[0]]
+    return found
+
+
+async def _at(
+    reader: LogReader, cached: CachedConversation, places: Sequence[Place]
+) -> dict[int, StoredMessageRow]:
+    """Return the messages at some places by ordinal; one command if their entries are known, else one for each."""
+    firsts = {place.first for place in places}
+    rows = await reader.log.messages_of_entries(cached.conversation, firsts) if firsts else {}
+    unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
+    more = await together(
+        *(reader.log.message_at(cached.conversation, ordinal) for ordinal in unknown)
+    )
+    rows |= {row.message.ordinal: row for row in more if row}
+    return {place.ordinal: rows[place.ordinal] for place in places if place.ordinal in rows}
 
 
 def _sort(

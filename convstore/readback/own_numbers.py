@@ -13,6 +13,7 @@ from convstore.log.entry import Entry, EntryMessage
 from convstore.mongo.log import SEARCHED
 from convstore.readback.records import Records
 from convstore.runtime.cache import CachedConversation
+from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
 from convstore.sources.marks import marks_in
 from convstore.sources.numbering import NO_SOURCE, numbers_shown
@@ -26,73 +27,69 @@ _EXPLAINED = 20
 """Maximum number of citations that a line explains."""
 
 
-class OwnNumbers:
-    """Reads the marks of results."""
+async def numbers_before(records: Records, scope: Scope, message_id: str) -> dict[int, int]:
+    """Return source ids by the numbers that results of a turn before a message show; the newest result wins.
 
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._reader = records.reader
-
-    async def before(self, scope: Scope, message_id: str) -> dict[int, int]:
-        """Return source ids by the numbers that results of a turn before a message show; the newest result wins.
-
-        Two commands; two more if the turn has results that were not numbered, one more if these count passages that
-        are not sources.
-        """
-        cached = await self._reader.find(scope) if message_id else None
-        if cached is None:
+    Two commands; two more if the turn has results that were not numbered, one more if these count passages that
+    are not sources.
+    """
+    reader = records.reader
+    cached = await reader.find(scope) if message_id else None
+    if cached is None:
+        return {}
+    async with reader.reading(cached):
+        rows = await reader.log.messages_by_id(cached.conversation, [message_id])
+        if message_id not in rows:
             return {}
-        async with self._reader.reading(cached):
-            rows = await self._reader.log.messages_by_id(cached.conversation, [message_id])
-            if message_id not in rows:
-                return {}
-            message = rows[message_id].message
-            entries = await self._reader.log.newest_results(
-                cached.conversation,
-                before=message.ordinal,
-                limit=MAX_RESULTS,
-                tools_only=True,
-                without=(),
-                fields=SEARCHED,
-            )
-        ids = _not_numbered(entries, message)
-        records = await self._records.get(scope, ids) if ids else []
-        characters = sum(len(str(record.content)) for record in records)
-        shown = await run_in_thread_if_long(lambda: _shown(records), characters=characters)
-        known = await self._known(cached, message, shown)
-        return {number: source for number, source in shown.items() if number not in known}
+        message = rows[message_id].message
+        entries = await reader.log.newest_results(
+            cached.conversation,
+            before=message.ordinal,
+            limit=MAX_RESULTS,
+            tools_only=True,
+            without=(),
+            fields=SEARCHED,
+        )
+    ids = _not_numbered(entries, message)
+    results = await records.get(scope, ids) if ids else []
+    characters = sum(len(str(result.content)) for result in results)
+    shown = await run_in_thread_if_long(lambda: _shown(results), characters=characters)
+    known = await _known(reader, cached, message, shown)
+    return {number: source for number, source in shown.items() if number not in known}
 
-    async def _known(
-        self, cached: CachedConversation, message: EntryMessage, shown: Mapping[int, int]
-    ) -> set[int]:
-        """Return numbers without a source in their result that are sources of the same turn or of a sub-agent."""
-        unknown = [number for number, source in shown.items() if source == NO_SOURCE]
-        if not unknown:
-            return set()
-        async with self._reader.reading(cached):
-            rows = await self._reader.log.sources_by_id(cached.conversation, unknown)
-        return {
-            number
-            for number, (row, source) in rows.items()
-            if row.message.turn == message.turn
-            or not source.entry.startswith(f"{cached.conversation}:")
-        }
 
-    async def explained(
-        self, scope: Scope, message_id: str, ordinal: int, texts: Iterable[str]
-    ) -> str:
-        """Return a line on what the numbers mean that texts of an answer cite; "" if all are those of the log.
+async def _known(
+    reader: LogReader, cached: CachedConversation, message: EntryMessage, shown: Mapping[int, int]
+) -> set[int]:
+    """Return numbers without a source in their result that are sources of the same turn or of a sub-agent."""
+    unknown = [number for number, source in shown.items() if source == NO_SOURCE]
+    if not unknown:
+        return set()
+    async with reader.reading(cached):
+        rows = await reader.log.sources_by_id(cached.conversation, unknown)
+    return {
+        number
+        for number, (row, source) in rows.items()
+        if row.message.turn == message.turn
+        or not source.entry.startswith(f"{cached.conversation}:")
+    }
 
-        No command for texts without citations.
-        """
-        marks = [mark for text in texts for mark in marks_in(text)]
-        if not marks:
-            return ""
-        own = await self.before(scope, message_id)
-        cited = sorted({number for mark in marks for number in mark.numbers})
-        other = [number for number in cited if own.get(number, number) != number]
-        meant = ", ".join(f"[{number}] is {_named(own[number])}" for number in other[:_EXPLAINED])
-        return f"In m{ordinal}, {meant}." if meant else ""
+
+async def explained(
+    records: Records, scope: Scope, message_id: str, ordinal: int, texts: Iterable[str]
+) -> str:
+    """Return a line on what the numbers mean that texts of an answer cite; "" if all are those of the log.
+
+    No command for texts without citations.
+    """
+    marks = [mark for text in texts for mark in marks_in(text)]
+    if not marks:
+        return ""
+    own = await numbers_before(records, scope, message_id)
+    cited = sorted({number for mark in marks for number in mark.numbers})
+    other = [number for number in cited if own.get(number, number) != number]
+    meant = ", ".join(f"[{number}] is {_named(own[number])}" for number in other[:_EXPLAINED])
+    return f"In m{ordinal}, {meant}." if meant else ""
 
 
 def _named(source: int) -> str:

@@ -20,8 +20,8 @@ from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import weight
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.names import Named, Names
-from convstore.readback.own_numbers import OwnNumbers
+from convstore.readback.names import Named, find_named
+from convstore.readback.own_numbers import explained
 from convstore.readback.page import (
     MAX_APPENDS,
     Answer,
@@ -77,17 +77,13 @@ class Pager:
         reader: Reads the logs.
         records: Reads results whole.
         visible_metadata: Names of the fields that a model is shown with a source.
-
-    Attributes:
-        own_numbers: Reads the numbers by which results show their sources.
     """
 
     def __init__(
         self, reader: LogReader, records: Records, visible_metadata: Sequence[str] = ()
     ) -> None:
         self._reader = reader
-        self.own_numbers = OwnNumbers(records)
-        self._names = Names(reader)
+        self._records = records
         self._codec = reader.codec
         self._visible = visible_metadata
 
@@ -118,7 +114,7 @@ class Pager:
         if cached is None:
             return SourcePage(not_found=request.names)
         async with self._reader.reading(cached):
-            named = await self._names.find(cached, request, exactly=True)
+            named = await find_named(self._reader, cached, request, exactly=True)
             each = [
                 *((row, source) for row in named.rows for source in row.sources),
                 *named.sources,
@@ -135,7 +131,7 @@ class Pager:
             return self._source_page(cached, page, named.missing, request)
 
     async def _read(self, cached: CachedConversation, request: Request) -> Answer:
-        named = await self._names.find(cached, request)
+        named = await find_named(self._reader, cached, request)
         places = [Place(row.message.ordinal, row.entry.first) for row in named.rows]
         numbers = [source.id for _, source in named.sources]
         said = [*named.remarks, *request.remarks]
@@ -167,7 +163,7 @@ class Pager:
             texts = [part.text for part in page.parts if _has_part(row, part.passage.key)]
             id_ = row.message.id
             ordinal = row.message.ordinal
-            lines.append(await self.own_numbers.explained(cached.scope, id_, ordinal, texts))
+            lines.append(await explained(self._records, cached.scope, id_, ordinal, texts))
         return lines
 
     async def _filled(

@@ -11,9 +11,10 @@ from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import fitting, weight
 from convstore.mongo.parallel import together
-from convstore.readback.own_numbers import OwnNumbers
+from convstore.readback.own_numbers import explained
 from convstore.readback.page import Answer, fitting_lines, no_match, remarks
 from convstore.readback.passages import in_line
+from convstore.readback.records import Records
 from convstore.readback.request import Request, read_cursor
 from convstore.search.request import SearchRequest
 from convstore.search.searcher import Match, Searcher
@@ -34,7 +35,7 @@ _MAX_EXPLAINED = 3
 
 
 async def search_page(
-    searcher: Searcher, own_numbers: OwnNumbers, scope: Scope, request: Request
+    searcher: Searcher, records: Records, scope: Scope, request: Request
 ) -> Answer:
     """Return one page of the best passages of the conversation. Never raises on arguments."""
     cursor = read_cursor(request.cursor)
@@ -73,7 +74,7 @@ async def search_page(
         position == len(found.matches) and (found.is_last or position > _MAX_OFFSET)
     )
     following = None if is_last else f"f{through or found.last}@{position}"
-    lines += fitting_lines(await _explained(own_numbers, scope, answers), room)
+    lines += fitting_lines(await _explained(records, scope, answers), room)
     return Answer(
         texts or [no_match(request)],
         lines,
@@ -82,15 +83,13 @@ async def search_page(
     )
 
 
-async def _explained(
-    own_numbers: OwnNumbers, scope: Scope, answers: Sequence[SearchHit]
-) -> list[str]:
+async def _explained(records: Records, scope: Scope, answers: Sequence[SearchHit]) -> list[str]:
     """Return a line for each of the best answers that cites sources by numbers that only its results show."""
-    explained = [
-        own_numbers.explained(scope, hit.message_id, hit.ordinal, [hit.snippet])
+    lines = [
+        explained(records, scope, hit.message_id, hit.ordinal, [hit.snippet])
         for hit in answers[:_MAX_EXPLAINED]
     ]
-    return list(await together(*explained))
+    return list(await together(*lines))
 
 
 def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
