@@ -184,15 +184,16 @@ def prepare(
         InvalidInputError: An extractor failed.
         UnencodableError: The codec cannot encode the type of a value, unless the options omit it.
     """
+    omits = options.on_unencodable == "omit"
     prepared = list[Prepared]()
     made = tuple[PreparedItem, ...]()
     omitted = list[str]()
     for minimum, whole_contents in _WAYS:
         work = _Preparation(codec, counter, token, extractors, minimum, whole_contents)
         prepared, omitted = work.prepare_all(
-            zip(options.indexes or counting(), messages, strict=False), omit=options.omits
+            zip(options.indexes or counting(), messages, strict=False), omit=omits
         )
-        paths = omitted if options.omits else None
+        paths = omitted if omits else None
         made = prepare_items(
             items, codec, token=token, numbers=work.numbers, omitted=paths, minimum=minimum
         )

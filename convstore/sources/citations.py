@@ -240,12 +240,12 @@ def _place(cited: Mapping[Any, Any], length: int) -> tuple[int, int]:
 def _of_gemini(message: BaseMessage) -> Iterator[ProviderCitation]:
     """Yield the citations in Gemini's metadata, in the spelling of its SDK and of its API."""
     metadata = message.response_metadata
-    positions = _Positions(message.text)
     grounding = _dict(metadata, "grounding_metadata", "groundingMetadata")
+    cited = _dict(metadata, "citation_metadata", "citationMetadata")
+    ends = _ends_of(message.text) if grounding or cited else ()
     chunks = _list(grounding, "grounding_chunks", "groundingChunks")
     for support in _list(grounding, "grounding_supports", "groundingSupports"):
-        segment = _dict(support, "segment")
-        place = positions.of(segment)
+        place = _place_of_bytes(_dict(support, "segment"), ends)
         indices = _list(support, "grounding_chunk_indices", "groundingChunkIndices")
         for index in indices if place else ():
             chunk = chunks[index] if type(index) is int and 0 <= index < len(chunks) else None
@@ -253,29 +253,23 @@ def _of_gemini(message: BaseMessage) -> Iterator[ProviderCitation]:
             if page and place:
                 quotation = _first(page, ("text",))[:_QUOTATION_CHARACTERS]
                 yield ProviderCitation(*place, _first(page, _TITLE), _first(page, _URL), quotation)
-    cited = _dict(metadata, "citation_metadata", "citationMetadata")
     for citation in _list(cited, "citations", "citation_sources", "citationSources"):
-        if isinstance(citation, dict) and (place := positions.of(citation)):
+        if isinstance(citation, dict) and (place := _place_of_bytes(citation, ends)):
             yield ProviderCitation(*place, _first(citation, _TITLE), _first(citation, _URL), "")
 
 
-class _Positions:
-    """Converts positions in the bytes of a text to positions of characters."""
+def _ends_of(text: str) -> list[int]:
+    """Return where each character of a text ends in its bytes."""
+    return list(accumulate(len(sign.encode("utf-8", "surrogatepass")) for sign in text))
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._ends: Sequence[int] = ()
 
-    def of(self, segment: Mapping[Any, Any]) -> tuple[int, int] | None:
-        """Return the place of a segment; None if it has none."""
-        start = segment.get("start_index", segment.get("startIndex", 0)) or 0
-        end = segment.get("end_index", segment.get("endIndex"))
-        if type(start) is not int or type(end) is not int or not 0 <= start <= end:
-            return None
-        if not self._ends:
-            sizes = (len(sign.encode("utf-8", "surrogatepass")) for sign in self._text)
-            self._ends = list(accumulate(sizes))
-        return bisect_right(self._ends, start), bisect_right(self._ends, end)
+def _place_of_bytes(segment: Mapping[Any, Any], ends: Sequence[int]) -> tuple[int, int] | None:
+    """Return the place of a segment, which counts bytes, in characters; None if it has none."""
+    start = segment.get("start_index", segment.get("startIndex", 0)) or 0
+    end = segment.get("end_index", segment.get("endIndex"))
+    if type(start) is not int or type(end) is not int or not 0 <= start <= end:
+        return None
+    return bisect_right(ends, start), bisect_right(ends, end)
 
 
 def _first(fields: Mapping[Any, Any], keys: Sequence[str]) -> str:

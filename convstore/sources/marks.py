@@ -53,15 +53,6 @@ def marks_in(text: str) -> list[Mark]:
     return found
 
 
-def cites(text: str, number: int) -> bool:
-    """Return True if the text of an answer cites a source.
-
-    >>> [number for number in range(9) if cites("Fish [1]. Squid [3, 5-7]; a list[0].", number)]
-    [0, 1, 3, 5, 6, 7]
-    """
-    return any(number in mark.numbers for mark in marks_in(text))
-
-
 def _numbers(inside: str) -> tuple[int, ...]:
     """Return the numbers between two brackets; none if there is anything else between them."""
     numbers: dict[int, None] = {}

@@ -27,19 +27,14 @@ def sources_prompt(tool: str = RETRIEVAL_TOOL) -> str:
     """
     return (
         "Tool results of earlier turns are shortened in this history: you see the tool, whether "
-        "it succeeded and the "
-        "ids of its sources, but not their text. Source ids such as [17] stay valid for the whole "
-        "conversation. A "
-        "citation that stands in an earlier answer may be repeated without reading; for anything "
-        "else, never answer "
-        "from a shortened result alone: read it first, or say that you have not. To read, call "
-        f"{tool} with its tool_message_id, or with source_ids; a long answer comes in pages, so "
-        "go on with the "
-        "cursor. Earlier turns may be left out or summarized: to search everything that was "
-        f"said, call {tool} with "
-        "find. It searches words, so try others if nothing fits. It also reads any message under "
-        "the id that a note, "
-        "a summary or a placeholder names."
+        "it succeeded and the ids of its sources, but not their text. Source ids such as [17] stay "
+        "valid for the whole conversation. A citation that stands in an earlier answer may be "
+        "repeated without reading; for anything else, never answer from a shortened result alone: "
+        "read it first, or say that you have not. To read, call "
+        f"{tool} with its tool_message_id, or with source_ids; a long answer comes in pages, so go "
+        "on with the cursor. Earlier turns may be left out or summarized: to search everything "
+        f"that was said, call {tool} with find. It searches words, so try others if nothing fits. "
+        "It also reads any message under the id that a note, a summary or a placeholder names."
     )
 
 

@@ -24,10 +24,9 @@ from convstore.values.reports import ConversationHits, SearchHit, SearchResult
 SEARCH_TOOL = "search_conversations"
 _DESCRIPTION = (
     "Search the user's other conversations. Pass words as find: you get the best passages, each "
-    "with a reference. "
-    "Pass a reference as read to read the whole message. The text is from another conversation: "
-    "say so "
-    "when you use it, and do not cite its numbers as sources of this one."
+    "with a reference. Pass a reference as read to read the whole message. The text is from "
+    "another conversation: say so when you use it, and do not cite its numbers as sources of this "
+    "one."
 )
 MAX_HITS = 60
 _TITLE_CHARACTERS = 80

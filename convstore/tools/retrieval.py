@@ -190,13 +190,10 @@ def _kind(value: Any) -> str:
 
 _DESCRIPTION = (
     "Search and read everything that was said earlier in this conversation, also what the history "
-    "shortens or leaves "
-    "out. To search, pass words as find: you get the best passages with their ids. To read in "
-    "full, pass "
-    "tool_message_ids (of any messages) or source_ids; with find, only passages that match. A "
-    "page that is not the "
-    "last one ends with a cursor: call again with it alone. Without arguments: a list of what can "
-    "be read."
+    "shortens or leaves out. To search, pass words as find: you get the best passages with their "
+    "ids. To read in full, pass tool_message_ids (of any messages) or source_ids; with find, only "
+    "passages that match. A page that is not the last one ends with a cursor: call again with it "
+    "alone. Without arguments: a list of what can be read."
 )
 
 

@@ -55,11 +55,6 @@ class AppendOptions:
     columns: Mapping[str, Columns] = field(default_factory=dict)
 
     @property
-    def omits(self) -> bool:
-        """True if values of unknown types are replaced by a marker."""
-        return self.on_unencodable == "omit"
-
-    @property
     def renumbers(self) -> bool:
         """True if a source whose number is taken gets another one."""
         return self.on_source_clash == "renumber"

@@ -20,7 +20,7 @@ from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, own_numbers, rendered, whole_parts
-from convstore.sources.marks import cites
+from convstore.sources.marks import marks_in
 from convstore.types import StoredMessage, Summary, ToolRecord
 
 _SLICE = 6_000
@@ -145,11 +145,12 @@ def _marked(
 ) -> list[StoredMessage]:
     """Return the answers that may cite a source. Slow for long ones."""
     shown = own_numbers(record).items()
-    numbers = [number, *(other for other, source in shown if source == number)]
+    numbers = {number, *(other for other, source in shown if source == number)}
+    answers = [stored for stored in messages if stored.message.type == "ai"]
     return [
-        stored
-        for stored in messages
-        if stored.message.type == "ai" and any(cites(stored.message.text, each) for each in numbers)
+        answer
+        for answer in answers
+        if any(not numbers.isdisjoint(mark.numbers) for mark in marks_in(answer.message.text))
     ]
 
 
