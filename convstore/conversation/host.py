@@ -245,8 +245,7 @@ def read_back(store: Any, scope: Scope) -> BothWays:
         if not (request.names or request.find or request.cursor):
             return await services.listing.read(scope, request)
         if request.is_search:
-            records = services.records
-            return (await search_page(services.searcher, records, scope, request)).written()
-        return (await services.pager.read(scope, request)).written()
+            return await search_page(services.searcher, services.records, scope, request)
+        return await services.pager.read(scope, request)
 
     return both_ways(store, read)

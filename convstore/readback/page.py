@@ -165,36 +165,29 @@ class Page:
         return shown
 
 
-@dataclass(slots=True)
-class Answer:
-    """A page with the lines after its texts.
+def written(
+    shown: Sequence[Any], lines: Sequence[str], values: SourcePage, request: Request
+) -> tuple[Any, SourcePage]:
+    """Return a page, a text or blocks, and its values; the last line, and the cursor, say how to read on.
 
-    Attributes:
+    Args:
         shown: Texts, each under a header, images and files.
         lines: What could not be done.
-        page: The values for a program; their cursor is the position at which the page ended.
-        request: What it answers, by ordinals and source numbers; its cursor may hold it whole.
+        values: The values for a program; their cursor is the position at which the page ended.
+        request: What the page answers, by ordinals and source numbers; its cursor may hold it whole.
     """
-
-    shown: list[Any]
-    lines: list[str]
-    page: SourcePage
-    request: Request
-
-    def written(self) -> tuple[Any, SourcePage]:
-        """Return the page, a text or blocks, and its values; the last line, and the cursor, say how to read on."""
-        cursor = self.request.cursor_at(self.page.next_cursor) if self.page.next_cursor else ""
-        page = self.page.model_copy(update={"next_cursor": cursor or None})
-        texts = list[str]()
-        blocks = list[Any]()
-        for part in (*self.shown, *self.lines, last_line(cursor)):
-            if isinstance(part, str):
-                texts.append(part)
-            else:
-                blocks += [{"type": "text", "text": "\n".join([*texts, ""])}, part]
-                texts = []
-        text = "\n".join(texts)
-        return ([*blocks, {"type": "text", "text": text}] if blocks else text), page
+    cursor = request.cursor_at(values.next_cursor) if values.next_cursor else ""
+    texts = list[str]()
+    blocks = list[Any]()
+    for part in (*shown, *lines, last_line(cursor)):
+        if isinstance(part, str):
+            texts.append(part)
+        else:
+            blocks += [{"type": "text", "text": "\n".join([*texts, ""])}, part]
+            texts = []
+    text = "\n".join(texts)
+    page = [*blocks, {"type": "text", "text": text}] if blocks else text
+    return page, values.model_copy(update={"next_cursor": cursor or None})
 
 
 def beginning_of(
@@ -343,10 +336,10 @@ def no_match(request: Request, page: Page | None = None) -> str:
     return f"{text}. Try other words{', or find without ids' if request.names else ''}."
 
 
-def unknown_cursor(request: Request) -> Answer:
-    """Return the answer to an invalid cursor."""
+def unknown_cursor(request: Request) -> tuple[Any, SourcePage]:
+    """Return the page for an invalid cursor."""
     text = f"Unknown cursor '{_quoted(request.cursor, 50)}'. Ask again without a cursor."
-    return Answer([text], remarks([], [], [], request), SourcePage(), Request())
+    return written([text], remarks([], [], [], request), SourcePage(), Request())
 
 
 def remarks(

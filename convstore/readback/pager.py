@@ -24,7 +24,6 @@ from convstore.readback.names import Named, find_named
 from convstore.readback.own_numbers import explained
 from convstore.readback.page import (
     MAX_APPENDS,
-    Answer,
     Page,
     Piece,
     beginning_of,
@@ -36,6 +35,7 @@ from convstore.readback.page import (
     remark_on_next,
     remarks,
     unknown_cursor,
+    written,
 )
 from convstore.readback.passages import (
     Media,
@@ -87,14 +87,14 @@ class Pager:
         self._codec = reader.codec
         self._visible = visible_metadata
 
-    async def read(self, scope: Scope, request: Request) -> Answer:
+    async def read(self, scope: Scope, request: Request) -> tuple[Any, SourcePage]:
         """Return one page for some names or a cursor; it names what was not found, and never raises on arguments."""
         cached = await self._reader.find(scope)
         if cached is None:
             if request.cursor:
                 return unknown_cursor(request)
             lines = remarks(request.names, [], [], request)
-            return Answer([], lines, SourcePage(not_found=request.names), Request())
+            return written([], lines, SourcePage(not_found=request.names), Request())
         async with self._reader.reading(cached):
             return await self._read(cached, request)
 
@@ -130,7 +130,7 @@ class Pager:
                 )
             return self._source_page(cached, page, named.missing, request)
 
-    async def _read(self, cached: CachedConversation, request: Request) -> Answer:
+    async def _read(self, cached: CachedConversation, request: Request) -> tuple[Any, SourcePage]:
         named = await find_named(self._reader, cached, request)
         places = [Place(row.message.ordinal, row.entry.first) for row in named.rows]
         numbers = [source.id for _, source in named.sources]
@@ -149,9 +149,8 @@ class Pager:
         if not request.find:
             said.append(remark_on_next(page, passages))
         lines += fitting_lines(said, page.room)
-        return Answer(
-            page.shown, lines, self._source_page(cached, page, named.missing, request), request
-        )
+        values = self._source_page(cached, page, named.missing, request)
+        return written(page.shown, lines, values, request)
 
     async def _numbers_of_answers(
         self, cached: CachedConversation, page: Page, rows: Sequence[StoredMessageRow]

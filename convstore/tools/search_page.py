@@ -6,13 +6,14 @@ A header names the ids that read the whole message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import fitting, weight
 from convstore.mongo.parallel import together
 from convstore.readback.own_numbers import explained
-from convstore.readback.page import Answer, fitting_lines, no_match, remarks
+from convstore.readback.page import fitting_lines, no_match, remarks, written
 from convstore.readback.passages import in_line
 from convstore.readback.records import Records
 from convstore.readback.request import Request, read_cursor
@@ -36,7 +37,7 @@ _MAX_EXPLAINED = 3
 
 async def search_page(
     searcher: Searcher, records: Records, scope: Scope, request: Request
-) -> Answer:
+) -> tuple[Any, SourcePage]:
     """Return one page of the best passages of the conversation. Never raises on arguments."""
     cursor = read_cursor(request.cursor)
     through, offset = (int(cursor.key[1:]), cursor.offset) if cursor else (0, 0)
@@ -75,12 +76,8 @@ async def search_page(
     )
     following = None if is_last else f"f{through or found.last}@{position}"
     lines += fitting_lines(await _explained(records, scope, answers), room)
-    return Answer(
-        texts or [no_match(request)],
-        lines,
-        SourcePage(sources=sources, next_cursor=following),
-        request,
-    )
+    values = SourcePage(sources=sources, next_cursor=following)
+    return written(texts or [no_match(request)], lines, values, request)
 
 
 async def _explained(records: Records, scope: Scope, answers: Sequence[SearchHit]) -> list[str]:

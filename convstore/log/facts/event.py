@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry, Over
-from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy, Sealed
-from convstore.messages.encoding import digest_of
+from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy, Sealed, digest_key
 
 _ENDS: Mapping[str, Over] = {"finish": "finished", "stop": "stopped"}
 
@@ -48,12 +47,12 @@ class TurnEvent(NamedTuple):
 
 def events_of(turn_id: str) -> bytes:
     """Return the key by which the entries are found that say how calls of a turn wait, or what was decided."""
-    return digest_of(json.dumps(["events", turn_id]))
+    return digest_key("events", turn_id)
 
 
 def of_variant(place: str, variant: str) -> bytes:
     """Return the key by which the entries are found that a variant consists of."""
-    return digest_of(json.dumps(["variant", place, variant]))
+    return digest_key("variant", place, variant)
 
 
 class EventKind(FactKind[TurnEvent]):

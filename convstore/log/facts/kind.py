@@ -10,17 +10,24 @@ needs a checksum; `mongo.facts` stores them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from convstore.log.entry import NO_FACTS, Entry, Facts, Over, PayloadRef, Totals
+from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 
 Value = TypeVar("Value")
 
 Key = str | int | bytes
 """A look-up value of an entry."""
+
+
+def digest_key(*parts: str | int) -> bytes:
+    """Return a look-up value, which the ids of calls and of items, texts that are keys too, never equal."""
+    return digest_of(json.dumps(parts))
 
 
 class Sealed(NamedTuple):

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from convstore.log.entry import Entry
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
-from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy, Sealed
-from convstore.messages.encoding import digest_of
+from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy, Sealed, digest_key
 
 _MAX_UNFINISHED = 20
 
@@ -84,17 +83,17 @@ def first_standing(place: str) -> Standing:
 
 def at_place(place: str) -> bytes:
     """Return the key of the entries that changed a place."""
-    return _key("place", place)
+    return digest_key("place", place)
 
 
 def left_place(place: str, variant: str) -> bytes:
     """Return the key by which the entries are found that took a variant away."""
-    return _key("left", place, variant)
+    return digest_key("left", place, variant)
 
 
 def numbered(place: str, number: int) -> bytes:
     """Return the key by which the entry is found that finished a variant; the first variant has no such entry."""
-    return _key("number", place, number)
+    return digest_key("number", place, number)
 
 
 def finishes_variant(entry: Entry) -> bool:
@@ -163,8 +162,3 @@ class StandingKind(FactKind[Standing]):
 
 
 STANDING = StandingKind()
-
-
-def _key(*parts: str | int) -> bytes:
-    """Return a digest, which the ids of calls and of items, texts that are keys too, never equal."""
-    return digest_of(json.dumps(parts))
