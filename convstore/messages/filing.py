@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from operator import is_
 from typing import TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -119,9 +120,9 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     >>> [message.id for message in with_unread([question, call, result], [result])]
     ['q', 'a', 'r']
     """
-    here = ids_of(messages)
-    if ids_of(turn) <= here:
+    if _has_all(messages, turn):
         return list(messages)
+    here = ids_of(messages)
     last_reply = max((at for at, message in enumerate(turn) if _is_reply(message)), default=0)
     unread = ids_of(turn[:1]) | ids_of(turn[last_reply:])
     if unread <= here and has_all_results(messages):
@@ -131,6 +132,16 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
         if not needed.isdisjoint(step):
             needed.update(step)
     return _merged(messages, [message for message in turn if message.id in needed])
+
+
+def _has_all(messages: Sequence[BaseMessage], turn: Sequence[BaseMessage]) -> bool:
+    """Return True if messages lack none of a turn.
+
+    Those of a state usually begin with the same objects: the ids of all are not read at each step of a long turn.
+    """
+    if len(turn) <= len(messages) and all(map(is_, turn, messages)):
+        return True
+    return ids_of(turn) <= ids_of(messages)
 
 
 def _is_reply(message: BaseMessage) -> bool:
