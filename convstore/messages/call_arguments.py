@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
 from convstore.messages.media import block_type
+from convstore.messages.tool_calls import CALL_BLOCKS, changed_block, with_changes
 from convstore.values.json_form import DEEP_ARGUMENTS, deep_json, has_few_levels
 
 _EMPTY: Final = "{}"
@@ -23,7 +24,6 @@ _SIGN: Final = re.compile(r"\\?[\x00-\x1f]|\\.")
 """A control character, also one after a lone backslash, or an escape."""
 _TEXT_KEYS: Final = ("arguments", "partial_json")
 _DICT_KEYS: Final = ("args", "input", "arguments")
-_CALL_BLOCKS: Final = frozenset({"custom_tool_call", "function_call", "tool_call", "tool_use"})
 
 
 def read_call(name: str, given: Any, call_id: str | None) -> dict[str, Any]:
@@ -94,9 +94,8 @@ def with_json_arguments(message: AIMessage) -> AIMessage:
         "additional_kwargs": _with_raw_calls(message.additional_kwargs),
     }
     if isinstance(message.content, list):
-        update["content"] = [_with_block(block) for block in message.content]
-    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
-    return message.model_copy(update=changed) if changed else message
+        update["content"] = [changed_block(block, _with_block) for block in message.content]
+    return with_changes(message, update)
 
 
 def _is_json(text: str) -> bool:
@@ -125,12 +124,8 @@ def _with_dict(call: Any, key: str) -> Any:
     return call
 
 
-def _with_block(block: Any) -> Any:
-    if not isinstance(block, dict):
-        return block
-    if block.get("type") == "non_standard":
-        return {**block, "value": _with_block(block.get("value"))}
-    if block_type(block) not in _CALL_BLOCKS:
+def _with_block(block: dict[Any, Any]) -> dict[Any, Any]:
+    if block_type(block) not in CALL_BLOCKS:
         return block
     for key in (*_TEXT_KEYS, *_DICT_KEYS):
         # The input of a custom tool is free text, not JSON.

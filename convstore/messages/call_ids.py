@@ -19,7 +19,7 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.messages.tool_calls import Call, calls_of
+from convstore.messages.tool_calls import Call, calls_of, changed_block, with_changes
 from convstore.values.call_id_templates import CallIdTemplate
 
 _ATTEMPTS: Final = 1000
@@ -87,7 +87,7 @@ def rename_calls(
         return ai, tuple(results)
     next_of = _Renaming(renamed)
     answers = tuple(
-        _renamed(result, {"tool_call_id": next_of(result.tool_call_id)}) for result in results
+        with_changes(result, {"tool_call_id": next_of(result.tool_call_id)}) for result in results
     )
     return _rename_in(ai, renamed), answers
 
@@ -156,15 +156,12 @@ class _Renaming:
 
     def in_all(self, calls: Sequence[Any], *keys: str) -> list[Any]:
         """Replace the id of each call or block under the first key that holds a renamed id."""
-        return [self._in_one(call, keys) for call in calls]
 
-    def _in_one(self, call: Any, keys: Sequence[str]) -> Any:
-        if not isinstance(call, dict):
-            return call
-        if call.get("type") == "non_standard":
-            return {**call, "value": self._in_one(call.get("value"), keys)}
-        key = next((key for key in keys if self._is_renamed(call, key)), None)
-        return {**call, key: self(call.get(key))} if key else call
+        def renamed(call: dict[Any, Any]) -> dict[Any, Any]:
+            key = next((key for key in keys if self._is_renamed(call, key)), None)
+            return {**call, key: self(call.get(key))} if key else call
+
+        return [changed_block(call, renamed) for call in calls]
 
     def _is_renamed(self, call: dict[str, Any], key: str) -> bool:
         value = call.get(key)
@@ -187,8 +184,7 @@ def _rename_in(ai: AIMessage, renamed: dict[str, list[str]]) -> AIMessage:
         # `call_id` before `id`, because in OpenAI Responses blocks `id` identifies the block.
         update["content"] = _Renaming(renamed).in_all(ai.content, "call_id", "id", "tool_call_id")
     update["additional_kwargs"] = _rename_in_kwargs(ai.additional_kwargs, renamed)
-    changed: AIMessage = _renamed(ai, update)
-    return changed
+    return with_changes(ai, update)
 
 
 def _rename_in_kwargs(kwargs: dict[str, Any], renamed: dict[str, list[str]]) -> dict[str, Any]:
@@ -201,8 +197,3 @@ def _rename_in_kwargs(kwargs: dict[str, Any], renamed: dict[str, list[str]]) -> 
             next_of(call_id): signature for call_id, signature in signatures.items()
         }
     return {**kwargs, **update}
-
-
-def _renamed(message: Any, update: dict[str, Any]) -> Any:
-    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
-    return message.model_copy(update=changed) if changed else message

@@ -12,22 +12,20 @@ _ZONE_FOLDER = "zoneinfo/"
 
 
 def numpy_scalar(value: Any) -> Any:
-    """Return the Python value that a scalar of numpy is equal to; None for any other value.
+    """Return the Python value that a scalar of numpy is equal to; any other value as it is.
 
-    Scalars without an equal Python value give None too, such as ``longdouble`` and times with nanoseconds.
+    Scalars without an equal Python value stay, too, such as ``longdouble`` and times with nanoseconds.
 
-    >>> numpy_scalar(1.5) is None
-    True
+    >>> numpy_scalar(1.5)
+    1.5
     """
     generic = getattr(sys.modules.get("numpy"), "generic", None)
     if generic is None or not isinstance(value, generic):
-        return None
+        return value
     plain = value.item()
-    if type(plain) not in _PLAIN_TYPES:
-        return None
-    is_time = value.dtype.kind in "mM"
     # Times that Python cannot hold become whole numbers.
-    return None if is_time and type(plain) is int else plain
+    is_rounded = value.dtype.kind in "mM" and type(plain) is int
+    return plain if type(plain) in _PLAIN_TYPES and not is_rounded else value
 
 
 def zone_name(zone: tzinfo) -> str:

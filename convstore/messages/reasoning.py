@@ -20,6 +20,7 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.media import block_type
+from convstore.messages.tool_calls import changed_block, with_changes
 
 _BLOCKS: Final = frozenset(
     {
@@ -134,17 +135,12 @@ def without_reasoning(message: BaseMessage) -> BaseMessage:
     for name in _LISTS:
         if calls := getattr(message, name, None):
             update[name] = list(map(_cleaned, calls))
-    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
-    return message.model_copy(update=changed) if changed else message
+    return with_changes(message, update)
 
 
 def _cleaned(block: Any) -> Any:
     """Return a block or a call without reasoning keys."""
-    if not isinstance(block, dict):
-        return block
-    if block.get("type") == "non_standard":
-        return {**block, "value": _cleaned(block.get("value"))}
-    return _without_keys(block)
+    return changed_block(block, _without_keys)
 
 
 def _without_keys(fields: Mapping[str, Any]) -> dict[str, Any]:

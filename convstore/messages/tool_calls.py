@@ -25,14 +25,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.messages.provenance import mark
+
+_Message = TypeVar("_Message", bound=BaseMessage)
 
 MISSING_TEXT: Final = "No result was recorded for this call."
 """Content of the result that is generated for a call without one."""
@@ -369,6 +371,21 @@ def inner_block(block: Any) -> Mapping[str, Any]:
     if isinstance(block, dict) and block.get("type") == "non_standard":
         block = block.get("value")
     return block if isinstance(block, dict) else {}
+
+
+def changed_block(block: Any, change: Callable[[dict[Any, Any]], Any]) -> Any:
+    """Return a block, or the one in a wrapper of LangChain's standard content, changed; a text as it is."""
+    if not isinstance(block, dict):
+        return block
+    if block.get("type") == "non_standard":
+        return {**block, "value": changed_block(block.get("value"), change)}
+    return change(block)
+
+
+def with_changes(message: _Message, update: Mapping[str, Any]) -> _Message:
+    """Return a message with other values of some fields; the same object if all are equal."""
+    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
+    return message.model_copy(update=changed) if changed else message
 
 
 def block_of(message: BaseMessage, call_id: str) -> Mapping[str, Any]:

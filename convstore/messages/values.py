@@ -344,7 +344,7 @@ class _Walk:
             except Exception as error:  # noqa: BLE001 - `dump` may be the application's function
                 kind = None
                 cause = error
-        if kind is None and (scalar := numpy_scalar(value)) is not None:
+        if kind is None and (scalar := numpy_scalar(value)) is not value:
             self._stack.append((scalar, target, key, depth))
             return
         if kind is None:
@@ -380,7 +380,7 @@ class _Walk:
         kind = self._kinds.get(type(element))
         if kind is None:
             scalar = numpy_scalar(element)
-            return type(element).__qualname__ if scalar is None else self._order(scalar)
+            return type(element).__qualname__ if scalar is element else self._order(scalar)
         # The repr of a registered type may contain memory addresses, so the encoded value is used instead.
         standard = _STANDARD.get(type(element)) is kind
         return (

@@ -134,8 +134,6 @@ def _plain_text(value: Any) -> str:
     if is_text(value):
         return value[: 2 * _FIELD_CHARACTERS]
     plain = numpy_scalar(value)
-    if plain is None:
-        plain = value
     return str(plain) if isinstance(plain, int | float | date) else ""
 
 
@@ -214,8 +212,6 @@ def _position(fields: Mapping[str, Any]) -> list[str]:
 def _short(value: Any) -> str:
     """Return a number or a short text on one line; "" for anything else."""
     plain = numpy_scalar(value)
-    if plain is None:
-        plain = value
     if type(plain) is float and plain.is_integer():
         plain = int(plain)
     if type(plain) is int:

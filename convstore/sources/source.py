@@ -318,8 +318,6 @@ def _scored(item: Any) -> FoundSource | None:
     if type(item) not in (list, tuple) or len(item) != 2:
         return None
     score = numpy_scalar(item[1])
-    if score is None:
-        score = item[1]
     if type(score) not in (int, float):
         return None
     found = source_in(item[0]) if type(item[0]) in (dict, Document) else None

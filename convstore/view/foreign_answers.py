@@ -6,7 +6,7 @@ package would send it in a form that the provider refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessage, ToolMessage
@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from convstore.messages.call_arguments import with_json_arguments
 from convstore.messages.media import block_type
 from convstore.messages.reasoning import is_reasoning, without_reasoning
-from convstore.messages.tool_calls import CALL_BLOCKS, calls_of
+from convstore.messages.tool_calls import CALL_BLOCKS, calls_of, with_changes
 from convstore.values.json_form import valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
@@ -48,13 +48,7 @@ def without_foreign_parts(message: AIMessage, drop: _Drop) -> AIMessage:
         update["name"] = user_name(clean.name) or None
     if isinstance(clean.content, list):
         update["content"] = _sendable_content(clean, drop)
-    return _with_fields(clean, update)
-
-
-def _with_fields(message: AIMessage, update: Mapping[str, Any]) -> AIMessage:
-    """Return a message with other values of some fields; the same object if they have them."""
-    changed = {name: value for name, value in update.items() if value != getattr(message, name)}
-    return message.model_copy(update=changed) if changed else message
+    return with_changes(clean, update)
 
 
 def _with_valid_calls(message: AIMessage, drop: _Drop) -> AIMessage:
@@ -69,7 +63,7 @@ def _with_valid_calls(message: AIMessage, drop: _Drop) -> AIMessage:
     }
     if isinstance(message.content, list):
         update["content"] = list(map(_named_block, message.content))
-    return _with_fields(message, update)
+    return with_changes(message, update)
 
 
 def _named_block(block: Any) -> Any:
