@@ -48,6 +48,7 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count, counted
 from convstore.messages.values import Codec
 from convstore.sources.detection import SourceExtractor, extract_sources, parse_json, read_back_ids
+from convstore.sources.failures import FailureJudge
 from convstore.sources.places import Located, SourcePlace, place_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
@@ -112,6 +113,7 @@ class Batch:
         through: The highest number of the sequence that they come from.
         facts: What the entry records besides the messages and items.
         items: The items that are no messages, in order.
+        judge: What the application says of failed results, None without it.
     """
 
     prepared: tuple[Prepared, ...]
@@ -124,6 +126,7 @@ class Batch:
     through: int = 0
     facts: Facts = field(default_factory=lambda: NO_FACTS)
     items: tuple[PreparedItem, ...] = ()
+    judge: FailureJudge | None = None
 
     @property
     def named(self) -> set[str]:
@@ -177,6 +180,7 @@ def prepare(
     token: str = "",
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
     facts: Facts = NO_FACTS,
+    judge: FailureJudge | None = None,
 ) -> Batch:
     """Encode, count and compress the messages and items of a batch; each message has an id already.
 
@@ -209,6 +213,7 @@ def prepare(
         options.numbers,
         facts=facts,
         items=made,
+        judge=judge,
     )
 
 

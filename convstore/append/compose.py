@@ -29,6 +29,7 @@ from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import is_paused
 from convstore.runtime.cache import CachedPayload
+from convstore.sources.failures import has_failed_by
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.sources.source import write_ids
 from convstore.sources.stub import named_sources, stub_of
@@ -237,6 +238,7 @@ def _message(
     answers = added_to or call.result
     tool = (prepared.message.name or call.tool) if isinstance(prepared.message, ToolMessage) else ""
     numbers = named_sources(tool, [source.id for source in sources], prepared.read_back)
+    error = _error_of(prepared, batch, tool)
     stub = None
     if prepared.message.type == "tool":
         stub = stub_of(
@@ -245,7 +247,7 @@ def _message(
             content=prepared.text,
             tokens=prepared.stored.tokens,
             source_ids=numbers,
-            error=prepared.error,
+            error=error,
         )
     stored = prepared.stored
     view_tokens = stored.view_tokens if stub is None else _stub_tokens(prepared, stub, batch)
@@ -269,11 +271,26 @@ def _message(
         stub,
         stored.payload,
         is_named=is_named(stored.type, view_tokens, tool),
-        is_failed=prepared.error is not None,
+        is_failed=error is not None,
+        is_judged=(error is None) != (prepared.error is None),
         is_paused=is_paused(prepared.message),
         is_reasoning=begins_with_reasoning(prepared.message),
         media=stored.media,
     )
+
+
+def _error_of(prepared: Prepared, batch: Batch, tool: str) -> str | None:
+    """Return the error text of a result; None if an archive, the application or else its content says no failure."""
+    message = prepared.message
+    if not isinstance(message, ToolMessage):
+        return None
+    columns = batch.options.columns.get(prepared.stored.id)
+    said = columns.is_failed if columns else None
+    if said is None:
+        said = has_failed_by(batch.judge, tool, message)
+    if said is None:
+        return prepared.error
+    return (prepared.error or prepared.text) if said else None
 
 
 def _stub_tokens(new: Prepared, stub: str, batch: Batch) -> int:

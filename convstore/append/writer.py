@@ -46,6 +46,7 @@ from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import Attempts
 from convstore.runtime.threads import PER_MESSAGE, characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor
+from convstore.sources.failures import FailureJudge
 from convstore.sources.source import text_digest
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.log_records import PlacedItem
@@ -63,6 +64,8 @@ class Writer:
         refresher: HeadRefresher,
         extractors: Mapping[str, SourceExtractor],
         pools: NumberPools,
+        *,
+        judge: FailureJudge | None = None,
     ) -> None:
         self._reader = reader
         self._heads = reader.heads
@@ -74,6 +77,7 @@ class Writer:
         self._tombstones = tombstones
         self._refresher = refresher
         self._extractors = extractors
+        self._judge = judge
         self._child_numbers = ChildNumbers(reader, pools, self._write)
 
     async def append(
@@ -110,6 +114,7 @@ class Writer:
             token=self._clock.token(),
             extractors=self._extractors,
             facts=facts,
+            judge=self._judge,
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         request = Request(batch, condition=condition)

@@ -281,6 +281,8 @@ def _print_view(
     is_past: bool,
     stamp: ViewStamp | None = None,
 ) -> None:
+    from convstore.sources.detection import has_failed  # noqa: PLC0415 - loaded with the messages
+
     print_totals(console, info)
     report = view.report
     console.print(
@@ -302,7 +304,7 @@ def _print_view(
         console.print(_why(reason), style="dim")
     console.print()
     for message in view.messages:
-        _print_message(console, "", message, full=full)
+        _print_message(console, "", message, full=full, is_failed=has_failed(message))
 
 
 def _why(reason: ViewReason) -> str:
@@ -330,7 +332,14 @@ def _print_log(
     _print_items(console, (item for item in items if not item.after), full=full)
     for stored in messages:
         position = f"{stored.ordinal}  {stored.created_at:%Y-%m-%d %H:%M}"
-        _print_message(console, position, stored.message, full=full, annotations=stored.annotations)
+        _print_message(
+            console,
+            position,
+            stored.message,
+            full=full,
+            is_failed=stored.is_failed,
+            annotations=stored.annotations,
+        )
         _print_items(console, (item for item in items if item.after == stored.ordinal), full=full)
     for child in children:
         size = counted(child.message_count, "message"), counted(child.tokens, "token")
@@ -353,13 +362,12 @@ def _print_message(
     message: BaseMessage,
     *,
     full: bool,
+    is_failed: bool = False,
     annotations: Mapping[str, Any] = _NONE,
 ) -> None:
     """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations."""
-    from convstore.sources.detection import has_failed  # noqa: PLC0415 - loaded with the message
-
     words = [position, role_of(message.type), message.name, message.id]
-    if has_failed(message):
+    if is_failed:
         words.append("failed")
     if _is_stub(message):
         words.append("stub")

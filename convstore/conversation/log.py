@@ -286,6 +286,7 @@ class ConversationLog:
                 turn=stored.turn,
                 unseen=stored.unseen,
                 added_to=stored.answers if stored.is_added else "",
+                is_failed=stored.is_failed if stored.is_judged else None,
                 created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,

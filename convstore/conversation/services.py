@@ -55,6 +55,7 @@ from convstore.search.log_parts import LogParts
 from convstore.search.sealer import Sealer
 from convstore.search.searcher import Searcher
 from convstore.sources.detection import SourceExtractor
+from convstore.sources.failures import FailureJudge
 from convstore.turns.activating import Activator
 from convstore.turns.deciding import Decisions
 from convstore.turns.ends import EndReader
@@ -92,6 +93,7 @@ class Services:
         policy: HistoryPolicy,
         compaction_seconds: float,
         extractors: Mapping[str, SourceExtractor],
+        is_failed: FailureJudge | None,
         search_index: bool,
         visible_metadata: Sequence[str],
     ) -> None:
@@ -119,7 +121,9 @@ class Services:
         self.refresher = refresher = HeadRefresher(
             reader.heads, clock=clock, on_append=self.sealer.note
         )
-        self.writer = Writer(reader, tombstones, refresher, extractors, NumberPools(driver))
+        self.writer = Writer(
+            reader, tombstones, refresher, extractors, NumberPools(driver), judge=is_failed
+        )
         self.resender = Resender(reader, self.writer)
         self.loader = Loader(ends)
         self.past = PastViews(ends)

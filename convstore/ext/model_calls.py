@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.messages.tool_calls import calls_of
-from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, break_between
 
@@ -152,7 +151,7 @@ class Calls:
             id_ = getattr(message, "tool_call_id", None)
             if caller := waiting.get(id_ or ""):
                 found[caller, str(id_)] = found[ordinal, str(id_)] = ToolCall(
-                    caller, ordinal, has_failed(message)
+                    caller, ordinal, stored.is_failed
                 )
         return found
 

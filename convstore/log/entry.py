@@ -120,6 +120,7 @@ class EntryMessage:
         stamp: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
             none, or it was not read.
         is_failed: True for a tool result that reports a failed call.
+        is_judged: True if `is_failed` is the word of the application, against its status and content.
         is_paused: True for an AI message that its provider paused, see `messages.tool_calls.is_paused`.
         is_reasoning: True for an AI message that begins with reasoning.
         media: The sizes of its images, files and recordings, in order.
@@ -149,6 +150,7 @@ class EntryMessage:
     is_named: bool = False
     stamp: str = field(default="", compare=False)
     is_failed: bool = False
+    is_judged: bool = False
     is_paused: bool = False
     is_reasoning: bool = False
     media: tuple[MediaSize, ...] = ()

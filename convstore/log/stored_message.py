@@ -77,13 +77,16 @@ def stub_again(
 ) -> str | None:
     """Return the stub of a stored tool result, made again from the whole message; see `stub_of`."""
     text = text_of(appended.content)
+    error = failure_in(getattr(appended, "status", "success"), text, parse_json(text))
+    if message.is_judged:
+        error = text if message.is_failed else None
     return stub_of(
         tool=message.tool,
         tool_message_id=message.id,
         content=text,
         tokens=message.tokens,
         source_ids=source_ids,
-        error=failure_in(getattr(appended, "status", "success"), text, parse_json(text)),
+        error=error,
     )
 
 

@@ -255,6 +255,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
         "payload": payload_document(message.payload) if message.payload else None,
         "stamp": sealed(message.stamp, message.id) if message.stamp else None,
         "failed": int(message.is_failed),
+        "judged": sealed(str(message.is_failed), message.id) if message.is_judged else None,
         "paused": int(message.is_paused),
         "reasoning": int(message.is_reasoning),
         "media": [[size.kind, size.length, *size.shape] for size in message.media],
@@ -305,10 +306,20 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         is_named(type_, view_tokens, tool),
         stamp,
         "failed" in document,
+        _is_judged(document, id_),
         "paused" in document,
         "reasoning" in document,
         stored_media(found) if (found := get("media")) else (),
     )
+
+
+def _is_judged(document: Mapping[str, Any], id_: str) -> bool:
+    """Return True if the application said whether a result failed, which nothing derives."""
+    if "judged" not in document:
+        return False
+    if unsealed(document["judged"], id_) != str("failed" in document):
+        raise ValueError("it is marked as failed or not, against what the application said")
+    return True
 
 
 def entry_bytes(conversation: str, entry: Entry) -> bytes:

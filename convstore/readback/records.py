@@ -183,6 +183,7 @@ class Records:
                 stamp=stamp_of(cached.conversation, item),
                 tokens=item.tokens,
                 is_rewound=not log.active.has(item.ordinal),
+                is_failed=item.is_failed,
             )
             for row, item, message in zip(rows, stored, messages, strict=True)
         ]
@@ -217,6 +218,7 @@ class Records:
             "tool_call_id": result.tool_call_id if result else "",
             "tool": row.message.tool,
             "status": result.status if result else "success",
+            "is_failed": row.message.is_failed,
             "content": message.content,
             "artifact": result.artifact if result else None,
             "sources": [self._source(source, payload) for source in row.sources],

@@ -28,6 +28,7 @@ from convstore.runtime.clock import Clock
 from convstore.runtime.loop_thread import Twin
 from convstore.search.request import search_request
 from convstore.sources.detection import SourceExtractor
+from convstore.sources.failures import FailureJudge, check_judge
 from convstore.values.environment import address_in, options_in
 from convstore.values.models import ConversationPage, ToolRecord
 from convstore.values.plain import suggests_options
@@ -71,6 +72,7 @@ class StoreOptions(TypedDict, total=False):
     collection_prefix: str
     search_index: bool
     visible_metadata: Sequence[str]
+    is_failed: FailureJudge | None
     clock: Clock | None
 
 
@@ -102,6 +104,10 @@ class ConversationStore:
             the whole log. Without them, it returns the same hits.
         visible_metadata: Names of metadata fields, such as ``("author", "date")``, that a model is shown with each
             source that it reads back. By default it is shown title, address, file and position in it; see SECURITY.md.
+        is_failed: Says if a tool's result reports a failed call, for tools that fail in words: a function from the name
+            of the tool and the ``ToolMessage`` to True, False, or None, which leaves it to the result's status and to
+            ``"success": false`` in its JSON. Called at append, perhaps in a thread, and stored; an error of it refuses
+            the append before anything is written.
         clock: Source of time, for tests.
 
     Attributes:
@@ -123,6 +129,7 @@ class ConversationStore:
         collection_prefix: str = "",
         search_index: bool = True,
         visible_metadata: Sequence[str] = (),
+        is_failed: FailureJudge | None = None,
         clock: Clock | None = None,
     ) -> None:
         _check_prefix(collection_prefix)
@@ -158,6 +165,7 @@ class ConversationStore:
             policy=self.policy,
             compaction_seconds=compaction_seconds,
             extractors=extractors,
+            is_failed=check_judge(is_failed),
             search_index=search_index,
             visible_metadata=check_field_names(visible_metadata, name="visible_metadata"),
         )

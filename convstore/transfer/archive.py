@@ -102,6 +102,8 @@ def message_line(
         parts["unseen"] = str(message.unseen)
     if message.added_to:
         parts["added_to"] = json.dumps(message.added_to)
+    if message.is_failed is not None:
+        parts["failed"] = json.dumps(message.is_failed)
     if message.sources:
         parts["sources"] = json.dumps(message.sources)
     if message.annotations:
@@ -267,6 +269,7 @@ class ArchiveReader:
             turn=_number(value, "turn") if "turn" in value else turn_before,
             unseen=_number(value, "unseen", default=0),
             added_to=_typed(value, "added_to", str, default=""),
+            is_failed=_typed(value, "failed", bool) if "failed" in value else None,
             sources=_typed(value, "sources", str, default=""),
             annotations=self._optional(value, "annotations") or {},
             stamp=read_stamp(json.dumps(value["stamp"]), "") if "stamp" in value else None,

@@ -219,7 +219,8 @@ def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict
     for ready in messages:
         item = ready.item
         if item.turn is not None:
-            found[ready.id] = Columns(ids.get(item.turn, ""), item.unseen, item.added_to)
+            turn = ids.get(item.turn, "")
+            found[ready.id] = Columns(turn, item.unseen, item.added_to, item.is_failed)
     return found
 
 

@@ -53,6 +53,7 @@ class RecordItem:
             is to find it.
         unseen: For an AI message the number of messages directly before it that its model was not shown.
         added_to: For a message that a tool added to its result the `result_id` of the call; it needs `turn`.
+        is_failed: If a tool result reports a failed call, None if its content says so; it needs `turn`.
         sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
@@ -68,6 +69,7 @@ class RecordItem:
     turn: int | None = None
     unseen: int = 0
     added_to: str = ""
+    is_failed: bool | None = None
     sources: str = ""
     annotations: Mapping[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None

@@ -24,11 +24,13 @@ class Columns(NamedTuple):
         turn: Id of the question that it belongs to, its own if it is one; "" for none.
         unseen: Number of messages directly before it that its model was not shown.
         answers: For a message that a tool added to its result the `result_id` of the call, "" for any other.
+        is_failed: If a tool result reports a failed call; None if the application, or else its content, says so.
     """
 
     turn: str
     unseen: int = 0
     answers: str = ""
+    is_failed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class LogMessage:
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
         added_to: For a message that a tool added to its result the `result_id` of the call, "" for any other.
+        is_failed: If a result failed, where the application said so against its content; else None.
     """
 
     message: BaseMessage
@@ -45,6 +46,7 @@ class LogMessage:
     annotations: dict[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None
     added_to: str = ""
+    is_failed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

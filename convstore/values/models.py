@@ -2,6 +2,8 @@
 
 Fields cannot be reassigned, but lists and dicts inside them are ordinary ones. They are pydantic models, so that a
 backend can return them from an endpoint as they are. Messages are serialised with all fields of their own class.
+
+The module is long because half of it is the documentation of fields.
 """
 
 from __future__ import annotations
@@ -207,6 +209,8 @@ class ToolRecord(Value):
         tool_call_id: The call it answers; "" for a message that is not a tool result.
         tool: The tool's name, "" if it is unknown.
         status: "success" or "error", unless the message was appended with another value.
+        is_failed: True for a result that reports a failed call: by the store's `is_failed`, or else by its status or a
+            ``"success": false`` in its JSON.
         content: Equal to the content that was appended.
         artifact: Equal to the artifact that was appended.
         sources: The sources in it, with their numbers and full texts.
@@ -218,6 +222,7 @@ class ToolRecord(Value):
     tool_call_id: str = ""
     tool: str = ""
     status: str = "success"
+    is_failed: bool = False
     content: Any = ""
     artifact: Any = None
     sources: list[Source] = []
@@ -238,6 +243,7 @@ class StoredMessage(Value):
         stamp: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.
         is_rewound: True if it was rewound.
+        is_failed: True for a tool result that reports a failed call, as in `ToolRecord`.
     """
 
     ordinal: int
@@ -248,6 +254,7 @@ class StoredMessage(Value):
     stamp: ViewStamp | None = None
     tokens: int = 0
     is_rewound: bool = False
+    is_failed: bool = False
 
 
 class TurnState(Value):

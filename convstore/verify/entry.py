@@ -144,7 +144,7 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         call = "" if id_problem(appended.tool_call_id) else appended.tool_call_id
         if message.call != call or (appended.name and message.tool != appended.name):
             yield "the stored id or tool of the call that it answers is wrong"
-    if has_failed(appended) != message.is_failed:
+    if has_failed(appended) != (message.is_failed != message.is_judged):
         yield "it is marked as failed or not, against its content"
 
 

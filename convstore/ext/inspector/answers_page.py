@@ -25,10 +25,13 @@ _MOST_MESSAGES = 40
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A variant that the page shows: its messages with their ordinals, and how many are not on the page."""
+    """A variant that the page shows, and how many of its messages are not on the page.
+
+    The others have their ordinals, and True if they report a failed call.
+    """
 
     variant: Variant
-    messages: list[tuple[int, BaseMessage, Body]]
+    messages: list[tuple[int, BaseMessage, Body, bool]]
     left: int
 
 
@@ -83,11 +86,11 @@ async def _side(chat: Conversation, question: StoredMessage, variant: Variant) -
     messages = [message for message in messages if message.id != question.message.id]
     shown = messages[:_MOST_MESSAGES]
     records = await chat.get_tool_messages([str(message.id) for message in shown])
-    ordinals = {record.tool_message_id: record.ordinal for record in records}
-    rows = [
-        (ordinals.get(str(message.id), 0), message, body_of(message, _BODY_BYTES))
-        for message in shown
-    ]
+    known = {record.tool_message_id: (record.ordinal, record.is_failed) for record in records}
+    rows = list[tuple[int, BaseMessage, Body, bool]]()
+    for message in shown:
+        ordinal, is_failed = known.get(str(message.id), (0, False))
+        rows.append((ordinal, message, body_of(message, _BODY_BYTES), is_failed))
     return _Side(variant, rows, len(messages) - len(shown))
 
 

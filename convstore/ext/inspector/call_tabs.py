@@ -26,7 +26,6 @@ from convstore.ext.inspector.tool_sums import (
     names_of_results,
     read_back_in,
 )
-from convstore.sources.detection import has_failed
 from convstore.types import StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, RequestParts
 
@@ -163,7 +162,6 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
         shown=shown,
         any_failed=any(tool.failed for tool in tools.values()),
         results=results[: -_CALLS - 1 : -1],
-        has_failed=has_failed,
     )
 
 

@@ -33,7 +33,6 @@ from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.ext.model_calls import Calls, ToolCall, is_answer
 from convstore.integration import TurnAccess
-from convstore.sources.detection import has_failed
 from convstore.sources.marks import marks_in
 from convstore.sources.numbering import NO_SOURCE, numbers_shown
 from convstore.sources.stub import RETRIEVAL_TOOL
@@ -350,7 +349,7 @@ def _matches(row: Row, choice: tuple[str, str]) -> bool:
     if name == "differs":
         return bool(row.stored) and row.given.state not in _SAME
     if name == "failed":
-        return any(has_failed(message) for message in messages)
+        return any(message.is_failed for message in row.stored)
     return any(message.type == ROLES.get(name) for message in messages)
 
 

@@ -17,7 +17,6 @@ from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.strip import BEHIND, parts_in, scale_of
 from convstore.ext.inspector.tool_sums import calls_in
-from convstore.sources.detection import has_failed
 from convstore.types import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
 from convstore.values.stamps import TURN_ENDED, ViewStamp, break_between
@@ -87,7 +86,7 @@ class CallMarks:
         self.last = stored.ordinal
         if stored.message.type == "ai":
             self._add_call(stored)
-        elif has_failed(stored.message):
+        elif stored.is_failed:
             caller = self._callers.get(getattr(stored.message, "tool_call_id", ""))
             if caller:
                 caller.failed += 1

@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.security import WITH_SCRIPT
 from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
-from convstore.sources.detection import has_failed
 from convstore.values.plain import age, counted, role_of
 
 _MAX_NUMBER = 2**53 - 1
@@ -83,7 +82,6 @@ def _environment() -> Environment:
         "clip": shorten,
         "count": counted,
         "date": "{:%d %b %Y, %H:%M:%S} UTC".format,
-        "failed": has_failed,
         "json": as_json,
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "marked": marked,

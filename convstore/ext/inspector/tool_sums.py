@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.messages import ToolCall as Call
 
-from convstore.sources.detection import has_failed
 from convstore.sources.stub import RETRIEVAL_TOOL, stub_sources
 from convstore.types import StoredMessage
 
@@ -39,7 +38,7 @@ def add_tools(sums: dict[str, ToolSum], messages: Sequence[StoredMessage]) -> No
         if isinstance(message, ToolMessage):
             name = names[stored.ordinal]
             tool = sums.setdefault(name, ToolSum(name))
-            tool.failed += has_failed(message)
+            tool.failed += stored.is_failed
             tool.tokens += stored.tokens
             tool.read_back += stored.ordinal in again
 

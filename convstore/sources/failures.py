@@ -1,0 +1,51 @@
+"""Ask an application if tool results report failed calls, for tools that fail in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from inspect import iscoroutinefunction
+from typing import Any, TypeAlias
+
+from langchain_core.messages import ToolMessage
+
+from convstore.exceptions import InvalidInputError
+
+FailureJudge: TypeAlias = Callable[[str, ToolMessage], bool | None]
+"""Returns if a result of the tool with a name reports a failed call; None leaves that to status and content."""
+
+
+def check_judge(judge: Any) -> FailureJudge | None:
+    """Return the function, or None; InvalidInputError for anything else, such as an async function."""
+    if judge is None:
+        return None
+    if not callable(judge) or iscoroutinefunction(judge):
+        kind = "an async function" if callable(judge) else type(judge).__name__
+        raise InvalidInputError(
+            "is_failed must be a plain function from the name of a tool and its ToolMessage to "
+            f"True, False or None, not {kind}"
+        )
+    return judge  # type: ignore[no-any-return]
+
+
+def has_failed_by(judge: FailureJudge | None, tool: str, message: ToolMessage) -> bool | None:
+    """Return what the application says of a result; None without a word, and for a tool without a name.
+
+    Raises:
+        InvalidInputError: The function raised, or returned something other than True, False or None.
+    """
+    if judge is None or not tool:
+        return None
+    try:
+        said: Any = judge(tool, message)
+    except Exception as error:
+        raise InvalidInputError(
+            f"is_failed raised for a result of {tool!r}: {type(error).__name__}: {error}"
+        ) from error
+    if said is None or isinstance(said, bool):
+        return said
+    if isinstance(said, Coroutine):
+        said.close()
+    raise InvalidInputError(
+        f"is_failed must return True, False or None; for a result of {tool!r} it returned "
+        f"{type(said).__name__}"
+    )
