@@ -33,7 +33,7 @@ _AMONG: Final = {
         "cache_read_tokens": "cache_read",
         "cache_write_tokens": "cache_creation",
     },
-    "output_tokens": dict[str, str](),
+    "output_tokens": {"output_reasoning_tokens": "reasoning"},
 }
 """Details of tokens that Gemini and Pydantic AI count among the others."""
 

@@ -85,8 +85,9 @@ class ProviderRules:
         image_characters: Maximum length of their Base64, 0 for none.
         max_images: Most images of a request, None for no limit that is known.
         max_pages: Most pages of PDFs in a request, None for no limit that is known.
-        package_omits: What LangChain's package leaves out of an answer: its "reasoning", or the "text_beside_calls". A
-            view names that reasoning as left out, and has that text as a message before the calls.
+        package_omits: What LangChain's package leaves out of an answer: its "reasoning" beside the content, or the
+            "text_beside_calls". A view names that reasoning as left out, and has that text as a message before the
+            calls.
         response_items: True if LangChain's package may use OpenAI's Responses API. A text of an answer then keeps the
             id of its item, and the result of a custom tool has a form of its own.
 
@@ -289,6 +290,7 @@ ROWS: Final = {
             reasoning="never",
             result_media="moved",
             max_images=500,
+            package_omits=frozenset({"reasoning"}),
             response_items=True,
         ),
         ProviderRules(name="openrouter", package="openrouter", result_media="moved"),

@@ -19,10 +19,13 @@ from convstore.values.json_form import valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
 from convstore.wire.hosted import hosted_text
-from convstore.wire.parts import Block, Media, Text, part_of
+from convstore.wire.parts import Block, Media, Text, beside_calls, part_of
 from convstore.wire.steps import arguments_text
 
 _EMPTY: Final = "{}"
+_UNSENT: Final = "LangChain's package does not send it"
+_BESIDE: Final = ("reasoning", "reasoning_content", "reasoning_details")
+_FILTERED: Final = frozenset({"reasoning_content", "thinking"})
 
 
 _Drop: TypeAlias = Callable[[str, str], None]
@@ -146,8 +149,6 @@ def _with_function(call: Any) -> Any:
 def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
     """Return an answer of the provider as its package sends it right; the same object if nothing changes."""
     calls = calls_of(message)
-    if "reasoning" in rules.package_omits and "reasoning_content" in message.additional_kwargs:
-        drop("reasoning", "LangChain's package does not send it")
     if any(call.is_malformed or tool_name(call.tool) != call.tool for call in calls):
         message = _with_valid_calls(message, drop)
     update: dict[str, Any] = {}
@@ -162,6 +163,23 @@ def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
     if content is not message.content:
         update["content"] = content
     return message.model_copy(update=update) if update else message
+
+
+def drop_unsent(message: AIMessage, rules: ProviderRules, drop: _Drop, *, is_own: bool) -> None:
+    """Note what LangChain's package leaves out of an answer that a view keeps whole."""
+    for part in beside_calls(message):
+        drop(part, _UNSENT)
+    if is_own and "reasoning" in rules.package_omits and _has_omitted_reasoning(message):
+        drop("reasoning", _UNSENT)
+
+
+def _has_omitted_reasoning(message: AIMessage) -> bool:
+    """Return True for reasoning beside the content, or thinking in it, which langchain-openai filters."""
+    kwargs = message.additional_kwargs
+    if any(isinstance(kwargs.get(key), str | list) and kwargs[key] for key in _BESIDE):
+        return True
+    content: Any = message.content
+    return isinstance(content, list) and any(block_type(block) in _FILTERED for block in content)
 
 
 def _ends_with_reasoning(content: Any) -> bool:

@@ -31,7 +31,12 @@ from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS, calls_of, pair
 from convstore.values.json_form import sendable_message
 from convstore.values.providers import ProviderRules
-from convstore.view.foreign_answers import as_own, with_custom_outputs, without_foreign_parts
+from convstore.view.foreign_answers import (
+    as_own,
+    drop_unsent,
+    with_custom_outputs,
+    without_foreign_parts,
+)
 from convstore.wire.edits import (
     INSTRUCTION,
     MOVED,
@@ -191,7 +196,9 @@ def _answer(
     rules = edits.rules
     drop = partial(edits.drop, message)
     writer = message.response_metadata.get("model_provider")
-    if writer and writer == rules.package:
+    is_own = bool(rules.package) and writer == rules.package
+    drop_unsent(message, rules, drop, is_own=is_own)
+    if is_own:
         clean = _with_text(as_own(message, rules, drop), own=True)
     else:
         clean = _with_text(without_foreign_parts(message, drop))

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.values.json_form import valid_text
-from convstore.wire.parts import Block, Media, Text, parts_of
+from convstore.wire.parts import Block, Media, Text, beside_calls, parts_of
 from convstore.wire.requests import Dropped
 
 _TEXTS = (
@@ -24,7 +24,6 @@ _TEXTS = (
     "text",
     "content",
 )
-_OF_CALLS = frozenset({"custom", "function", "id", "index", "type"})
 _BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 """Keys of ``additional_kwargs`` in which gateways put reasoning; the first one with a text counts."""
 
@@ -100,16 +99,9 @@ class FrameworkWriter(ContentReader):
 
     def calls(self, message: AIMessage) -> Iterator[tuple[str, str, Any]]:
         """Yield id, name and arguments of the calls; what an API wrote beside them is reported."""
-        for name in sorted(_beside_calls(message)):
+        for name in beside_calls(message):
             self.drop(message, name, "the framework has no place for it")
         yield from super().calls(message)
-
-
-def _beside_calls(message: AIMessage) -> set[str]:
-    """Return what an API wrote beside the calls that it listed, such as the signatures of Gemini."""
-    listed = message.additional_kwargs.get("tool_calls")
-    calls = listed if isinstance(listed, list) else ()
-    return {str(name) for call in calls if isinstance(call, dict) for name in call} - _OF_CALLS
 
 
 def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:

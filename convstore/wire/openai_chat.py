@@ -15,7 +15,7 @@ from convstore.values.json_form import is_json
 from convstore.values.providers import ROWS, ProviderRules, rules_for
 from convstore.wire.edits import MOVED, NO_TEXT, user_name
 from convstore.wire.hosted import hosted_text
-from convstore.wire.parts import Block, Media, Part, Text
+from convstore.wire.parts import Block, Media, Part, Text, beside_call
 from convstore.wire.requests import OpenAIMessages
 from convstore.wire.result_media import moved_media, without_media
 from convstore.wire.steps import Step, WireCall, no_media, read_steps
@@ -159,7 +159,7 @@ def _own_fields(step: Step) -> dict[str, Any]:
 
 
 def _call(step: Step, call: WireCall) -> dict[str, Any]:
-    fields = call.beside
+    fields = beside_call(call.listed)
     is_own = bool(fields) and step.is_own
     own = {key: value for key, value in fields.items() if is_own and is_json(value)}
     for key in fields.keys() - own.keys():

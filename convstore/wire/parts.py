@@ -26,6 +26,7 @@ from convstore.values.json_form import has_few_levels, is_json, valid_text
 _CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(
     ("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id"
 )
+_OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
 _MEDIA_HOLDERS: Final = (
     "extras",
     "metadata",
@@ -126,6 +127,33 @@ def parts_of(message: BaseMessage) -> list[Part]:
         beside = (message.additional_kwargs.get("refusal"), transcript)
         parts += [Text(valid_text(text)) for text in beside if isinstance(text, str) and text]
     return parts
+
+
+def listed_calls(message: BaseMessage) -> list[dict[str, Any]]:
+    """Return the calls as the Chat Completions API listed them."""
+    raw: Any = message.additional_kwargs.get("tool_calls")
+    return [call for call in raw if isinstance(call, dict)] if isinstance(raw, list) else []
+
+
+def beside_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Chat Completions listed with a call besides the call itself, such as the signature of Gemini."""
+    return {key: value for key, value in call.items() if key not in _OF_CALLS}
+
+
+def beside_calls(message: BaseMessage) -> list[str]:
+    """Return names for what Chat Completions listed besides the calls of a message.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> listed = {"id": "c", "function": {"name": "look"}, "extra_content": {}}
+    >>> beside_calls(AIMessage("", additional_kwargs={"tool_calls": [listed]}))
+    ['extra_content of look']
+    """
+    found = list[str]()
+    for call in listed_calls(message):
+        body = call.get("function") or call.get("custom")
+        name = body.get("name") if isinstance(body, dict) else call.get("name")
+        found += [f"{key} of {name}" for key in beside_call(call)]
+    return found
 
 
 def json_value(value: Any) -> Any:

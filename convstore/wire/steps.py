@@ -31,13 +31,12 @@ from convstore.messages.tool_calls import Call, calls_of, is_paused, pair
 from convstore.values.json_form import has_few_levels, is_json, valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.edits import INSTRUCTION, Inserted, RequestEdits, tool_name
-from convstore.wire.parts import Block, Media, Part, Text, parts_of
+from convstore.wire.parts import Block, Media, Part, Text, beside_calls, listed_calls, parts_of
 from convstore.wire.requests import Dropped
 
 _ROLES: Final = ("system", "developer", "assistant", "user")
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-_OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
 _BESIDE: Final = ("annotations", "audio", "extra_content", "images")
 """Fields in which Chat Completions has more of an answer than its content."""
 _NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -65,11 +64,6 @@ class WireCall(NamedTuple):
     item_id: str
     block: Mapping[str, Any] = _NO_FIELDS
     listed: Mapping[str, Any] = _NO_FIELDS
-
-    @property
-    def beside(self) -> dict[str, Any]:
-        """What Chat Completions listed with the call besides the call itself."""
-        return {key: value for key, value in self.listed.items() if key not in _OF_CALLS}
 
 
 class Result(NamedTuple):
@@ -124,11 +118,7 @@ class Step:
         """Note what Chat Completions wrote beside an answer and its calls, for another API."""
         if not self.message.additional_kwargs:
             return
-        names = list(self.beside())
-        for result in self.results:
-            call = result.call
-            names += [f"{key} of {call.name}" for key in call.beside]
-        for name in names:
+        for name in (*self.beside(), *beside_calls(self.message)):
             self.drop(name, "the API does not take it here")
 
     def drop_status(self, result: Result) -> None:
@@ -375,7 +365,7 @@ def _calls(
     blocks = {
         part.id: part for part in reversed(parts) if isinstance(part, Block) and part.kind == "call"
     }
-    listed = _listed(message)
+    listed = listed_calls(message)
     given = list(_arguments(message))
     for call in calls:
         block = blocks.get(call.id, _NO_BLOCK)
@@ -415,12 +405,6 @@ def _given_in(block: Mapping[str, Any]) -> Any:
         if key in block:
             return block[key]
     return None
-
-
-def _listed(message: BaseMessage) -> list[dict[str, Any]]:
-    """Return the calls as the Chat Completions API listed them."""
-    raw: Any = message.additional_kwargs.get("tool_calls")
-    return [call for call in raw if isinstance(call, dict)] if isinstance(raw, list) else []
 
 
 def _entry_of(call: Call, listed: Sequence[dict[str, Any]]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ PACKAGES = {
     "microsoft": "agent_framework",
     "openai_agents": "agents",
     "pydantic_ai": "pydantic_ai",
+    "test_answers_of_doors.py": "agent_framework",
     "test_deleted_elsewhere.py": "agent_framework",
     "test_matrix.py": "pydantic_ai",
     "ui": "ag_ui",

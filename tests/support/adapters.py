@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
+
+import pytest
 
 ADAPTERS = {
     "convstore.ext.claude_agent": "claude_agent_sdk",
@@ -23,3 +28,10 @@ def is_installed(package: str) -> bool:
     """Return True for a package, not for a folder of tests that has its name."""
     found = find_spec(package)
     return found is not None and found.origin is not None
+
+
+def package(name: str) -> Any:
+    """Return a module of the extra `frameworks`; without it the test is skipped, unless CONVSTORE_FRAMEWORKS is set."""
+    if os.environ.get("CONVSTORE_FRAMEWORKS"):
+        return import_module(name)
+    return pytest.importorskip(name)

@@ -6,30 +6,41 @@ that the way back is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 from uuid import uuid4
 
-from agent_framework import Content, Message
+from agent_framework import AgentResponse, ChatResponse, Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from convstore.ext.microsoft.clients import MEDIA, UNKNOWN, Client
 from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import KINDS, media_block, media_description
 from convstore.messages.provenance import model_of
 from convstore.messages.text import content_of
+from convstore.messages.usage import usage_of
 from convstore.types import Dropped
 from convstore.wire.contents import FrameworkWriter
 from convstore.wire.edits import INSTRUCTION, MOVED, NO_TEXT, RequestEdits
 from convstore.wire.exact import marked, restored
-from convstore.wire.parts import Media
+from convstore.wire.parts import Media, part_of
 from convstore.wire.steps import arguments_text
 
 _MARK = "agent_framework"
 _FORGED = (LookupError, TypeError, ValueError, AttributeError)
 """Errors of a mark that the adapter did not write: it is a field of a message that a client can send."""
 _ID = "convstore_id"
-_MODEL = "convstore_model"
+_REPLY = "convstore_reply"
+_OF_REPLY = ("model_name", "finish_reason")
+_COUNTS = (
+    "input_token_count",
+    "output_token_count",
+    "total_token_count",
+    "cache_read_input_token_count",
+    "cache_creation_input_token_count",
+    "reasoning_output_token_count",
+)
 _ROLES = {"ai": "assistant", "human": "user", "system": "system", "tool": "tool"}
 
 
@@ -45,36 +56,101 @@ def to_log(message: Message) -> list[BaseMessage]:
     head = message.to_dict()
     role = head["role"]
     contents = head.pop("contents")
-    results = [
-        at
-        for at, part in enumerate(contents)
-        if role == "tool" and part["type"] == "function_result"
-    ]
-    model = message.additional_properties.get(_MODEL)
+    results = _results_in(contents) if role == "tool" else []
+    reply = message.additional_properties.get(_REPLY)
     edges = [0, *results[1:], len(contents)]
     messages: list[BaseMessage] = []
     for at, (first, end) in enumerate(pairwise(edges)):
         shown = _shown(role, contents[first:end])
         shown.id = f"{id_}.{at}" if at else id_
-        if model and role == "assistant":
-            shown.response_metadata = {"model_name": model}
+        if isinstance(shown, AIMessage) and isinstance(reply, dict):
+            _set_reply(shown, reply)
         own = marked({"head": head, "contents": contents[first:end]}, shown)
         shown.additional_kwargs = {_MARK: {"message": id_, "json": own}}
         messages.append(shown)
     return messages
 
 
-def name_model(messages: Iterable[Message], model: str) -> None:
-    """Note on answers which model wrote them; the framework names it beside its messages."""
-    for message in messages:
-        if model and message.role == "assistant":
-            message.additional_properties.setdefault(_MODEL, model)
+def _results_in(contents: Sequence[dict[str, Any]]) -> list[int]:
+    return [at for at, part in enumerate(contents) if part["type"] == "function_result"]
+
+
+def _set_reply(answer: AIMessage, reply: dict[str, Any]) -> None:
+    answer.response_metadata = {key: reply[key] for key in _OF_REPLY if reply.get(key)}
+    answer.usage_metadata = reply.get("usage")
+
+
+def reply_of(response: ChatResponse | AgentResponse) -> dict[str, Any]:
+    """Return what the framework has beside the messages of a reply: its model, its tokens and why it stopped."""
+    return {
+        "model_name": _model_in(response),
+        "finish_reason": response.finish_reason,
+        "usage": _usage(response.usage_details),
+    }
+
+
+def note_replies(
+    messages: Iterable[Message], replies: Sequence[dict[str, Any]], whole: dict[str, Any]
+) -> None:
+    """Note on the answers of a run what `reply_of` says of each, its tokens on the last message of a reply.
+
+    Args:
+        messages: The messages that the run has added.
+        replies: Of each call of the model; empty if a client does not tell.
+        whole: Of the run, whose tokens are then those of its last answer.
+    """
+    answers = [
+        [*group]
+        for is_said, group in groupby(messages, lambda message: message.role == "assistant")
+        if is_said
+    ]
+    if len(answers) != len(replies):
+        replies = [{"model_name": whole["model_name"]} for _ in answers[1:]] + [whole]
+    for group, reply in zip(answers, replies, strict=False):
+        for message in group[:-1]:
+            message.additional_properties.setdefault(_REPLY, reply | {"usage": None})
+        group[-1].additional_properties.setdefault(_REPLY, reply)
+
+
+def _model_in(reply: Any) -> str:
+    """Return the model that a reply, its raw form or the last of its updates names; "" without one."""
+    raw = getattr(reply, "raw_representation", None)
+    parts = raw if isinstance(raw, list) else [raw]
+    for part in (reply, *reversed(parts)):
+        for found in (part, getattr(part, "raw_representation", None)):
+            model = getattr(found, "model", None)
+            if isinstance(model, str) and model:
+                return model
+    return ""
+
+
+def _usage(details: Mapping[str, Any] | None) -> Any:
+    """Return the token counts of a reply in LangChain's form; None without any.
+
+    The clients for Anthropic and Bedrock count tokens that the cache read or wrote apart from those of the input.
+    """
+    counts = {name: details.get(name) or 0 for name in _COUNTS} if details else {}
+    if not counts:
+        return None
+    given, said, total, read, written, thought = counts.values()
+    is_apart = read + written > 0 and total in (0, given + said + read + written)
+    return usage_of(
+        {
+            "input_tokens": given + read + written if is_apart else given,
+            "output_tokens": said,
+            "cache_read_tokens": read,
+            "cache_write_tokens": written,
+            "output_reasoning_tokens": thought,
+        }
+    )
 
 
 def from_log(
-    messages: Iterable[BaseMessage], edits: RequestEdits | None = None
+    messages: Iterable[BaseMessage], edits: RequestEdits | None = None, client: Client = UNKNOWN
 ) -> tuple[list[Message], list[Dropped]]:
     """Return messages of the log or of a view as the framework's, edited for a request, and what it has no place for.
+
+    The edits note what the client would leave out.
 
     Those that are as they were appended come back exactly.
     """
@@ -92,9 +168,11 @@ def from_log(
         if edits is None:
             found.append(made)
             continue
+        request = _Request(edits, client, several)
         if made.role != "tool":
             found += _moved(moved)
-        found += _edited(made, edits, several, moved)
+        found += request.edited(made)
+        moved += request.moved
     return [*found, *_moved(moved)], writer.dropped
 
 
@@ -105,105 +183,119 @@ def _moved(media: list[Content]) -> Iterator[Message]:
         media.clear()
 
 
-def _edited(
-    message: Message, edits: RequestEdits, several: Sequence[BaseMessage], moved: list[Content]
-) -> list[Message]:
-    """Return a message as the provider accepts it, after the one that the provider wants before it.
+class _Request:
+    """Edits one message for a request.
 
-    Media of its results that go elsewhere are added to `moved`.
+    Attributes:
+        moved: Media of its results that go to a message of a user.
     """
-    logged = several[0]
-    kinds = {content.type for content in message.contents}
-    if message.role == "tool" or "function_approval_response" in kinds:
-        _take_media(message, edits, several, moved)
-        _name_calls(message, edits, logged)
-        return [message]
-    place = edits.place(message.role)
-    if place.role != message.role:
-        said = [Content.from_text(INSTRUCTION), *message.contents]
-        message = Message(place.role, said)
-    elif message.role == "assistant":
-        _withhold(message, edits, logged)
-    _name_calls(message, edits, logged)
-    made = _parted(message, edits)
-    if place.before is None:
-        return made
-    return [Message(place.before.role, [Content.from_text(place.before.text)]), *made]
 
+    def __init__(self, edits: RequestEdits, client: Client, logged: Sequence[BaseMessage]) -> None:
+        self.moved = list[Content]()
+        self._edits = edits
+        self._client = client
+        self._logged = logged[0]
+        self._results = {
+            each.tool_call_id: each for each in logged if isinstance(each, ToolMessage)
+        }
 
-def _parted(message: Message, edits: RequestEdits) -> list[Message]:
-    """Return an answer; with a text and calls as two messages, if the provider takes only one of them in each."""
-    calls = [content for content in message.contents if content.type == "function_call"]
-    said = [content for content in message.contents if content.type != "function_call"]
-    if edits.rules.text_beside_calls or not calls or not said:
-        return [message]
-    return [Message(message.role, said), Message(message.role, calls)]
+    def edited(self, message: Message) -> list[Message]:
+        """Return a message as the provider accepts it, after the one that the provider wants before it."""
+        kinds = {content.type for content in message.contents}
+        if message.role == "tool" or "function_approval_response" in kinds:
+            self._name_calls(message)
+            return [message]
+        place = self._edits.place(message.role)
+        if message.role == "user":
+            message.contents = [self._asked(content) for content in message.contents]
+        elif message.role == "assistant":
+            self._withhold(message)
+        elif place.role != message.role:
+            said = [Content.from_text(INSTRUCTION), *message.contents]
+            message = Message(place.role, said)
+        self._name_calls(message)
+        made = self._parted(message)
+        if place.before is None:
+            return made
+        return [Message(place.before.role, [Content.from_text(place.before.text)]), *made]
 
+    def _parted(self, message: Message) -> list[Message]:
+        """Return an answer; with a text and calls as two messages, if the provider takes only one of them in each."""
+        calls = [content for content in message.contents if content.type == "function_call"]
+        said = [content for content in message.contents if content.type != "function_call"]
+        if self._edits.rules.text_beside_calls or not calls or not said:
+            return [message]
+        return [Message(message.role, said), Message(message.role, calls)]
 
-def _take_media(
-    message: Message, edits: RequestEdits, several: Sequence[BaseMessage], moved: list[Content]
-) -> None:
-    """Replace media of results by texts where they go elsewhere or are not taken: clients leave them out silently."""
-    logged = {each.tool_call_id: each for each in several if isinstance(each, ToolMessage)}
-    for content in message.contents:
-        if content.type == "function_result" and content.items:
-            moved += _media_of(content, edits, logged.get(content.call_id or ""))
+    def _asked(self, content: Content) -> Content:
+        """Return a content of a question: a text in place of a file that the client would leave out."""
+        if content.type not in MEDIA or self._client.takes(content):
+            return content
+        return self._named(content, self._logged)
 
+    def _take_media(self, result: Content) -> None:
+        """Replace files of a result by texts where they go elsewhere, or are not taken."""
+        logged = self._results.get(result.call_id or "")
+        rules = self._edits.rules
+        is_refused = bool(result.exception) and not rules.failed_media
+        wanted: Any = "named" if is_refused else rules.result_media
+        items = list[Content]()
+        for item in result.items or ():
+            place = self._client.place(item, wanted) if item.type in MEDIA else "kept"
+            if place == "kept":
+                items.append(item)
+            elif place == "moved":
+                items.append(_as_text(item))
+                self.moved.append(item)
+            else:
+                items.append(self._named(item, logged))
+        result.items = items
 
-def _media_of(result: Content, edits: RequestEdits, logged: BaseMessage | None) -> list[Content]:
-    """Return the media of a result that move; texts stand in the place of these, and of those that are not taken."""
-    items = result.items or []
-    media = [item for item in items if item.type in ("data", "uri")]
-    is_refused = bool(result.exception) and not edits.rules.failed_media
-    where = "named" if is_refused else edits.rules.result_media
-    if where == "kept":
-        return []
-    result.items = [_as_text(item) for item in items]
-    if where == "moved":
-        return media
-    for item in media:
-        edits.drop(logged, KINDS[_described(item)["type"]], "only its description is sent")
-    return []
+    def _named(self, file: Content, logged: BaseMessage | None) -> Content:
+        """Return the text of a file of text, or the one that names any other, and note that this is not sent."""
+        part = part_of(_described(file))
+        if isinstance(part, Media) and part.plain_text:
+            return Content.from_text(part.plain_text)
+        kind = KINDS[_described(file)["type"]]
+        self._edits.drop(logged, kind, "only its description is sent")
+        return _as_text(file)
+
+    def _withhold(self, message: Message) -> None:
+        """Remove the reasoning of an answer that does not go along; that of a model without a name goes."""
+        said = [content for content in message.contents if content.type != "text_reasoning"]
+        if len(said) == len(message.contents):
+            return
+        writer = model_of(self._logged)
+        problem = self._edits.writer_problem(writer) if writer else ""
+        if not self._client.reasoning:
+            problem = "the client sends none"
+        if problem:
+            self._edits.drop(self._logged, "reasoning", problem)
+            message.contents = said or [Content.from_text(NO_TEXT)]
+
+    def _name_calls(self, message: Message) -> None:
+        """Give calls and results the ids, names, arguments and files that they have in the request."""
+        for content in message.contents:
+            if content.type == "function_call":
+                if not arguments_text(content.arguments)[1]:
+                    part = f"arguments of {content.name}"
+                    self._edits.drop(self._logged, part, "they are not a JSON object")
+                    content.arguments = "{}"
+                call = self._edits.call(content.call_id or "", content.name or "")
+                content.call_id = call.id
+                content.name = call.tool
+            elif content.type == "function_result":
+                if content.items:
+                    self._take_media(content)
+                content.call_id = self._edits.result(content.call_id or "").id
 
 
 def _described(content: Content) -> dict[str, Any]:
     return next(_blocks([content.to_dict()]), {"type": "file"})
 
 
-def _as_text(item: Content) -> Content:
-    """Return the text that names a file, anything else as it is."""
-    if item.type not in ("data", "uri"):
-        return item
-    return Content.from_text(f"[{media_description(_described(item))}]")
-
-
-def _withhold(message: Message, edits: RequestEdits, logged: BaseMessage) -> None:
-    """Remove the reasoning of an answer if the rules keep it out of the request.
-
-    That of an answer without the name of its model goes.
-    """
-    said = [content for content in message.contents if content.type != "text_reasoning"]
-    writer = model_of(logged)
-    if not writer or len(said) == len(message.contents):
-        return
-    problem = edits.writer_problem(writer)
-    if problem:
-        edits.drop(logged, "reasoning", problem)
-        message.contents = said or [Content.from_text(NO_TEXT)]
-
-
-def _name_calls(message: Message, edits: RequestEdits, logged: BaseMessage) -> None:
-    """Give calls and results the ids, names and arguments that they have in the request."""
-    for content in message.contents:
-        if content.type == "function_call":
-            if not arguments_text(content.arguments)[1]:
-                edits.drop(logged, f"arguments of {content.name}", "they are not a JSON object")
-                content.arguments = "{}"
-            call = edits.call(content.call_id or "", content.name or "")
-            content.call_id = call.id
-            content.name = call.tool
-        elif content.type == "function_result":
-            content.call_id = edits.result(content.call_id or "").id
+def _as_text(file: Content) -> Content:
+    return Content.from_text(f"[{media_description(_described(file))}]")
 
 
 def _mark_of(message: BaseMessage) -> dict[str, Any]:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal
 
-from agent_framework import AgentSession, FunctionTool, HistoryProvider, Message, SessionContext
-from langchain_core.messages import BaseMessage
+from agent_framework import (
+    AgentSession,
+    ChatContext,
+    ChatMiddleware,
+    ChatResponse,
+    FunctionTool,
+    HistoryProvider,
+    Message,
+    ResponseStream,
+    SessionContext,
+)
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.edges import OnDropped, read_current, report_dropped
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.microsoft.messages import from_log, name_model, to_log
+from convstore.ext.microsoft.clients import client_of
+from convstore.ext.microsoft.messages import from_log, note_replies, reply_of, to_log
 from convstore.integration import TurnAccess, agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.types import ProviderRules
@@ -21,8 +31,8 @@ from convstore.values.providers import rules_of_framework
 from convstore.values.scope import as_scope, check_choice
 from convstore.wire.edits import RequestEdits
 
-_ASKED: ContextVar[str] = ContextVar("_ASKED", default="")
-"""The model of the agent that runs: `get_messages` of the framework does not name it."""
+_AGENT: ContextVar[Any] = ContextVar("_AGENT", default=None)
+"""The agent that runs, None outside a run: `get_messages` of the framework does not name it."""
 
 
 class ConvstoreHistoryProvider(HistoryProvider):
@@ -35,7 +45,8 @@ class ConvstoreHistoryProvider(HistoryProvider):
 
     Args:
         store: The store of the conversations.
-        view: "policy" gives an agent the view; "all" every active message, in full, without the tool.
+        view: "policy" gives an agent the view; "all" every active message, in full, without the tool. Outside a run
+            `get_messages` returns the latter as they were saved, unless `provider` is given.
         policy: Limits of the view; None for the store's.
         artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
         source_id: Name of the provider in a session.
@@ -111,11 +122,19 @@ class ConvstoreHistoryProvider(HistoryProvider):
     ) -> list[Message]:
         chat = self.conversation(session_id, state)
         if self._view == "policy":
-            view = (await chat.load_history(self._policy)).messages
-            model = _ASKED.get()
+            found = (await chat.load_history(self._policy)).messages
+        else:
+            found = [message async for turn in chat.turns() for message in turn.messages]
+        agent = _AGENT.get()
+        edits = None
+        if self._view == "policy" or agent or self._provider is not None:
+            model = _model_of(agent)
             edits = RequestEdits(rules_of_framework(self._provider, model), asked=model)
-            return self._read(with_own_call_ids(view), edits)
-        return self._read([message async for turn in chat.turns() for message in turn.messages])
+            found = with_own_call_ids(found)
+        shown, dropped = from_log(map(sendable_message, found), edits, client_of(agent))
+        dropped += edits.dropped if edits else []
+        report_dropped(dropped, self._on_dropped)
+        return shown
 
     async def save_messages(
         self,
@@ -138,31 +157,48 @@ class ConvstoreHistoryProvider(HistoryProvider):
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
         """Give a run the view, and the tool that reads back."""
-        token = _ASKED.set(_model_of(agent))
+        token = _AGENT.set(agent)
         try:
             await super().before_run(agent=agent, session=session, context=context, state=state)
         finally:
-            _ASKED.reset(token)
+            _AGENT.reset(token)
         tools = [
             _tool(bind(self.conversation(context.session_id, state))) for _, bind in self._own_tools
         ]
         context.extend_tools(self.source_id, tools)
+        context.extend_middleware(self.source_id, _Replies())
 
     async def after_run(
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
-        """Store what a run has added, with the name of the model that answered."""
+        """Store what a run has added; each answer with its model, its tokens and why it stopped."""
         if context.response:
-            name_model(context.response.messages, _model_in(context.response.raw_representation))
+            replies = [
+                reply
+                for listener in context.middleware.get(self.source_id, ())
+                if isinstance(listener, _Replies)
+                for reply in listener.found
+            ]
+            note_replies(context.response.messages, replies, reply_of(context.response))
         await super().after_run(agent=agent, session=session, context=context, state=state)
 
-    def _read(
-        self, messages: Iterable[BaseMessage], edits: RequestEdits | None = None
-    ) -> list[Message]:
-        found, dropped = from_log(map(sendable_message, messages), edits)
-        dropped += edits.dropped if edits else []
-        report_dropped(dropped, self._on_dropped)
-        return found
+
+class _Replies(ChatMiddleware):
+    """Keeps the replies of the model in a run: the framework adds up their tokens."""
+
+    def __init__(self) -> None:
+        self.found = list[dict[str, Any]]()
+
+    async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        """Keep a reply, or what the stream of one becomes."""
+        await call_next()
+        if isinstance(context.result, ResponseStream):
+            context.result.with_result_transform(self._keep)
+        elif context.result is not None:
+            self._keep(context.result)
+
+    def _keep(self, reply: ChatResponse) -> None:
+        self.found.append(reply_of(reply))
 
 
 def _tool(tool: Any) -> FunctionTool:
@@ -178,16 +214,6 @@ def _tool(tool: Any) -> FunctionTool:
         func=read,
         input_model=spec["parameters"],
     )
-
-
-def _model_in(raw: Any) -> str:
-    """Return the model that a client's response, or the last of its updates, names; "" without one."""
-    for part in reversed(raw if isinstance(raw, list) else [raw]):
-        for found in (part, getattr(part, "raw_representation", None)):
-            model = getattr(found, "model", None)
-            if isinstance(model, str) and model:
-                return model
-    return ""
 
 
 def _model_of(agent: Any) -> str:

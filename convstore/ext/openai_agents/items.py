@@ -159,7 +159,19 @@ def _message(group: list[Item]) -> BaseMessage | None:
     except (InvalidMessageError, ValueError):
         return None
     message.additional_kwargs[_KEPT] = marked({"items": group}, message)
+    if isinstance(message, AIMessage) and (model := _model_in(group)):
+        message.response_metadata = {**message.response_metadata, "model_name": model}
     return message
+
+
+def _model_in(group: Sequence[Item]) -> str:
+    """Return the model that items name, as those of LiteLLM and any-llm do; "" if none does."""
+    for item in group:
+        data = item.get("provider_data")
+        model = data.get("model") if isinstance(data, dict) else None
+        if isinstance(model, str):
+            return model
+    return ""
 
 
 def _read(group: Sequence[Item]) -> BaseMessage:

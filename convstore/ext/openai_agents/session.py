@@ -29,6 +29,8 @@ from convstore.ext.openai_agents.items import (
 from convstore.integration import settle
 from convstore.messages.filing import last_turn_of
 from convstore.messages.tokens import count
+from convstore.messages.tool_calls import calls_of
+from convstore.messages.usage import usage_of
 from convstore.types import History, LogItem, OpenAIMessages, ProviderRules
 from convstore.values.json_form import sendable
 from convstore.values.policy import check_policy
@@ -36,7 +38,7 @@ from convstore.values.providers import ROWS, rules_for
 from convstore.values.scope import check_choice
 
 if TYPE_CHECKING:
-    from agents import RunContextWrapper, TResponseInputItem
+    from agents import RunContextWrapper, TResponseInputItem, Usage
     from agents.memory import SessionSettings
 
 
@@ -48,12 +50,19 @@ class _State:
     """State that a session caches of one conversation."""
 
     chat: Conversation
-    # by digest, seeds of ids of batches that may be stored
-    failed: dict[str, str] = field(default_factory=dict)
-    view: History | None = None  # that a run was given and has not answered
+    # by digest of their items, batches that may be stored
+    failed: dict[str, list[BaseMessage | LogItem]] = field(default_factory=dict)
+    view: History | None = None  # that the last run was given
     shown: list[BaseMessage] = field(default_factory=list)  # its messages, and those appended since
     entry: int = 0  # the last one of those
+    usage: Usage | None = None  # of the run
+    billed: int = 0  # requests of the run whose answers are stored
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def set_run(self, usage: Usage | None) -> None:
+        """Note that the requests of a run so far need no further message."""
+        self.usage = usage
+        self.billed = len(usage.request_usage_entries) if usage else 0
 
 
 class _Stored(NamedTuple):
@@ -76,10 +85,11 @@ class ConvstoreSession:
     Args:
         store: The store.
         scope: A function from the context of a run to scope values; those of `values` take precedence.
-        view: "all" returns all items, exactly as they were added, instead of the view.
+        view: "all" returns all items, exactly as they were added and under no rules, instead of the view.
         policy: The policy of the view; None for the store's.
         provider: The rules of the model's provider for the view, by name or your own, for a model that the SDK asks by
-            another API, such as LiteLLM's; None for those of OpenAI's Responses API.
+            another API, such as LiteLLM's; None for those of OpenAI's Responses API. A run with ``view="all"`` or a
+            limit gets items as they were added, from any place in a turn on, so they cannot be combined with it.
         erase_on_clear: `clear_session` deletes the conversation permanently.
         session_settings: The SDK's own, or a dict of their fields. A ``limit`` in it applies to every run, which then
             gets no view.
@@ -87,7 +97,8 @@ class ConvstoreSession:
 
     Raises:
         InvalidScopeError: A scope key is missing or unknown, or a value is invalid.
-        InvalidInputError: `view`, `policy`, `provider` or `session_settings` is invalid.
+        InvalidInputError: `view`, `policy`, `provider` or `session_settings` is invalid, or `provider` is given where
+            runs get no view.
     """
 
     def __init__(
@@ -112,6 +123,11 @@ class ConvstoreSession:
         self._shows_all = view == "all"
         self._policy = check_policy(policy)
         self._rules = rules_for(provider, None, default=ROWS["responses"])
+        if provider is not None and (self._shows_all or _limit_of(self.session_settings)):
+            raise InvalidInputError(
+                'the rules of provider= apply to the view, and with view="all" or a limit in '
+                "session_settings runs get items as they were added; leave one of them out"
+            )
         self._erases = erase_on_clear
         self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope))))
         self.session_id = (
@@ -136,14 +152,18 @@ class ConvstoreSession:
     ) -> list[TResponseInputItem]:
         """Return the view as items; with a limit or ``view="all"``, the newest items as they were added.
 
+        No rules of a provider apply to the latter: such a list begins anywhere in a turn.
+
         Half of an emoji, which no API takes, is U+FFFD; `pop_item` returns it as it was added.
 
         ``.dropped`` of the list names what the API has no place for; see `History.to_openai`.
         """
         state = self._state(wrapper)
         found = OpenAIMessages([], [])
-        if limit is None and self.session_settings is not None:
-            limit = self.session_settings.limit
+        if limit is None:
+            limit = _limit_of(self.session_settings)
+        state.view = None
+        state.set_run(wrapper.usage if wrapper else None)
         if limit is None and not self._shows_all:
             state.view = await state.chat.load_history(self._policy)
             state.shown = state.view.messages
@@ -174,13 +194,16 @@ class ConvstoreSession:
         if not items:
             return
         state = self._state(wrapper)
-        given = cast("list[Item]", items)
-        seed = state.failed.pop(digest := digest_of(given), None) or uuid4().hex
+        digest = digest_of(items)
+        made = state.failed.pop(digest, None) or to_log(cast("list[Item]", items), uuid4().hex)
+        usage = wrapper.usage if wrapper else None
+        _set_usage(state, made, usage)
         try:
-            await settle(self._add(state, given, seed))
+            await settle(_add(state, made))
         except BaseException:
-            state.failed[digest] = seed
+            state.failed[digest] = made
             raise
+        state.set_run(usage)
 
     async def pop_item(
         self, *, wrapper: RunContextWrapper[Any] | None = None
@@ -217,18 +240,6 @@ class ConvstoreSession:
     def _state(self, wrapper: RunContextWrapper[Any] | None) -> _State:
         return self._state_of(tuple(self.conversation(wrapper).scope.items()))
 
-    async def _add(self, state: _State, items: Sequence[Item], seed: str) -> None:
-        async with state.lock:
-            # removed after a call that failed; erased after the view
-            try:
-                await append_in_halves(partial(_append, state), to_log(items, seed))
-            except (
-                MessageRewoundError,
-                InvalidInputError,
-            ):
-                state.view = None
-                await append_in_halves(partial(_append, state), to_log(items, uuid4().hex))
-
     @read_current
     async def _pop(self, state: _State) -> Item | None:
         async with state.lock:
@@ -262,6 +273,10 @@ class ConvstoreSession:
                 await state.chat.rewind(before_id=id_)
 
 
+def _limit_of(settings: SessionSettings | None) -> int | None:
+    return None if settings is None else settings.limit
+
+
 def _settings(given: Any) -> SessionSettings | None:
     """Return the settings that the SDK takes as an object or a dict, as the object that it reads."""
     from agents.memory import SessionSettings  # noqa: PLC0415 - the SDK loads slowly
@@ -279,20 +294,55 @@ def _settings(given: Any) -> SessionSettings | None:
     )
 
 
+def _set_usage(state: _State, made: Sequence[BaseMessage | LogItem], usage: Usage | None) -> None:
+    """Set the token counts of answers: those of the first requests of the run since its last items were stored.
+
+    Requests of agents that its tools have called follow them. Of a run that began elsewhere the last requests count.
+    """
+    answers = [message for message in made if isinstance(message, AIMessage)]
+    requests = usage.request_usage_entries if usage else []
+    first = state.billed if state.usage is usage else max(0, len(requests) - len(answers))
+    for answer, request in zip(answers, requests[first:], strict=False):
+        answer.usage_metadata = usage_of(
+            {
+                "input_tokens": request.input_tokens,
+                "output_tokens": request.output_tokens,
+                "input_tokens_details": dict(request.input_tokens_details),
+                "output_tokens_details": dict(request.output_tokens_details),
+            }
+        )
+
+
+async def _add(state: _State, made: list[BaseMessage | LogItem]) -> None:
+    async with state.lock:
+        append = partial(_append, state)
+        try:
+            await append_in_halves(append, made)
+        except (MessageRewoundError, InvalidInputError):
+            # removed after a call that failed; erased after the view
+            state.view = None
+            for logged in made:
+                logged.id = uuid4().hex
+            await append_in_halves(append, made)
+
+
 async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
-    """Append what `to_log` made; the first answer to a view gets its stamp."""
+    """Append what `to_log` made; an answer gets the stamp of the view with what the run has added to it."""
     view = state.view
-    is_answer = any(isinstance(message, AIMessage) for message in made)
+    answers = [message for message in made if isinstance(message, AIMessage)]
     stamp = None
-    if view and is_answer:
+    if view and answers:
         size_of = partial(count, state.chat.store.token_counter)
         turn_id = last_turn_of(state.shown[len(view.messages) :])
         stamp = view.stamp_for(state.shown, entry=state.entry, turn=turn_id, size_of=size_of)
     state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
+    is_over = bool(answers) and not calls_of(answers[-1])
+    state.view = None if is_over else view
     state.shown = (
-        [*state.shown, *(added for added in made if isinstance(added, BaseMessage))] if view else []
+        [*state.shown, *(added for added in made if isinstance(added, BaseMessage))]
+        if state.view
+        else []
     )
-    state.view = None if is_answer else view
 
 
 @read_current

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from base64 import b64encode
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -211,6 +212,66 @@ async def test_what_the_application_appended_is_shown_whole_or_named(
         "data:image/png;base64,cG5n",
     ]
     assert [part for _, part, _ in dropped] == ["file", "reasoning", "image"]
+
+
+PDF, SHOT, TEXT = (
+    b64encode(data).decode() for data in (b"%PDF-1.4", b"\x89PNG\r\n\x1a\n", b"Fish.")
+)
+SENT = {
+    "RawAnthropicClient": {"image", "image of a result"},
+    "RawOpenAIChatClient": {"image", "image of a result", "file", "file of a result"},
+    "RawOpenAIChatCompletionClient": {"image", "image of a result", "file", "file of a result"},
+    "BedrockChatClient": {"image", "image of a result"},
+    "RawMistralChatClient": {"image"},
+}
+"""What the classes of the framework's clients send of files, the last two in a question after the results."""
+
+
+@pytest.mark.parametrize("name", SENT)
+async def test_what_a_client_leaves_out_is_named(
+    store: ConversationStore, user: str, name: str
+) -> None:
+    """Files that the agent's client would drop silently are texts, and reported; a text file is its text."""
+    client = type(name, (Scripted,), {})("Yes.")
+    dropped = list[Dropped]()
+    whole = HistoryPolicy(media="never", stub_tools="never")
+    provider = ConvstoreHistoryProvider(
+        store, policy=whole, on_dropped=dropped.extend, user_id=user
+    )
+    files = [("image/png", SHOT, "image"), ("application/pdf", PDF, "file")]
+    asked = [
+        Content.from_uri(f"data:{mime};base64,{data}", media_type=mime) for mime, data, _ in files
+    ]
+    words = Content.from_uri(f"data:text/plain;base64,{TEXT}", media_type="text/plain")
+    call = Content.from_function_call("c1", "look", arguments={})
+    await provider.save_messages(
+        "seals",
+        [
+            Message("user", ["Look:", *asked, words]),
+            Message("assistant", [call]),
+            Message(
+                "tool",
+                [Content.from_function_result("c1", result=[Content.from_text("Here."), *asked])],
+            ),
+            Message("assistant", ["So."]),
+        ],
+    )
+    model = "mistral-large-latest" if "Mistral" in name else "claude-opus-4-1"
+    agent = Agent(client, context_providers=[provider], default_options={"model": model})
+    await agent.run("Sure?", session=agent.create_session(session_id="seals"))
+    [shown] = client.shown
+    sent = set[str]()
+    for at, message in enumerate(shown):
+        for content in message.contents:
+            for item in content.items or [content]:
+                kinds = [
+                    kind for _, data, kind in files if item.type == "data" and data in item.uri
+                ]
+                sent |= {f"{kind} of a result" if at else kind for kind in kinds}
+    assert sent == SENT[name]
+    assert "Fish." in shown[0].text
+    lost = {"image", "file", "image of a result", "file of a result"} - SENT[name]
+    assert sorted(part.part for part in dropped) == sorted(kind.split()[0] for kind in lost)
 
 
 async def test_a_repeated_save_writes_nothing(store: ConversationStore, user: str) -> None:

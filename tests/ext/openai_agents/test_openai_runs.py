@@ -127,18 +127,18 @@ async def test_a_run_is_shown_the_view_of_the_turns_before(
 
 
 async def test_an_answer_names_the_view_that_it_answers(viewed: ConvstoreSession) -> None:
-    """An answer has the stamp of the view that it answers, so that the inspector can show this view."""
+    """Each answer has the stamp of what it answers: a view and what its run added, which the inspector shows."""
     agent, _ = agent_of(looks("seals"), [assistant_message("Fish.")], [assistant_message("Same.")])
     for text in ("What do they eat?", "And whales?"):
         await ask(agent, text, viewed)
     chat = viewed.conversation()
     stamps = [row.stamp for row in await chat.list_messages() if isinstance(row.message, AIMessage)]
-    assert [stamp is not None for stamp in stamps] == [True, False, True]
-    for stamp, count in ((stamps[0], 1), (stamps[2], 5)):
+    for stamp, count, begin in zip(stamps, (1, 3, 5), (0, 0, 4), strict=True):
         past = await chat.view_at(stamp)
         assert (past.match, len(past.messages)) == ("exact", count)
         assert stamp
-        assert stamp.parts.now == tokens(viewed.store.token_counter, past.messages[-1])
+        turn = past.messages[begin:]
+        assert stamp.parts.now == sum(tokens(viewed.store.token_counter, each) for each in turn)
 
 
 async def test_each_run_begins_with_what_the_run_before_it_began_with(
