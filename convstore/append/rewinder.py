@@ -148,7 +148,8 @@ class Rewinder:
             cached = await self._reader.find(scope)
             ordinal = 0
         else:
-            cached, ordinal = await self._find(scope, message_id)
+            cached, row = await self._reader.find_message(scope, message_id)
+            ordinal = row.message.ordinal
         if cached is None:
             return 0
         restored = 0
@@ -201,14 +202,6 @@ class Rewinder:
         else:  # a repair found that the question was lost
             standing = await standing_at(self._reader, log, undone.place)
         return standing.changed(undone.left)
-
-    async def _find(self, scope: Scope, message_id: str) -> tuple[CachedConversation, int]:
-        """Return the conversation and the ordinal of one of its messages."""
-        cached = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
-        if cached is None or not rows:
-            raise UnknownMessageError(message_id)
-        return cached, rows[message_id].message.ordinal
 
     async def point(
         self, cached: CachedConversation, ordinal: int, rewinds: Rewinds, *, is_after: bool = False

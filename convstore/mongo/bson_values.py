@@ -16,6 +16,7 @@ from bson.int64 import Int64
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.messages.encoding import digest_of
+from convstore.values.plain import with_leaves
 
 _SEAL_BYTES = 8
 _NUMBERS = frozenset({int, Int64})
@@ -33,11 +34,7 @@ def to_stored(text: str) -> str | bytes:
 
 def storable(value: Any) -> Any:
     """Return a value of lists, dicts and plain values with every text in the form of `to_stored`."""
-    if isinstance(value, str):
-        return to_stored(value)
-    if isinstance(value, dict):
-        return {key: storable(part) for key, part in value.items()}
-    return [storable(part) for part in value] if isinstance(value, list) else value
+    return with_leaves(value, lambda part: to_stored(part) if isinstance(part, str) else part)
 
 
 def encoded(document: dict[str, Any]) -> bytes:

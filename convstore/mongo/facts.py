@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from convstore.log.entry import NO_FACTS, Entry, Facts, PayloadRef, Totals
@@ -26,6 +27,7 @@ from convstore.mongo.bson_values import (
 from convstore.mongo.keys import number_in
 from convstore.mongo.payload_refs import payload_document, payload_from
 from convstore.mongo.totals_documents import totals_document, totals_from
+from convstore.values.plain import with_leaves
 
 _Value = TypeVar("_Value")
 
@@ -47,7 +49,9 @@ def facts_document(entry: Entry) -> dict[str, Any]:
     """Return the stored form of an entry's facts."""
     link = str(entry.totals.link)
     return {
-        name: _stored(kind_named(name).encode(value, entry), (link, name))
+        name: with_leaves(
+            kind_named(name).encode(value, entry), partial(_stored, owner=(link, name))
+        )
         for name, value in entry.facts.items()
     }
 
@@ -82,16 +86,7 @@ def with_unknown_keys(facts: Facts, keys: Iterable[Key]) -> Facts:
 
 
 def _stored(value: Any, owner: tuple[str, str]) -> Any:
-    """Return an encoded value in the form that BSON can hold."""
-    match value:
-        case dict():
-            return {name: _stored(part, owner) for name, part in value.items()}
-        case list():
-            return [_stored(part, owner) for part in value]
-    return _stored_part(value, owner)
-
-
-def _stored_part(value: Any, owner: tuple[str, str]) -> Any:
+    """Return a part of an encoded value in the form that BSON can hold."""
     match value:
         case Sealed():
             return sealed(value.text, *owner)

@@ -12,7 +12,6 @@ from convstore.exceptions import (
     CorruptDocumentError,
     InvalidInputError,
     SchemaVersionError,
-    UnknownMessageError,
 )
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
@@ -38,11 +37,8 @@ class Annotator:
     async def annotate(self, scope: Scope, message_id: str, values: Mapping[str, Any]) -> None:
         """Set or remove annotations of a message; see `Conversation.annotate`."""
         given = self._encode(values)
-        cached = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
-        if cached is None or not rows:
-            raise UnknownMessageError(message_id)
-        ordinal = rows[message_id].message.ordinal
+        cached, row = await self._reader.find_message(scope, message_id)
+        ordinal = row.message.ordinal
         stored = (await self._annotations.find(cached.conversation, [ordinal])).get(ordinal, {})
         if len(stored.keys() | given.keys()) > _MAX_VALUES:
             raise InvalidInputError(

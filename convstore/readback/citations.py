@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.exceptions import InvalidInputError
 from convstore.log.entry import EntrySource
 from convstore.readback.own_numbers import numbers_before
 from convstore.readback.pager import Pager
@@ -50,12 +50,9 @@ async def read_citations(
 
 
 async def _message(reader: LogReader, scope: Scope, message_id: str) -> BaseMessage:
-    cached = await reader.find(scope)
-    rows = await reader.messages_by_id(cached, [message_id]) if cached else {}
-    if cached is None or not rows:
-        raise UnknownMessageError(message_id)
+    cached, row = await reader.find_message(scope, message_id)
     async with reader.reading(cached):
-        [message] = await reader.decode_all(cached, [rows[message_id].message], whole=True)
+        [message] = await reader.decode_all(cached, [row.message], whole=True)
     return message
 
 

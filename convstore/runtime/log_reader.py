@@ -24,6 +24,7 @@ from convstore.exceptions import (
     CorruptDocumentError,
     MessageRewoundError,
     StoreUnavailableError,
+    UnknownMessageError,
 )
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
@@ -210,6 +211,16 @@ class LogReader:
             found = await self.log.messages_by_id(cached.conversation, ids)
         cached.know_questions([row.message for row in found.values()])
         return found
+
+    async def find_message(
+        self, scope: Scope, message_id: str, *, begins_turn: bool = False
+    ) -> tuple[CachedConversation, StoredMessageRow]:
+        """Return a conversation and one of its messages; an UnknownMessageError without it, perhaps for a question."""
+        cached = await self.find(scope)
+        rows = await self.messages_by_id(cached, [message_id]) if cached else {}
+        if cached is None or not rows:
+            raise UnknownMessageError(message_id, begins_turn=begins_turn)
+        return cached, rows[message_id]
 
     async def newest_results(
         self, log: Snapshot, *, before: int = _END, limit: int, tools_only: bool = False

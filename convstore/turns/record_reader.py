@@ -30,11 +30,7 @@ class TurnRecordReader:
         Raises:
             UnknownMessageError: The log does not have its question, or it was rewound.
         """
-        cached = await self._reader.find(scope)
-        rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
-        if cached is None or not rows:
-            raise UnknownMessageError(turn_id, begins_turn=True)
-        row = rows[turn_id]
+        cached, row = await self._reader.find_message(scope, turn_id, begins_turn=True)
         log = await self._reader.snapshot(cached)
         if not row.message.begins_turn:
             raise InvalidInputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import wraps
@@ -57,6 +57,19 @@ def role_of(message_type: str) -> str:
     ('user', 'system')
     """
     return _ROLES.get(message_type, message_type)
+
+
+def with_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a value with each part changed that is neither a dict nor a list, at any depth.
+
+    >>> with_leaves({"a": [1, {"b": 2}]}, str)
+    {'a': ['1', {'b': '2'}]}
+    """
+    if isinstance(value, Mapping):
+        return {name: with_leaves(part, change) for name, part in value.items()}
+    return (
+        [with_leaves(part, change) for part in value] if isinstance(value, list) else change(value)
+    )
 
 
 def part_of(value: Any, name: str) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from convstore.log.entry import NO_FACTS, Entry, Facts, Over, PayloadRef, Totals
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
+from convstore.values.plain import with_leaves
 
 Value = TypeVar("Value")
 
@@ -241,34 +242,22 @@ class UnknownKind(FactKind[UnknownFact]):
         """Return its stored form and its look-up values; None if it has payloads, which are not in an archive."""
         if _has_payload(value.stored):
             return None
-        return [_without_seals(value.stored), list(value.keys)]
+        # A tuple stands for a sealed text: no stored value has one.
+        opened = with_leaves(
+            value.stored, lambda part: (part.text,) if isinstance(part, Sealed) else part
+        )
+        return [opened, list(value.keys)]
 
     def restored(self, archived: Any) -> UnknownFact:
         """Return what `archived` was given."""
-        stored, keys = archived
-        return UnknownFact(_with_seals(stored), tuple(keys))
+        opened, keys = archived
+        stored = with_leaves(
+            opened, lambda part: Sealed(*part) if isinstance(part, tuple) else part
+        )
+        return UnknownFact(stored, tuple(keys))
 
 
 def _has_payload(stored: Any) -> bool:
     if isinstance(stored, Mapping):
         return "token" in stored or any(map(_has_payload, stored.values()))
     return isinstance(stored, list) and any(map(_has_payload, stored))
-
-
-def _without_seals(stored: Any) -> Any:
-    """Return a stored value with each sealed text as a tuple, which no stored value has."""
-    if isinstance(stored, Sealed):
-        return (stored.text,)
-    if isinstance(stored, Mapping):
-        return {name: _without_seals(part) for name, part in stored.items()}
-    return [_without_seals(part) for part in stored] if isinstance(stored, list) else stored
-
-
-def _with_seals(archived: Any) -> Any:
-    """Return the value that `_without_seals` was given."""
-    if isinstance(archived, tuple):
-        (text,) = archived
-        return Sealed(text)
-    if isinstance(archived, Mapping):
-        return {name: _with_seals(part) for name, part in archived.items()}
-    return [_with_seals(part) for part in archived] if isinstance(archived, list) else archived
