@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -151,6 +151,8 @@ def _span(text: str, start: Any, end: Any) -> str:
     return text[start : min(end, start + _SPAN_CHARACTERS)]
 
 
+_Kind = TypeVar("_Kind", dict[Any, Any], list[Any])
+
 _TITLE = ("title", "document_title", "filename")
 _URL = ("url", "uri", "source")
 _QUOTATION = ("cited_text", "quote")
@@ -240,20 +242,20 @@ def _place(cited: Mapping[Any, Any], length: int) -> tuple[int, int]:
 def _of_gemini(message: BaseMessage) -> Iterator[ProviderCitation]:
     """Yield the citations in Gemini's metadata, in the spelling of its SDK and of its API."""
     metadata = message.response_metadata
-    grounding = _dict(metadata, "grounding_metadata", "groundingMetadata")
-    cited = _dict(metadata, "citation_metadata", "citationMetadata")
+    grounding = _inner(metadata, dict, "grounding_metadata", "groundingMetadata")
+    cited = _inner(metadata, dict, "citation_metadata", "citationMetadata")
     ends = _ends_of(message.text) if grounding or cited else ()
-    chunks = _list(grounding, "grounding_chunks", "groundingChunks")
-    for support in _list(grounding, "grounding_supports", "groundingSupports"):
-        place = _place_of_bytes(_dict(support, "segment"), ends)
-        indices = _list(support, "grounding_chunk_indices", "groundingChunkIndices")
+    chunks = _inner(grounding, list, "grounding_chunks", "groundingChunks")
+    for support in _inner(grounding, list, "grounding_supports", "groundingSupports"):
+        place = _place_of_bytes(_inner(support, dict, "segment"), ends)
+        indices = _inner(support, list, "grounding_chunk_indices", "groundingChunkIndices")
         for index in indices if place else ():
             chunk = chunks[index] if type(index) is int and 0 <= index < len(chunks) else None
-            page = _dict(chunk, "web", "retrieved_context", "retrievedContext", "maps")
+            page = _inner(chunk, dict, "web", "retrieved_context", "retrievedContext", "maps")
             if page and place:
                 quotation = _first(page, ("text",))[:_QUOTATION_CHARACTERS]
                 yield ProviderCitation(*place, _first(page, _TITLE), _first(page, _URL), quotation)
-    for citation in _list(cited, "citations", "citation_sources", "citationSources"):
+    for citation in _inner(cited, list, "citations", "citation_sources", "citationSources"):
         if isinstance(citation, dict) and (place := _place_of_bytes(citation, ends)):
             yield ProviderCitation(*place, _first(citation, _TITLE), _first(citation, _URL), "")
 
@@ -277,12 +279,7 @@ def _first(fields: Mapping[Any, Any], keys: Sequence[str]) -> str:
     return fields[key] if key else ""
 
 
-def _dict(value: Any, *keys: str) -> dict[Any, Any]:
-    """Return the first of some keys of a dict that has a dict; an empty one without it."""
+def _inner(value: Any, kind: type[_Kind], *keys: str) -> _Kind:
+    """Return the first of some keys of a dict that has a dict, or a list; an empty one without it."""
     found = (value[key] for key in keys if isinstance(value, dict) and key in value)
-    return next((inner for inner in found if isinstance(inner, dict)), {})
-
-
-def _list(value: Any, *keys: str) -> list[Any]:
-    found = (value[key] for key in keys if isinstance(value, dict) and key in value)
-    return next((inner for inner in found if isinstance(inner, list)), [])
+    return next((inner for inner in found if isinstance(inner, kind)), kind())
