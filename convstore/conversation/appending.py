@@ -1,26 +1,19 @@
-"""Check the arguments of `Conversation.append` and `append_history`, and pass them to the service that writes."""
+"""Read the batches that `Conversation.append` and `append_history` are given."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.condition import Condition, TailMoved
 from convstore.append.formats import Item
 from convstore.append.inputs import items_of, whole_messages
 from convstore.append.items import named_items, split_items
-from convstore.conversation.host import Host
-from convstore.exceptions import InvalidInputError, LogMovedError
-from convstore.values.append_options import AppendOptions, Trust
+from convstore.exceptions import InvalidInputError
 from convstore.values.log_records import PlacedItem
-from convstore.values.models import Receipt
 from convstore.values.plain import counted
-from convstore.values.scope import Scope, check_choice, check_id, check_number
-from convstore.values.stamps import ViewStamp, check_stamp
 
 _LOGGER = logging.getLogger("convstore")
 
@@ -31,14 +24,6 @@ class Batch(NamedTuple):
     given: Sequence[Item]
     whole: list[BaseMessage]
     items: Sequence[PlacedItem]
-
-
-def check_append(*, turn: str | None, after: int | None) -> None:
-    """Refuse a turn or an end of the log that cannot be one."""
-    if turn is not None:
-        check_id(turn, name="turn")
-    if after is not None:
-        check_number(after, name="after", minimum=0, maximum=2**53)
 
 
 def read_history(batch: Any, *, key: str | None) -> Batch:
@@ -63,49 +48,3 @@ def read_batch(batch: Any, *, key: str | None) -> Batch:
         )
     whole = whole_messages(given, key=key)
     return Batch(given, whole, named_items(found, given, key=key))
-
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """How a batch is written; `question` is the id of the question that it belongs to."""
-
-    on_unencodable: Literal["raise", "omit"]
-    on_source_clash: Literal["raise", "renumber"]
-    stamp: ViewStamp | None = None
-    question: str = ""
-    after: int | None = None
-    items: Sequence[PlacedItem] = ()
-
-    def _options(self) -> AppendOptions:
-        """Return the options that batches and histories share, checked."""
-        check_choice(self.on_unencodable, "raise", "omit", name="on_unencodable")
-        check_choice(self.on_source_clash, "raise", "renumber", name="on_source_clash")
-        stamp = None if self.stamp is None else check_stamp(self.stamp)
-        return AppendOptions(self.on_unencodable, self.on_source_clash, stamp, self.question)
-
-    async def append(self, host: Host, scope: Scope, whole: Sequence[BaseMessage]) -> Receipt:
-        """Append the messages of a batch; see `Conversation.append`."""
-        options = self._options()
-        services = await host.services()
-        try:
-            written = await services.writer.append(
-                scope,
-                whole,
-                items=self.items,
-                condition=Condition(self.after),
-                options=options,
-            )
-        except TailMoved as moved:
-            raise LogMovedError(self.after or 0, last=moved.args[0]) from None
-        return written.receipt
-
-    async def append_history(
-        self, host: Host, scope: Scope, whole: Sequence[BaseMessage], trust: Trust, on_resent: str
-    ) -> Receipt:
-        """Append the new messages of a history; see `Conversation.append_history`."""
-        check_choice(on_resent, "skip", "raise", name="on_resent")
-        options = self._options()
-        services = await host.services()
-        return await services.resender.append(
-            scope, whole, skip=on_resent == "skip", trust=trust, options=options
-        )

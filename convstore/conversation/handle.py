@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from convstore.append.condition import Condition, TailMoved
 from convstore.append.inputs import copy_ids, naming_conflicts
 from convstore.append.turn import question_message
-from convstore.conversation.appending import Writing, check_append, read_batch, read_history
+from convstore.conversation.appending import read_batch, read_history
 from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ApplicationState
 from convstore.conversation.turn import TurnSession
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.readback.citations import read_citations
 from convstore.readback.items import read_items
 from convstore.readback.request import request_of
@@ -28,7 +29,7 @@ from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.turns.variants import check_asked
-from convstore.values.append_options import check_trust
+from convstore.values.append_options import check_options, check_trust
 from convstore.values.log_records import LogItem, StoredItem
 from convstore.values.models import (
     Compaction,
@@ -142,13 +143,19 @@ class Conversation:
             LogMovedError: The log ends with another message than `after` says.
             StoreUnavailableError: The server did not answer; retry the call.
         """
-        check_append(turn=turn, after=after)
+        options = check_options(on_unencodable, on_source_clash, stamp, turn)
+        if after is not None:
+            check_number(after, name="after", minimum=0, maximum=2**53)
         _, whole, items = read_batch(messages, key=key)
-        writing = Writing(
-            on_unencodable, on_source_clash, stamp, question=turn or "", after=after, items=items
-        )
-        with naming_conflicts(whole, key=key):
-            return await writing.append(self._host, self._scope, whole)
+        writer = (await self._services()).writer
+        try:
+            with naming_conflicts(whole, key=key):
+                written = await writer.append(
+                    self._scope, whole, items=items, condition=Condition(after), options=options
+                )
+        except TailMoved as moved:
+            raise LogMovedError(after or 0, last=moved.args[0]) from None
+        return written.receipt
 
     async def append_history(
         self,
@@ -189,11 +196,13 @@ class Conversation:
         """
         check_choice(trust, "human", "all", name="trust")
         trusted = check_trust(trust, client_tools, strict)
+        check_choice(on_resent, "skip", "raise", name="on_resent")
+        options = check_options(on_unencodable, on_source_clash, stamp)
         given, whole, _ = read_history(messages, key=key)
-        writing = Writing(on_unencodable, on_source_clash, stamp)
+        resender = (await self._services()).resender
         with naming_conflicts(whole, key=key):
-            receipt = await writing.append_history(
-                self._host, self._scope, whole, trusted, on_resent
+            receipt = await resender.append(
+                self._scope, whole, skip=on_resent == "skip", trust=trusted, options=options
             )
         copy_ids(whole, given)  # stored messages have the log's ids
         return receipt

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.values.scope import check_choice, check_names
-from convstore.values.stamps import ViewStamp
+from convstore.values.scope import check_choice, check_id, check_names
+from convstore.values.stamps import ViewStamp, check_stamp
 
 
 class Columns(NamedTuple):
@@ -63,6 +63,25 @@ class AppendOptions:
 
 
 PLAIN = AppendOptions()
+
+
+def check_options(
+    on_unencodable: Literal["raise", "omit"],
+    on_source_clash: Literal["raise", "renumber"],
+    stamp: ViewStamp | None,
+    turn: str | None = None,
+) -> AppendOptions:
+    """Return the options of a caller as one value.
+
+    >>> check_options("raise", "renumber", None, "request-1").question
+    'request-1'
+    """
+    check_choice(on_unencodable, "raise", "omit", name="on_unencodable")
+    check_choice(on_source_clash, "raise", "renumber", name="on_source_clash")
+    if stamp is not None:
+        check_stamp(stamp)
+    question = "" if turn is None else check_id(turn, name="turn")
+    return AppendOptions(on_unencodable, on_source_clash, stamp, question)
 
 
 @dataclass(frozen=True, slots=True)
