@@ -114,6 +114,9 @@ class Batch:
         facts: What the entry records besides the messages and items.
         items: The items that are no messages, in order.
         judge: What the application says of failed results, None without it.
+        condition: What the log must be like for it.
+        reserve: Number of source ids to reserve.
+        for_child: They are for sources in the conversation of a sub-agent.
     """
 
     prepared: tuple[Prepared, ...]
@@ -127,13 +130,34 @@ class Batch:
     facts: Facts = field(default_factory=lambda: NO_FACTS)
     items: tuple[PreparedItem, ...] = ()
     judge: FailureJudge | None = None
+    condition: Condition = ANYWHERE
+    reserve: int = 0
+    for_child: bool = False
 
     @property
     def named(self) -> set[str]:
-        """Return the ids of the questions that the writer names for messages, but for those in the batch."""
+        """Return the ids of the questions that its messages and its facts name, but for those in the batch."""
         options = self.options
-        named = {columns.turn for columns in options.columns.values()} | {options.question}
-        return {id_ for id_ in named if id_}.difference(self.ids)
+        named = {columns.turn for columns in options.columns.values()} | names_in(self.facts)
+        return {id_ for id_ in (*named, options.question) if id_}.difference(self.ids)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to write."""
+        return not (self.prepared or self.items or self.facts or self.reserve)
+
+    @property
+    def needs_shown(self) -> bool:
+        """True if composing needs the sources that were shown before."""
+        return self.reserve > 0 or any(part.sources for part in self.prepared)
+
+    def can_follow(self, tail: Totals) -> bool:
+        """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
+        if tail.shown is None and tail.shown_at and self.needs_shown:
+            return False
+        if tail.preview is not UNREAD:
+            return True
+        return not self.condition.branch and any(preview_of(part.message) for part in self.prepared)
 
     @property
     def ids(self) -> list[str]:
@@ -181,6 +205,7 @@ def prepare(
     extractors: Mapping[str, SourceExtractor] = _NO_EXTRACTORS,
     facts: Facts = NO_FACTS,
     judge: FailureJudge | None = None,
+    condition: Condition = ANYWHERE,
 ) -> Batch:
     """Encode, count and compress the messages and items of a batch; each message has an id already.
 
@@ -214,6 +239,7 @@ def prepare(
         facts=facts,
         items=made,
         judge=judge,
+        condition=condition,
     )
 
 
@@ -426,44 +452,6 @@ class _Preparation:
 
 class Replaced(Exception):  # noqa: N818 - a result, caught by the writer
     """The conversation was deleted, pruned, or replaced by a backup; the append belongs to another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One append.
-
-    Attributes:
-        batch: Its messages.
-        reserve: Number of source ids to reserve.
-        for_child: They are for sources in the conversation of a sub-agent.
-        condition: What the log must be like for it.
-    """
-
-    batch: Batch
-    reserve: int = 0
-    for_child: bool = False
-    condition: Condition = ANYWHERE
-
-    def needs_shown(self, new: Batch) -> bool:
-        """Return True if composing needs the sources that were shown before."""
-        return self.reserve > 0 or any(part.sources for part in new.prepared)
-
-    def can_follow(self, tail: Totals, new: Batch) -> bool:
-        """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
-        if tail.shown is None and tail.shown_at and self.needs_shown(new):
-            return False
-        if tail.preview is not UNREAD:
-            return True
-        return not self.condition.branch and any(preview_of(part.message) for part in new.prepared)
-
-    def is_written(self, new: Batch) -> bool:
-        """Return True if the log has everything, given the messages that it lacks."""
-        return not (new.prepared or new.items or new.facts or self.reserve)
-
-    @property
-    def named(self) -> set[str]:
-        """Return the ids of the questions, not in the batch, that its messages and its facts name."""
-        return self.batch.named | names_in(self.batch.facts).difference(self.batch.ids)
 
 
 class Written(NamedTuple):

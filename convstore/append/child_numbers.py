@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from convstore.append.batch import Batch, BatchLookup, Replaced, Request
+from convstore.append.batch import Batch, BatchLookup, Replaced
 from convstore.append.compose import MAX_AHEAD
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.claim import CLAIM, Claim
@@ -21,7 +21,7 @@ from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope, root_scope
 
 Write: TypeAlias = Callable[
-    [Scope, Request], Awaitable[tuple[BatchLookup, Entry | None, CachedConversation, Totals]]
+    [Scope, Batch], Awaitable[tuple[BatchLookup, Entry | None, CachedConversation, Totals]]
 ]
 
 
@@ -31,7 +31,7 @@ class ChildNumbers:
     Args:
         reader: Reads the logs.
         pools: The numbers that are reserved for children.
-        write: Writes a request to the conversation of a scope; the writer's, which numbers the sources of its batches
+        write: Writes a batch to the conversation of a scope; the writer's, which numbers the sources of its batches
             here.
     """
 
@@ -84,7 +84,7 @@ class ChildNumbers:
         await self._root_of(child)
         facts = {CLAIM.name: Claim(child.conversation, claims)}
         batch = replace(self._empty(), facts=facts)
-        _, _, root, _ = await self._write(root_scope(child.scope), Request(batch, for_child=True))
+        _, _, root, _ = await self._write(root_scope(child.scope), batch)
         self._check_root(child, root)
 
     async def _reserve(
@@ -107,9 +107,7 @@ class ChildNumbers:
                     return await self._reserve(scope, found, number)
             given = had or 0
         size = max(number, min(given, MAX_BLOCK))
-        _, _, written, tail = await self._write(
-            scope, Request(self._empty(), reserve=size, for_child=True)
-        )
+        _, _, written, tail = await self._write(scope, replace(self._empty(), reserve=size))
         block = range(tail.sources_through - size + 1, tail.sources_through + 1)
         # else `given` counts those of a deleted one
         if root is None or written.conversation == root.conversation:
@@ -142,4 +140,4 @@ class ChildNumbers:
         raise Replaced
 
     def _empty(self) -> Batch:
-        return Batch((), self._reader.codec, self._reader.counter)
+        return Batch((), self._reader.codec, self._reader.counter, for_child=True)

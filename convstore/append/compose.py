@@ -51,16 +51,14 @@ def compose(
     *,
     at: datetime,
     link: int = 0,
-    reserve: int = 0,
-    for_child: bool = False,
     taken: frozenset[int] = frozenset(),
     last_active: int = 0,
     questions: Mapping[str, int] = _NO_QUESTIONS,
 ) -> Entry:
     """Compose the entry that appends a batch to a log with these totals.
 
-    Sources without a number get the next free ones, which their stubs name. Then `reserve` more numbers are reserved,
-    for a child as if sources here had them.
+    Sources without a number get the next free ones, which their stubs name. Then the numbers of `batch.reserve` are
+    reserved, for a child as if sources here had them.
     `after` needs `shown` if the batch has sources; `taken` are numbers in use, if the batch may be renumbered.
     Items before the first message follow the message `last_active`. `questions` are the ordinals of the questions that
     messages and facts name, by their ids.
@@ -91,12 +89,12 @@ def compose(
     if request := _request_of(batch, stamped):
         facts = THINKING.put(request, facts)
     if batch.items:
-        if after.link and not (messages or reserve or facts):
+        if after.link and not (messages or batch.reserve or facts):
             link = after.link
         items = tuple(_placed(item, after, last_active) for item in batch.items)
         facts = ITEMS.put(items, facts)
-    running.sources_through += reserve
-    if for_child:
+    running.sources_through += batch.reserve
+    if batch.for_child:
         running.given_through = running.sources_through
     return Entry(
         first=after.messages + 1,

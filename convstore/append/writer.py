@@ -15,7 +15,7 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, BatchLookup, Replaced, Request, Written, prepare
+from convstore.append.batch import Batch, BatchLookup, Replaced, Written, prepare
 from convstore.append.child_numbers import ChildNumbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
@@ -115,10 +115,10 @@ class Writer:
             extractors=self._extractors,
             facts=facts,
             judge=self._judge,
+            condition=condition,
         )
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
-        request = Request(batch, condition=condition)
-        known, entry, cached, tail = await self._write(scope, request)
+        known, entry, cached, tail = await self._write(scope, batch)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
         return Written(receipt, cached.conversation, tail, entry)
 
@@ -130,10 +130,8 @@ class Writer:
         Raises:
             TailMoved: The log ends with something else than `after`.
         """
-        request = Request(
-            Batch((), self._codec, self._counter), reserve=number, condition=Condition(after)
-        )
-        *_, tail = await self._write(scope, request)
+        batch = Batch((), self._codec, self._counter, condition=Condition(after), reserve=number)
+        *_, tail = await self._write(scope, batch)
         return _last_numbers(tail, number), tail
 
     async def reserve_for_child(self, scope: Scope, number: int) -> range:
@@ -152,7 +150,7 @@ class Writer:
         return [(shown or {}).get(text_digest(text)) for text in texts]
 
     async def _write(
-        self, scope: Scope, request: Request
+        self, scope: Scope, batch: Batch
     ) -> tuple[BatchLookup, Entry | None, CachedConversation, Totals]:
         """Write to the scope's conversation; start again if it turns out to be deleted.
 
@@ -162,14 +160,14 @@ class Writer:
         """
         async with append_timeout():
             while True:
-                cached = self._cache.get(scope) or await self._claim(scope, request)
-                request = _for_log(request, cached.conversation)
+                cached = self._cache.get(scope) or await self._claim(scope, batch)
+                batch = _for_log(batch, cached.conversation)
                 async with cached.lock:
                     if not self._cache.is_current(cached):
                         continue
                     try:
                         async with self._reader.reading(cached):
-                            known, entry, tail = await self._write_in_order(cached, request)
+                            known, entry, tail = await self._write_in_order(cached, batch)
                             return known, entry, cached, tail
                     except (Replaced, ConversationDeletedError):
                         self._cache.forget(cached)
@@ -177,20 +175,15 @@ class Writer:
                         cached.doubt()
                         raise
 
-    async def _claim(self, scope: Scope, request: Request) -> CachedConversation:
+    async def _claim(self, scope: Scope, batch: Batch) -> CachedConversation:
         """Find or create the scope's conversation; a batch that continues a turn or answers a view creates none."""
-        batch = request.batch
         stamp = batch.options.stamp
-        question = request.batch.options.question
+        question = batch.options.question
         continues = bool(question) and question not in batch.ids
-        if (
-            continues
-            or (stamp and stamp.conversation_id)
-            or not request.condition.follows(Totals())
-        ):
+        if continues or (stamp and stamp.conversation_id) or not batch.condition.follows(Totals()):
             if cached := await self._reader.find(scope):
                 return cached
-            if not request.condition.follows(Totals()):
+            if not batch.condition.follows(Totals()):
                 raise TailMoved(0)
             check_own(stamp, "")
             raise UnknownMessageError(question, begins_turn=True)
@@ -209,32 +202,32 @@ class Writer:
         return claimed
 
     async def _write_in_order(
-        self, cached: CachedConversation, request: Request
+        self, cached: CachedConversation, batch: Batch
     ) -> tuple[BatchLookup, Entry | None, Totals]:
         """Write one batch, as `_write` says; the caller holds the conversation's lock."""
         # Kept here, because other calls may push them out of the cache before the entry is composed.
-        questions = cached.known_questions(request.named)
-        known = BatchLookup(request.batch, questions=questions)
+        questions = cached.known_questions(batch.named)
+        known = BatchLookup(batch, questions=questions)
         attempts = Attempts()
         sent = list[Chunk]()
         used = list[Chunk]()
         try:
             while True:
-                tail = None if attempts.lost else await self._tail(cached, request, known.new)
-                if tail is None or self._must_look_up(request, tail, questions):
-                    known, tail = await self._look_again(cached, request, tail)
-                    if request.is_written(known.new):
+                tail = None if attempts.lost else await self._tail(cached, known.new)
+                if tail is None or self._must_look_up(batch, tail, questions):
+                    known, tail = await self._look_again(cached, batch, tail)
+                    if known.new.is_empty:
                         await self._refresher.catch_up(cached, tail)
                         return known, None, tail
-                request.condition.check(tail)
-                entry = await self._compose(cached, request, known, tail)
+                batch.condition.check(tail)
+                entry = await self._compose(cached, known, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
                     attempts.lose()
                     continue
                 acknowledged = cached.entries
                 used = known.new.chunks
                 if await self._insert(cached, entry, known.new, sent):
-                    await self._take_over(cached, request, known.new, entry, acknowledged)
+                    await self._take_over(cached, known.new, entry, acknowledged)
                     return known, entry, entry.totals
                 cached.tail = None
                 used = []
@@ -247,28 +240,23 @@ class Writer:
             # An entry whose insert failed for another reason may be in the log, so its chunks stay.
             unused = [chunk.number for chunk in sent if chunk not in used]
             if unused:
-                await self._drop(cached, request.batch, unused)
+                await self._drop(cached, batch, unused)
 
     async def _look_again(
-        self, cached: CachedConversation, request: Request, tail: Totals | None
+        self, cached: CachedConversation, batch: Batch, tail: Totals | None
     ) -> tuple[BatchLookup, Totals]:
         """Find what the log has of a batch, and its tail; `tail` is the cached one, if it was trusted so far."""
-        known = await self._look_up(cached, request)
-        if tail and not request.is_written(known.new):
+        known = await self._look_up(cached, batch)
+        if tail and not known.new.is_empty:
             await self._check_continues(cached, tail, cached.tail or Totals())
-        return known, await self._tail(cached, request, known.new)
+        return known, await self._tail(cached, known.new)
 
     async def _take_over(
-        self,
-        cached: CachedConversation,
-        request: Request,
-        new: Batch,
-        entry: Entry,
-        acknowledged: int,
+        self, cached: CachedConversation, new: Batch, entry: Entry, acknowledged: int
     ) -> None:
         """Cache an entry that was just inserted; `acknowledged` is the number of the last one before it."""
         self._finish(cached, new, entry)
-        if request.condition.branch:
+        if new.condition.branch:
             await self._reader.snapshot(cached, entry.totals, [entry])
         was_taken_before = entry.number <= acknowledged
         if was_taken_before:  # the conversation was deleted, or a backup was restored
@@ -280,34 +268,33 @@ class Writer:
         with suppress(StoreError):  # must not hide the append's own outcome
             await settle(self._log.drop_chunks(cached.conversation, batch.token, chunks))
 
-    def _must_look_up(self, request: Request, tail: Totals, questions: Mapping[str, int]) -> bool:
+    def _must_look_up(self, batch: Batch, tail: Totals, questions: Mapping[str, int]) -> bool:
         """Return True if the log may hold a part of the batch."""
-        condition = request.condition
-        if self._log.must_look_first or request.batch.items:  # no index keeps their ids unique
+        condition = batch.condition
+        if self._log.must_look_first or batch.items:  # no index keeps their ids unique
             return True
-        if not request.named.issubset(questions):
+        if not batch.named.issubset(questions):
             return True
         return condition.refusal is not None or not condition.follows(tail)
 
-    async def _tail(self, cached: CachedConversation, request: Request, new: Batch) -> Totals:
+    async def _tail(self, cached: CachedConversation, new: Batch) -> Totals:
         """Return the tail with everything that this append needs of it; no command when warm."""
         tail = cached.tail
-        if tail is None or not request.can_follow(tail, new):
+        if tail is None or not new.can_follow(tail):
             cached.tail = None
-            tail = await self._log.last_totals(cached.conversation, shown=request.needs_shown(new))
+            tail = await self._log.last_totals(cached.conversation, shown=new.needs_shown)
             self._cache.confirm(cached, tail)
         if tail.counter != self._counter.name:
             tail = await self._reader.recount_tail(cached, tail)
         cached.tail = tail
         return tail
 
-    async def _look_up(self, cached: CachedConversation, request: Request) -> BatchLookup:
+    async def _look_up(self, cached: CachedConversation, batch: Batch) -> BatchLookup:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
-        batch = request.batch
-        condition = request.condition
-        if not batch.prepared and not batch.items and request.named.issubset(cached.questions):
-            return await self._follow_end(cached, request)
-        tail, everything = await self._read_end(cached, request)
+        condition = batch.condition
+        if not batch.prepared and not batch.items and batch.named.issubset(cached.questions):
+            return await self._follow_end(cached, batch)
+        tail, everything = await self._read_end(cached, batch)
         cached.know_questions([row.message for row in everything.values()])
         questions = {
             id_: row.message.ordinal for id_, row in everything.items() if row.message.begins_turn
@@ -317,8 +304,8 @@ class Writer:
         cached.tail = None
         self._cache.confirm(cached, tail)
         condition.check_ids(found, tail)
-        await self._refuse_changed(cached, request, found)
-        await self._check_active(cached, request, found, tail)
+        await self._refuse_changed(cached, batch, found)
+        await self._check_active(cached, batch, found, tail)
         stored = {id_: row.message.ordinal for id_, row in found.items()}
         new = batch.without(stored, await stored_items(self._log, cached.conversation, batch.items))
         if self._log.must_look_first:
@@ -326,22 +313,21 @@ class Writer:
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
         return BatchLookup(new, stored, renumbered, questions)
 
-    async def _follow_end(self, cached: CachedConversation, request: Request) -> BatchLookup:
+    async def _follow_end(self, cached: CachedConversation, batch: Batch) -> BatchLookup:
         """Read the end of the log for a batch without messages, if the cached one is not what it has to follow."""
-        if cached.tail and not request.condition.follows(cached.tail):
-            tail = await self._log.last_totals(cached.conversation, shown=request.reserve > 0)
+        if cached.tail and not batch.condition.follows(cached.tail):
+            tail = await self._log.last_totals(cached.conversation, shown=batch.reserve > 0)
             cached.tail = None
             self._cache.confirm(cached, tail)
-        return BatchLookup(request.batch, questions=cached.known_questions(request.named))
+        return BatchLookup(batch, questions=cached.known_questions(batch.named))
 
     async def _read_end(
-        self, cached: CachedConversation, request: Request
+        self, cached: CachedConversation, batch: Batch
     ) -> tuple[Totals, Mapping[str, StoredMessageRow]]:
-        """Return the end of the log, and the messages that a request names, by their ids. Two commands, in parallel."""
-        batch = request.batch
+        """Return the end of the log, and the messages that a batch names, by their ids. Two commands, in parallel."""
         conversation = cached.conversation
-        wanted = {*batch.ids, *request.named}
-        read_tail = self._log.last_totals(conversation, shown=request.needs_shown(batch))
+        wanted = {*batch.ids, *batch.named}
+        read_tail = self._log.last_totals(conversation, shown=batch.needs_shown)
         read_messages = partial(self._log.messages_by_id, conversation, wanted)
         if batch.items or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
@@ -351,7 +337,7 @@ class Writer:
     async def _check_active(
         self,
         cached: CachedConversation,
-        request: Request,
+        batch: Batch,
         found: Mapping[str, StoredMessageRow],
         tail: Totals,
     ) -> None:
@@ -359,20 +345,20 @@ class Writer:
         if not found:
             return
         log = await self._reader.snapshot(cached, tail)
-        branch = request.condition.branch
-        if branch and not request.condition.follows(tail):
+        branch = batch.condition.branch
+        if branch and not batch.condition.follows(tail):
             raise TailMoved(tail.messages)  # it may have more messages now
         seen = log._replace(active=branch.active(log.active)) if branch else log
         seen.check_active([row.message for row in found.values()])
 
     async def _refuse_changed(
-        self, cached: CachedConversation, request: Request, found: Mapping[str, StoredMessageRow]
+        self, cached: CachedConversation, batch: Batch, found: Mapping[str, StoredMessageRow]
     ) -> None:
         """Raise an error if the log has other content under an id of the batch.
 
         A message in the form in which clients are shown the stored one is not other content.
         """
-        for prepared in request.batch.prepared:
+        for prepared in batch.prepared:
             new = prepared.stored
             row = found.get(prepared.stored.id)
             if row is None or row.message.identity == new.identity:
@@ -381,15 +367,13 @@ class Writer:
                 [stored] = await self._reader.decode_all(cached, [row.message])
                 if is_as_shown(prepared.message, stored, self._codec):
                     continue
-            if request.condition.has_not_seen(row.entry):
+            if batch.condition.has_not_seen(row.entry):
                 raise TailMoved(row.message.ordinal)
             raise ContentConflictError(new.id)
 
-    async def _compose(
-        self, cached: CachedConversation, request: Request, known: BatchLookup, tail: Totals
-    ) -> Entry:
+    async def _compose(self, cached: CachedConversation, known: BatchLookup, tail: Totals) -> Entry:
         """Compose the entry after the tail; sources whose number is taken get another one, or are refused."""
-        branch = request.condition.branch
+        branch = known.new.condition.branch
         if branch is None:  # a variant's question is hidden until the variant is active
             await self._check_question(cached, known, tail)
         new, taken = await self._numbered(cached, known.new, tail)
@@ -404,8 +388,6 @@ class Writer:
             branch.tail(tail) if branch else tail,
             at=self._clock.now(),
             link=self._clock.link(),
-            reserve=request.reserve,
-            for_child=request.for_child,
             taken=taken,
             last_active=last_active,
             questions=known.questions,
@@ -547,14 +529,13 @@ class Writer:
             self._cache.keep_payloads(cached, {**cached.payloads, **payloads})
 
 
-def _for_log(request: Request, conversation: str) -> Request:
-    """Return a request to a conversation, without the stamp of a view of the log that a repair replaced."""
-    stamp = request.batch.options.stamp
+def _for_log(batch: Batch, conversation: str) -> Batch:
+    """Return the batch for a conversation, without the stamp of a view of the log that a repair replaced."""
+    stamp = batch.options.stamp
     if stamp and is_twin(stamp.conversation_id, conversation):
-        options = replace(request.batch.options, stamp=None)
-        return replace(request, batch=replace(request.batch, options=options))
+        return replace(batch, options=replace(batch.options, stamp=None))
     check_own(stamp, conversation)
-    return request
+    return batch
 
 
 def _last_numbers(tail: Totals, number: int) -> range:
