@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
 from convstore.types import Dropped
+from convstore.values.list_rows import may_be_since
 from convstore.values.models import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
 
@@ -60,17 +62,22 @@ async def append_in_halves(
 
 
 async def each_conversation(
-    store: ConversationStore, scope: Mapping[str, str]
+    store: ConversationStore, scope: Mapping[str, str], *, since: datetime | None = None
 ) -> AsyncGenerator[ConversationInfo, None]:
-    """Yield the conversations with some scope values, newest first; all without values. One command for 200."""
+    """Yield the conversations with some scope values, newest first; all without values. One command for 200.
+
+    With `since`, those that were changed since then.
+    """
     cursor: str | None = None
     while True:
         page = await store.list_conversations(
             limit=_PAGE, cursor=cursor, everything=not scope, **scope
         )
         for info in page.conversations:
-            yield info
-        if (cursor := page.next_cursor) is None:
+            if since is None or (info.updated_at and info.updated_at >= since):
+                yield info
+        cursor = page.next_cursor
+        if cursor is None or not may_be_since(page.conversations[-1], since):
             return
 
 

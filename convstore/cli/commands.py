@@ -23,6 +23,7 @@ from convstore.cli.prune import prune_command
 from convstore.cli.search import search_command
 from convstore.cli.show import show_command
 from convstore.cli.stats import stats_command
+from convstore.cli.sums import sums_command
 from convstore.values.addresses import without_addresses
 
 _COMMANDS = {
@@ -32,6 +33,7 @@ _COMMANDS = {
         show_command,
         search_command,
         stats_command,
+        sums_command,
         inspect_command,
     ),
     "Move": (import_command, export_command),

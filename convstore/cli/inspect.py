@@ -6,21 +6,19 @@ from typing import Annotated
 
 import typer
 
-from convstore.cli.options import Policy, Target, on_database, read_policy
-from convstore.exceptions import InvalidInputError
+from convstore.cli.options import (
+    Policy,
+    PriceOptions,
+    Target,
+    on_database,
+    read_policy,
+    read_prices,
+)
 
 Port = Annotated[
     int | None,
     typer.Option(
         help="The port on 127.0.0.1, 7171 by default; 0 takes a free one.", min=0, max=65_535
-    ),
-]
-Prices = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--price",
-        metavar="MODEL=IN,OUT",
-        help="What a million tokens in and out cost, for the page of sums; once a model.",
     ),
 ]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
@@ -33,7 +31,7 @@ async def inspect_command(
     port: Port = None,
     no_browser: NoBrowser = False,
     policy: Policy = None,
-    price: Prices = None,
+    price: PriceOptions = None,
 ) -> None:
     """Open pages that show each conversation beside what the model gets.
 
@@ -49,13 +47,13 @@ async def inspect_command(
     Examples:
       convstore inspect
       convstore inspect --scope user_id=ada --port 8000
-      convstore inspect --price gpt-5=1.25,10
+      convstore inspect --price gpt-5=1.25,10,0.125
     """
     from convstore.cli.serving import serve  # noqa: PLC0415 - an extra
     from convstore.ext.inspector import EVERYTHING, inspector  # noqa: PLC0415 - likewise
 
     limits = read_policy(policy)
-    prices = dict(map(_price_of, price or ()))
+    prices = read_prices(price)
     async with target.open() as store:
         # Fails now if the server does not answer.
         await store.list_conversations(limit=1, everything=not target.chosen, **target.chosen)
@@ -66,20 +64,3 @@ async def inspect_command(
             prices=prices,
         )
         await serve(pages, port=port, open_browser=not no_browser, as_document=target.as_document)
-
-
-def _price_of(text: str) -> tuple[str, tuple[float, float]]:
-    """Return a model, whose name may have equals signs, and its prices.
-
-    >>> _price_of("gpt-5=1.25,10")
-    ('gpt-5', (1.25, 10.0))
-    """
-    model, _, prices = text.rpartition("=")
-    try:
-        count_in, count_out = map(float, prices.split(","))
-    except ValueError:
-        raise InvalidInputError(
-            f"--price {text} must be a model and the prices of a million tokens in and out, as in "
-            "gpt-5=1.25,10"
-        ) from None
-    return model, (count_in, count_out)

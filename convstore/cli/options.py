@@ -20,6 +20,7 @@ from convstore.values import environment
 from convstore.values.addresses import check_address, safe_address
 from convstore.values.policy import HistoryPolicy, parse_policy
 from convstore.values.scope import check_partial_scope, check_scope_keys
+from convstore.values.usage import Prices, check_prices
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
@@ -103,6 +104,14 @@ Everything = Annotated[
     bool, typer.Option("--everything", help="All conversations; not with --scope.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Remove them; without it they are only counted.")]
+PriceOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="MODEL=IN,OUT[,CACHED[,WRITTEN]]",
+        help="What a million tokens cost, those that a cache read and wrote too; once a model.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
@@ -309,6 +318,28 @@ def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[st
             raise typer.BadParameter(f"{option} names {name!r} twice")
         pairs[name] = value
     return pairs
+
+
+def read_prices(given: list[str] | None) -> Prices:
+    """Parse each value of ``--price``: a model, whose name may have equals signs, and its prices.
+
+    >>> read_prices(["gpt-5=1.25,10"])
+    {'gpt-5': (1.25, 10.0)}
+
+    Raises:
+        InvalidInputError: These are not two to four numbers.
+    """
+    found = dict[str, tuple[float, ...]]()
+    for text in given or ():
+        model, _, prices = text.rpartition("=")
+        try:
+            found[model] = tuple(map(float, prices.split(",")))
+        except ValueError:
+            raise InvalidInputError(
+                f"--price {text} must be a model and what a million tokens cost, as in "
+                "gpt-5=1.25,10 or gpt-5=1.25,10,0.125"
+            ) from None
+    return check_prices(found)
 
 
 def read_age(text: str) -> timedelta:

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple
 from convstore.messages.media_sizes import MediaSize
 from convstore.messages.sizes import bytes_of
 from convstore.messages.stop_reasons import FILTERED
-from convstore.messages.usage import Usage
 from convstore.sources.places import SourcePlace
 from convstore.values.models import State
+from convstore.values.usage import Usage
 
 Over = Literal["", "answered", "finished", "stopped"]
 """Why a turn is over; "" if it is not."""

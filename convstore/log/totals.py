@@ -31,8 +31,9 @@ from convstore.messages.provenance import model_of
 from convstore.messages.stop_reasons import cut_reason
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, calls_of, is_paused, result_id
-from convstore.messages.usage import Usage, usage_in
+from convstore.messages.usage import usage_in
 from convstore.values.stamps import size_in
+from convstore.values.usage import Usage
 
 MAX_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""

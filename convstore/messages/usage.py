@@ -1,12 +1,14 @@
-"""Read the token counts that a provider reports, whatever their form, and sum them."""
+"""Read the token counts that a provider reports, whatever their form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
+
+from convstore.values.usage import Usage
 
 _MOST_BITS = 40
 """Larger counts are no counts of tokens, and their sums would overflow MongoDB's integers."""
@@ -47,32 +49,6 @@ _DETAILS: Final = {
 
 _WRITTEN: Final = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
 """Details of langchain-anthropic for tokens that a cache wrote, in place of ``cache_creation``."""
-
-
-class Usage(NamedTuple):
-    """Token counts of models, summed.
-
-    Attributes:
-        input_tokens: Tokens of requests, those of the cache among them.
-        output_tokens: Tokens of replies.
-        total_tokens: Both, as the provider sums them.
-        cache_read_tokens: The input tokens that the provider read from its cache.
-        cache_write_tokens: The input tokens that it wrote to its cache, where it counts them.
-    """
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-
-    def plus(self, other: Usage) -> Usage:
-        """Return the sums of both.
-
-        >>> Usage(1, 2, 3).plus(Usage(10, 20, 30, 5))
-        Usage(input_tokens=11, output_tokens=22, total_tokens=33, cache_read_tokens=5, cache_write_tokens=0)
-        """
-        return Usage._make(map(sum, zip(self, other, strict=True)))
 
 
 def usage_in(message: BaseMessage) -> Usage | None:

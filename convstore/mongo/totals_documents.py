@@ -8,7 +8,6 @@ from sys import intern
 from typing import Any, get_args
 
 from convstore.log.entry import NO_USAGE, UNREAD, OpenCall, Over, Preview, StampedCall, Totals
-from convstore.messages.usage import Usage
 from convstore.mongo.bson_values import (
     from_stored,
     stored_list,
@@ -17,6 +16,7 @@ from convstore.mongo.bson_values import (
     to_stored,
     utc,
 )
+from convstore.values.usage import Usage
 
 _TOTALS = (
     *("turn", "entries", "messages", "active", "turns", "tokens", "view_tokens"),

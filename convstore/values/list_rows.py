@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any, NamedTuple
 
 from convstore.values.models import ConversationInfo, State, Status
+from convstore.values.usage import Usage
 
 
 class ConversationEnd(NamedTuple):
@@ -42,6 +44,7 @@ _FULL = 0.8
 _IN_NEED = frozenset({"waiting", "interrupted", "cut", "refused"})
 """Ends of a conversation that need attention."""
 
+_OUT_OF_ORDER = timedelta(minutes=1)
 _MOST_VALUES = 30
 """Values of a scope key that the form offers."""
 
@@ -71,13 +74,9 @@ class ListRow:
         return self.share > _FULL
 
     @property
-    def billed(self) -> tuple[int, int]:
-        """The tokens that providers counted, in and out, of all models; zeros if they did not."""
-        usage = self.info.usage.values()
-        return (
-            sum(counts["input_tokens"] for counts in usage),
-            sum(counts["output_tokens"] for counts in usage),
-        )
+    def billed(self) -> Usage:
+        """The tokens that providers counted, of all models; zeros if they did not."""
+        return reduce(Usage.plus, (Usage(**counts) for counts in self.info.usage.values()), Usage())
 
     @property
     def state(self) -> str:
@@ -123,7 +122,7 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
     "": ("newest", lambda _: 0),
     "full": ("fullest", lambda row: row.share),
     "tokens": ("largest", lambda row: row.info.tokens),
-    "billed": ("most billed", lambda row: sum(row.billed)),
+    "billed": ("most billed", lambda row: sum(row.billed[:2])),
     "failed": ("most failed", lambda row: row.info.failed),
     "turns": ("most turns", lambda row: row.info.turns),
 }
@@ -138,7 +137,7 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
     """Return the columns of a row with their names, as exports have them; None for what is not known."""
     info = row.info
     call = info.last_call
-    billed = row.billed if any(row.billed) else (None, None)
+    billed = row.billed if any(row.billed) else (None,) * len(Usage._fields)
     return {
         "conversation_id": info.conversation_id,
         "first_question": info.title,
@@ -149,6 +148,8 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
         "last_call_tokens": call.tokens if call else None,
         "last_call_budget": call.max_tokens if call else None,
         "billed_in": billed[0],
+        "billed_from_cache": billed[3],
+        "billed_to_cache": billed[4],
         "billed_out": billed[1],
         "failed": info.failed or None,
         "updated_at": info.updated_at.isoformat() if info.updated_at else None,
@@ -160,6 +161,14 @@ def chips_of(rows: Sequence[ListRow]) -> dict[str, tuple[str, int]]:
     return {
         name: (label, sum(is_kept(row) for row in rows)) for name, (label, is_kept) in CHIPS.items()
     }
+
+
+def may_be_since(info: ConversationInfo, time: datetime | None) -> bool:
+    """Return False if a conversation, and so all that are listed after it, were changed before a time.
+
+    Conversations are listed by dates that are older than theirs by at most 10 seconds, or by what clocks differ.
+    """
+    return time is None or info.updated_at is None or info.updated_at >= time - _OUT_OF_ORDER
 
 
 def with_chip(rows: Sequence[ListRow], chip: str) -> list[ListRow]:

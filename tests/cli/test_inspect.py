@@ -132,12 +132,15 @@ def test_the_demo_leaves_its_conversations_at_an_address(
         client.drop_database(name)
 
 
-@pytest.mark.parametrize("price", ["gpt-5", "gpt-5=1", "gpt-5=1,x", "gpt-5=1,2,3"])
+@pytest.mark.parametrize(
+    "price", ["gpt-5", "gpt-5=1", "gpt-5=1,x", "gpt-5=1,-2", "gpt-5=1,2,nan", "gpt-5=1,2,3,4,5"]
+)
 def test_a_price_that_cannot_be_read_is_named(price: str) -> None:
     """Before the database is opened."""
     done = convstore("inspect", "--uri", "memory://", "--price", price)
     assert done.exit_code == 1
-    assert f"--price {price} must be a model and the prices" in done.stderr
+    assert "gpt-5" in done.stderr
+    assert "a million tokens" in done.stderr
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -8,7 +8,8 @@ from cases import each_case
 from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import ConversationStore
-from convstore.messages.usage import Usage, usage_in, usage_of
+from convstore.messages.usage import usage_in, usage_of
+from convstore.values.usage import Usage
 
 CHAT = {
     "prompt_tokens": 100,

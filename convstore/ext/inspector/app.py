@@ -43,9 +43,10 @@ from convstore.ext.inspector.list_pages import (
 from convstore.ext.inspector.overview import OverviewCache, overview_page
 from convstore.ext.inspector.rendering import render
 from convstore.ext.inspector.security import Authorize, Guard, scope_for
-from convstore.ext.inspector.sums_page import Prices, check_prices, sums_page
+from convstore.ext.inspector.sums_page import sums_page
 from convstore.values.addresses import without_addresses
 from convstore.values.policy import HistoryPolicy, check_policy
+from convstore.values.usage import Prices, check_prices
 
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _STATIC = {
@@ -89,12 +90,13 @@ def inspector(
             None to refuse the request, or `EVERYTHING` for a person who may see all conversations.
         policy: Policy of the views. By default a view with a stamp has that one's policy, and any other the policy of
             the conversation's newest stamp, which the application loads; without one, the store's.
-        prices: What a million tokens in and out cost by model, such as ``{"my-model": (2.5, 10)}``, for the page of
-            sums. Without prices it has no costs.
+        prices: What a million tokens cost by model, for the page of sums, such as ``{"my-model": (2.5, 10, 0.25, 3)}``:
+            in, out, and input that a prompt cache read and wrote. Without the last ones, this is input like any other.
+            Without prices the page has no costs.
 
     Raises:
         InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, `policy` no policy, or a price is
-            not two numbers.
+            not two to four numbers.
     """
     check_store(store)
     if not callable(authorize):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import message_to_dict
 from starlette.exceptions import HTTPException
@@ -30,6 +30,7 @@ from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
 from convstore.ext.model_calls import UNEXPECTED, Calls
 from convstore.integration import host_of
+from convstore.messages.usage import usage_in
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import ConversationInfo, PastView, StoredMessage
 from convstore.values.explanations import MATCHES
@@ -178,7 +179,7 @@ async def render_call(
         calls=calls,
         strip=strip_of(calls, view, upcoming),
         cut=cut,
-        billed=_billed(moment),
+        billed=usage_in(moment.message) if moment else None,
         is_expected=cut not in UNEXPECTED,
         held=_held_tokens(before, view, cut),
         is_known=_is_known(before, view),
@@ -190,24 +191,6 @@ async def render_call(
         saved=max(0, full - history.tokens) * 100 // max(1, full),
         **more,
     )
-
-
-class _Billed(NamedTuple):
-    """Tokens as the provider counted them: of the request, of these from its cache, and of the reply."""
-
-    input: int
-    cached: int
-    output: int
-
-
-def _billed(moment: StoredMessage | None) -> _Billed | None:
-    """Return what the provider counted for the call that a message answers; None if it does not say so."""
-    usage = getattr(moment.message, "usage_metadata", None) if moment else None
-    if not usage:
-        return None
-    details = usage.get("input_token_details") or {}
-    cached = details.get("cache_read") or 0
-    return _Billed(usage.get("input_tokens", 0), cached, usage.get("output_tokens", 0))
 
 
 def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:

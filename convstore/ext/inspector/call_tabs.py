@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from langchain_core.messages import ToolMessage
 from markdown_it.common.utils import escapeHtml
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,13 +18,7 @@ from convstore.ext.inspector.changes import changes_between
 from convstore.ext.inspector.comparison import SHOWN, View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import clip, sent_text
-from convstore.ext.inspector.tool_sums import (
-    ToolSum,
-    add_tools,
-    by_tokens,
-    names_of_results,
-    read_back_in,
-)
+from convstore.ext.sums import by_tool, read_back_in, uses_in
 from convstore.types import StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, RequestParts
 
@@ -145,8 +138,7 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     view = await load_call(request, chat, calls)
     messages = await chat.list_messages(before=end, limit=_LOOKED_AT, rewound=True)
     active = [message for message in messages if not message.is_rewound]
-    tools = dict[str, ToolSum]()
-    add_tools(tools, active)
+    tools = by_tool(uses_in(active))
     results = _results(active, view)
     shown = Counter[str]()
     for result in results:
@@ -158,22 +150,23 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
         calls,
         view,
         looked_at=messages,
-        by_tool=by_tokens(tools),
+        by_tool=tools,
         shown=shown,
-        any_failed=any(tool.failed for tool in tools.values()),
+        any_failed=any(tool.failed for tool in tools),
         results=results[: -_CALLS - 1 : -1],
     )
 
 
 def _results(messages: Sequence[StoredMessage], view: View) -> list[_Result]:
     """Return the results in messages next to the view."""
-    again = read_back_in(messages)
-    names = names_of_results(messages)
+    uses = uses_in(messages)
+    again = read_back_in(uses)
+    tools = {use.ordinal: use.tool for use in uses if use.tool is not None}
     found = list[_Result]()
     for stored in messages:
-        if isinstance(stored.message, ToolMessage):
+        ordinal = stored.ordinal
+        if ordinal in tools:
             given = view.given(stored)
             size = given.tokens if given.state in SHOWN else None
-            ordinal = stored.ordinal
-            found.append(_Result(stored, names[ordinal], given.label, size, ordinal in again))
+            found.append(_Result(stored, tools[ordinal], given.label, size, ordinal in again))
     return found

@@ -6,7 +6,8 @@ Addresses hold no scope values: the conversations of one user are found by one o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +24,7 @@ from convstore.values.list_rows import (
     TIMES,
     ListRow,
     in_order,
+    may_be_since,
     since,
     with_chip,
 )
@@ -86,6 +88,12 @@ class ListQuery:
             raise HTTPException(404)
         return found
 
+    @property
+    def wanted(self) -> Callable[[ListRow], bool] | None:
+        """The rule of its state, for which more conversations are read; None for what a row does not say."""
+        goes_on = self.chip not in ("", "down") and not self.words.strip()
+        return CHIPS[self.chip][1] if goes_on else None
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -99,6 +107,7 @@ class Selection:
         rows: Those in its state, in its order.
         missed: Why more conversations may have its words; "" if none does.
         next_cursor: Cursor of the conversations before these; None if there are none.
+        is_last: True if none before these can be in its time.
         milliseconds: The time that all this took.
     """
 
@@ -109,41 +118,61 @@ class Selection:
     rows: Sequence[ListRow]
     missed: str
     next_cursor: str | None
+    is_last: bool
     milliseconds: int
 
     @property
     def headline(self) -> str:
         """How many it selects of how many, as the beginning of a sentence."""
-        covered = counted(len(self.covered), "conversation")
+        return self.headline_of(len(self.rows), len(self.covered))
+
+    def headline_of(self, selected: int, covered: int) -> str:
+        """Return the headline of so many conversations of so many, of which these are the last."""
+        of = counted(covered, "conversation")
         if self.query.cursor:
-            of = f"the {covered} before"
+            of = f"the {of} before"
         elif self.next_cursor:
-            of = f"the newest {covered}"
-        else:
-            of = covered
-        if len(self.rows) == len(self.covered):
+            of = f"the newest {of}"
+        if selected == covered:
             return f"{of[0].upper()}{of[1:]}"
-        return f"{counted(len(self.rows))} of {of}"
+        return f"{counted(selected)} of {of}"
 
 
 async def select(
     request: Request, store: ConversationStore, permitted: Mapping[str, str]
 ) -> Selection:
     """Return the conversations that the address selects; HTTPException if it asks for something unknown."""
+    async with aclosing(selections(request, store, permitted)) as pages:
+        return await anext(pages)
+
+
+async def selections(
+    request: Request, store: ConversationStore, permitted: Mapping[str, str]
+) -> AsyncGenerator[Selection, None]:
+    """Yield what the address selects of each page of conversations, from the one of its cursor to the oldest."""
     began = time.perf_counter()
     query = ListQuery.of(request)
     choice = await choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
-    goes_on = query.chip not in ("", "down") and not query.words.strip()
-    wanted = CHIPS[query.chip][1] if goes_on else None
-    covered, following = await host_of(store).newest(scope, cursor=query.cursor, wanted=wanted)
-    if query.chip == "down":
-        covered = await _rated(store, covered)
-    matching, missed = await _with_words(store, covered, query, scope)
-    in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
-    rows = in_order(with_chip(in_time, query.chip), query.order)
-    milliseconds = round(1_000 * (time.perf_counter() - began))
-    return Selection(query, choice, covered, in_time, rows, missed, following, milliseconds)
+    found = await _found(store, query, scope)
+    span = TIMES[query.time][1]
+    cursor = query.cursor
+    is_last = False
+    while not is_last:
+        is_older = bool(cursor)
+        covered, cursor = await host_of(store).newest(scope, cursor=cursor, wanted=query.wanted)
+        if query.chip == "down":
+            covered = await _rated(store, covered)
+        matching, missed = _with_words(covered, found, is_older=is_older)
+        now = datetime.now(UTC)
+        in_time = since(matching, span, now)
+        rows = in_order(with_chip(in_time, query.chip), query.order)
+        start = now - span if span else None
+        is_last = cursor is None or not may_be_since(covered[-1].info, start)
+        milliseconds = round(1_000 * (time.perf_counter() - began))
+        yield Selection(
+            query, choice, covered, in_time, rows, missed, cursor, is_last, milliseconds
+        )
 
 
 async def _rated(store: ConversationStore, rows: Sequence[ListRow]) -> list[ListRow]:
@@ -155,22 +184,29 @@ async def _rated(store: ConversationStore, rows: Sequence[ListRow]) -> list[List
     ]
 
 
-async def _with_words(
-    store: ConversationStore, rows: Sequence[ListRow], query: ListQuery, scope: dict[str, Any]
+async def _found(
+    store: ConversationStore, query: ListQuery, scope: dict[str, Any]
+) -> SearchResult | None:
+    """Return the messages that match the words; None without words."""
+    if not query.words.strip():
+        return None
+    return await store.search(
+        query.words, limit=_MOST_HITS, conversations=SEARCHED, everything=not scope, **scope
+    )
+
+
+def _with_words(
+    rows: Sequence[ListRow], found: SearchResult | None, *, is_older: bool
 ) -> tuple[list[ListRow], str]:
-    """Return the rows of conversations with messages that match the words, and why others may match, too.
+    """Return the rows of conversations in which words were found, and why others may match, too.
 
     All rows without words.
     """
-    if not query.words.strip():
+    if found is None:
         return list(rows), ""
-    found = await store.search(
-        query.words, limit=_MOST_HITS, conversations=SEARCHED, everything=not scope, **scope
-    )
     matching = {conversation.conversation_id for conversation in found.conversations}
     kept = [row for row in rows if row.info.conversation_id in matching]
-    is_older = bool(query.cursor) or len(rows) > SEARCHED
-    return kept, missed_by(found, is_older=is_older)
+    return kept, missed_by(found, is_older=is_older or len(rows) > SEARCHED)
 
 
 def missed_by(found: SearchResult, *, is_older: bool) -> str:

@@ -16,7 +16,6 @@ from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.strip import BEHIND, parts_in, scale_of
-from convstore.ext.inspector.tool_sums import calls_in
 from convstore.types import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
 from convstore.values.stamps import TURN_ENDED, ViewStamp, break_between
@@ -92,7 +91,7 @@ class CallMarks:
                 caller.failed += 1
 
     def _add_call(self, stored: StoredMessage) -> None:
-        tools = tuple(str(tool["id"]) for tool in calls_in(stored))
+        tools = tuple(str(tool["id"]) for tool in getattr(stored.message, "tool_calls", ()))
         id_ = str(stored.message.id)
         call = CallMark(stored.ordinal, id_, tools, stored.stamp, stored.is_rewound)
         self.calls.append(call)

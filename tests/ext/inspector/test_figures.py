@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import html
+import math
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from itertools import takewhile
@@ -32,7 +33,7 @@ from convstore.types import PastView, StoredMessage
 
 RULE = CompactionRule(max_tokens_before_summary=500, max_summary_tokens=150, keep_last_turns=2)
 POLICIES = (HistoryPolicy(max_tokens=900), HistoryPolicy(max_tokens=2_500, max_turns=6))
-PRICE = (2.5, 10)
+PRICE = (2.5, 10, 0.25, 3)
 ENDS = ("answered", "running", "waiting", "broken")
 PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(900)).decode()
 
@@ -101,7 +102,10 @@ class Talk:
             "input_tokens": billed,
             "output_tokens": 9,
             "total_tokens": billed + 9,
-            "input_token_details": {"cache_read": self.pick.choice((0, billed // 3))},
+            "input_token_details": {
+                "cache_read": self.pick.choice((0, billed // 3)),
+                "cache_creation": self.pick.choice((0, billed // 5)),
+            },
         }
         said = message.model_copy(update={"usage_metadata": usage})
         await self.chat.append(said, stamp=stamp if self.pick.random() < 0.9 else None)
@@ -163,24 +167,39 @@ async def whole(chat: Conversation) -> list[StoredMessage]:
     return await chat.list_messages(limit=1_000, rewound=True)
 
 
-def usage_in(stored: StoredMessage) -> tuple[int, int]:
-    """The tokens in and out that the provider counted for an answer."""
+def usage_in(stored: StoredMessage) -> tuple[int, int, int, int]:
+    """The tokens in, from and to a cache, and out that the provider counted for an answer."""
     usage = getattr(stored.message, "usage_metadata", None) or {}
-    return usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    details = usage.get("input_token_details", {})
+    cached = details.get("cache_read", 0), details.get("cache_creation", 0)
+    return usage.get("input_tokens", 0), *cached, usage.get("output_tokens", 0)
+
+
+def cost_of(billed: list[int]) -> str:
+    """What such tokens cost."""
+    whole, read, written, out = billed
+    numbers = (whole - read - written, out, read, written)
+    cost = sum(number * price for number, price in zip(numbers, PRICE, strict=True))
+    return f"{cost / 1e6:,.2f}"
 
 
 def tools_in(active: list[StoredMessage]) -> dict[str, list[int]]:
-    """Calls, failures and tokens of each tool."""
+    """Calls, failures, tokens, p50 and p95 of each tool."""
     calls = Counter[str]()
     failed = Counter[str]()
-    tokens = Counter[str]()
+    sizes = defaultdict[str, list[int]](list)
     for stored in active:
         calls.update(call["name"] for call in getattr(stored.message, "tool_calls", ()))
         if isinstance(stored.message, ToolMessage):
             name = stored.message.name or ""
             failed[name] += has_failed(stored.message)
-            tokens[name] += stored.tokens
-    return {name: [number, failed[name], tokens[name]] for name, number in calls.items()}
+            sizes[name].append(stored.tokens)
+    rows = dict[str, list[int]]()
+    for name, number in calls.items():
+        ranked = [0, *sorted(sizes[name])]
+        shares = [ranked[math.ceil((len(ranked) - 1) * percent / 100)] for percent in (50, 95)]
+        rows[name] = [number, failed[name], sum(ranked), *shares]
+    return rows
 
 
 def rows_in(page: str) -> dict[int, tuple[str, list[int]]]:
@@ -217,7 +236,7 @@ async def test_the_figures_of_the_list(made: tuple[Conversation, httpx.AsyncClie
     assert budget
     assert call == f"{stamp.tokens:,} {round(100 * stamp.tokens / budget)} %"
     sums = [sum(counts) for counts in zip(*map(usage_in, stored), strict=True)]
-    assert billed == f"{sums[0]:,} / {sums[1]:,}"
+    assert billed == f"{sums[0]:,} / {sums[3]:,}"
     failures = sum(has_failed(message.message) for message in active)
     assert failed == (f"{failures:,}" if failures else "\u2013")
     watching = chat.watch(limit=1)
@@ -242,7 +261,6 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
     active = [message for message in stored if not message.is_rewound]
     answers = [message for message in stored if isinstance(message.message, AIMessage)]
     billed = [sum(counts) for counts in zip(*map(usage_in, answers), strict=True)]
-    cost = f"{(billed[0] * PRICE[0] + billed[1] * PRICE[1]) / 1e6:,.2f}"
     failed = sum(has_failed(message.message) for message in active)
     assert cells["all"] == [
         "1",
@@ -250,48 +268,57 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
         f"{sum(message.tokens for message in active):,}",
         f"{failed:,}" if failed else "\u2013",
         *(f"{number:,}" for number in billed),
-        cost,
+        cost_of(billed),
     ]
     assert cells["unknown"] == ["1", *cells["all"][4:]]
     replaced = [message for message in answers if message.is_rewound]
-    sums = [sum(usage_in(message)[at] for message in replaced) for at in (0, 1)]
+    sums = [sum(usage_in(message)[at] for message in replaced) for at in range(4)]
     [row] = [figures for name, figures in cells.items() if name.startswith("Answers that were")]
-    assert [figure(text.replace("\u2013", "0")) for text in row[:3]] == [len(replaced), *sums]
+    assert [figure(text.replace("\u2013", "0")) for text in row[:5]] == [len(replaced), *sums]
+    assert row[5] == (cost_of(sums) if any(sums) else "\u2013")
     summaries = await chat.summaries()
     [row] = [figures for name, figures in cells.items() if name.startswith("Summaries")]
-    assert [figure(text) for text in row[:3]] == [
+    assert [figure(text) for text in (row[0], row[1], row[4])] == [
         len(summaries),
         sum(summary.tokens_in for summary in summaries),
         sum(summary.tokens_out for summary in summaries),
     ]
     for name, figures in tools_in(active).items():
-        assert [figure(text.replace("\u2013", "0")) for text in cells[name][:3]] == figures
+        assert [figure(text.replace("\u2013", "0")) for text in cells[name][:5]] == figures
+    children = await chat.children()
+    [row] = [figures for name, figures in cells.items() if name.startswith("Conversations of sub")]
+    assert figure(row[0]) == len(children) == 1
 
 
 async def test_sums_of_what_is_not_known(store: ConversationStore) -> None:
     """Without usage, or without a price, there is no figure; a sum says which part has no price."""
     usage = {"input_tokens": 600_000, "output_tokens": 1_000, "total_tokens": 601_000}
+    cached = usage | {"input_token_details": {"cache_read": 500_000}}
     for user, models in {"ada": ("priced", "other"), "bob": ("other",), "eve": ("",)}.items():
         chat = store.conversation(user_id=user, thread_id=new_id())
         for model in models:
             answer = AIMessage("A.", response_metadata={"model_name": model})
-            said = answer.model_copy(update={"usage_metadata": usage}) if model else answer
+            said = answer
+            if model:
+                counts = cached if model == "priced" else usage
+                said = answer.model_copy(update={"usage_metadata": counts})
             await chat.append([HumanMessage("Q?"), said])
         await store.conversation(user_id=user, thread_id=new_id()).append(HumanMessage("Q?"))
-    pages = inspector(store, authorize=lambda _: EVERYTHING, prices={"priced": (1, 20)})
+    pages = inspector(store, authorize=lambda _: EVERYTHING, prices={"priced": (1, 20, 0.1)})
     transport = httpx.ASGITransport(pages)
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
         page = await body(client, "/sums")
     billed = {
-        text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)][-3:]
+        text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)][-5:]
         for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL)
     }
-    assert billed["ada"] == ["1,200,000", "2,000", "0.62 + 601,000 tokens without a price"]
-    assert billed["bob"] == ["600,000", "1,000", "\u2013"]
-    assert billed["eve"] == ["\u2013"] * 3
-    assert billed["priced"][2] == "0.62"
-    assert billed["other"][2] == "\u2013"
-    assert "tokens from a cache at the full price" in page
+    cost = "0.17 + 601,000 tokens without a price"
+    assert billed["ada"] == ["1,200,000", "500,000", "0", "2,000", cost]
+    assert billed["bob"] == ["600,000", "0", "0", "1,000", "\u2013"]
+    assert billed["eve"] == ["\u2013"] * 5
+    assert billed["priced"][4] == "0.17"
+    assert billed["other"][4] == "\u2013"
+    assert "a model without a price for its cache pays the full one" in page
 
 
 @pytest.mark.slow

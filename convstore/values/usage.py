@@ -1,0 +1,85 @@
+"""Token counts of models, what they cost, and the prices that an application or a command line names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from convstore.exceptions import InvalidInputError
+
+_MILLION = 1_000_000
+
+
+class Usage(NamedTuple):
+    """Token counts of models, summed.
+
+    Attributes:
+        input_tokens: Tokens of requests, those of the cache among them.
+        output_tokens: Tokens of replies.
+        total_tokens: Both, as the provider sums them.
+        cache_read_tokens: The input tokens that the provider read from its cache.
+        cache_write_tokens: The input tokens that it wrote to its cache, where it counts them.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """Return the sums of both.
+
+        >>> Usage(1, 2, 3).plus(Usage(10, 20, 30, 5))
+        Usage(input_tokens=11, output_tokens=22, total_tokens=33, cache_read_tokens=5, cache_write_tokens=0)
+        """
+        return Usage._make(map(sum, zip(self, other, strict=True)))
+
+
+Prices = Mapping[str, Sequence[float]]
+"""The prices of a million tokens by model: of the input, the output, the input from a cache, and that written to one.
+
+Without the last ones these are input like any other.
+"""
+
+
+def check_prices(prices: Any) -> Prices:
+    """Return prices, {} for None; InvalidInputError unless they are two to four numbers by the name of a model.
+
+    >>> check_prices({"gpt-5": (1.25, 10)})
+    {'gpt-5': (1.25, 10)}
+    """
+    if prices is None:
+        return {}
+    if not isinstance(prices, Mapping):
+        raise InvalidInputError(f"prices must be a dict, not {type(prices).__name__}")
+    for model, price in prices.items():
+        if not isinstance(model, str) or not _is_price(price):
+            raise InvalidInputError(
+                f"the price of {model!r} must be two to four numbers that are not negative: those "
+                "of a million tokens in and out, and of input that a cache read and wrote, as in "
+                '{"my-model": (2.5, 10, 0.25)}'
+            )
+    return dict(prices)
+
+
+def _is_price(price: Any) -> bool:
+    if not isinstance(price, tuple | list) or not 2 <= len(price) <= 4:
+        return False
+    return all(
+        type(number) in (int, float) and number >= 0 and math.isfinite(number) for number in price
+    )
+
+
+def cost_of(usage: Usage, price: Sequence[float]) -> float:
+    """Return what tokens cost.
+
+    >>> cost_of(Usage(1_000_000, 100_000, 0, 600_000, 100_000), (3, 15, 0.3, 3.75))
+    2.955
+    """
+    count_in, count_out, read, written = [*price, *[price[0]] * (4 - len(price))]
+    whole = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+    cost = whole * count_in + usage.output_tokens * count_out
+    cost += usage.cache_read_tokens * read + usage.cache_write_tokens * written
+    return cost / _MILLION

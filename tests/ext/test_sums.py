@@ -1,0 +1,213 @@
+"""Sums of conversations, on the page of the inspector and by ``convstore sums``: they agree with the API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+from command_line import convstore, emptied_address
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from convstore import ConversationStore
+from convstore.exceptions import InvalidInputError
+from convstore.ext.inspector import inspector
+from convstore.ext.sums import GroupSum, Sums, ToolSum, by_tool, read_back_in, uses_in
+from convstore.integration import log_of
+from convstore.testing.samples import new_id, rag_turn
+from convstore.types import ConversationInfo, StoredMessage
+from convstore.values.usage import Usage, check_prices, cost_of
+
+PRICE = (3, 15, 0.3, 3.75)
+COUNTS: Any = {
+    "input_tokens": 1_000,
+    "output_tokens": 200,
+    "total_tokens": 1_200,
+    "input_token_details": {"cache_read": 700, "cache_creation": 100},
+}
+
+
+async def fill(store: ConversationStore) -> None:
+    """Five conversations of two users: a rewound answer, a result that is read again, a failed tool, a sub-agent."""
+    for number in range(5):
+        user = "ada" if number < 3 else "bob"
+        chat = store.conversation(user_id=user, thread_id=f"t{number}")
+        await chat.append(rag_turn("Orcas?", sources=3))
+        call = {"name": "retrieve_previous_sources", "args": {"source_ids": "1-2, 3"}, "id": "c"}
+        results = [
+            AIMessage("", id="asks", tool_calls=[call], usage_metadata=COUNTS),
+            ToolMessage("[1] …", tool_call_id="c", name="retrieve_previous_sources"),
+            AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "d"}]),
+            ToolMessage("Timeout", tool_call_id="d", name="pay", status="error"),
+        ]
+        await chat.append([HumanMessage("Again?"), *results])
+        said = AIMessage("So.", id="so", response_metadata={"model_name": "m"})
+        await chat.append(said.model_copy(update={"usage_metadata": COUNTS}))
+        await chat.update(metadata={"release": "1.4" if number else "1.3"})
+    await chat.rewind(before_id="so")
+    await chat.child("asks", "c").append(said.model_copy(update={"usage_metadata": COUNTS}))
+
+
+async def filled(uri: str) -> tuple[list[ConversationInfo], list[list[StoredMessage]]]:
+    """The conversations of a database that is filled here, and the messages of each."""
+    async with await ConversationStore.connect(uri) as store:
+        await store.setup()
+        await fill(store)
+        infos = (await store.list_conversations(everything=True)).conversations
+        chats = [store.conversation(**info.scope) for info in infos]
+        return infos, [await chat.list_messages(limit=100, full=True) for chat in chats]
+
+
+@pytest.mark.slow
+def test_sums_of_the_command_line_are_those_of_the_api(server_uri: str) -> None:
+    """Each figure is computed again from `list_conversations` and the messages."""
+    with emptied_address(server_uri) as uri:
+        infos, logs = asyncio.run(filled(uri))
+        arguments = ["sums", "--uri", uri, "--tools", "--price", "m=3,15,0.3,3.75"]
+        done = convstore(*arguments, "--json")
+        found = json.loads(done.stdout)
+        printed = convstore(*arguments, "--since", "1h", width=120).stdout
+        older = convstore("sums", "--uri", uri, "--since", "1m", "--scope", "user_id=eve")
+    usages = [Usage(**counts) for info in infos for counts in info.usage.values()]
+    together = found["together"]
+    for name in Usage._fields:
+        assert (
+            together[name]
+            == sum(getattr(usage, name) for usage in usages)
+            == 10 * getattr(Usage(1_000, 200, 1_200, 700, 100), name)
+        )
+    # of the models only "m" has a price, which wrote half of the answers
+    assert together["cost"] == pytest.approx(5 * cost_of(Usage(1_000, 200, 1_200, 700, 100), PRICE))
+    assert together["tokens_without_price"] == 5 * 1_200
+    assert {group["name"]: group["conversations"] for group in found["by"]["user_id"]} == {
+        "ada": 3,
+        "bob": 2,
+    }
+    assert "thread_id" not in found["by"]
+    assert [group["name"] for group in found["by"]["metadata release"]] == ["1.4", "1.3"]
+    tools = {tool["name"]: tool for tool in found["tools"]}
+    calls = Counter[str]()
+    sizes = {name: list[int]() for name in tools}
+    for log in logs:
+        for stored in log:
+            calls.update(call["name"] for call in getattr(stored.message, "tool_calls", ()))
+            if isinstance(stored.message, ToolMessage):
+                sizes[stored.message.name or ""].append(stored.tokens)
+    for name, tool in tools.items():
+        assert (tool["calls"], tool["tokens"]) == (calls[name], sum(sizes[name]))
+        assert tool["tokens_p50"] == sorted(sizes[name])[2]
+        assert tool["tokens_p95"] == max(sizes[name])
+    assert [tools[name]["read_back"] for name in ("search", "pay")] == [5, 0]
+    assert tools["retrieve_previous_sources"]["read_back"] == 0
+    assert (tools["pay"]["failed"], tools["search"]["failed"]) == (5, 0)
+    assert (found["replaced"]["answers"], found["replaced"]["input_tokens"]) == (1, 1_000)
+    assert (found["sub_agents"]["conversations"], found["sub_agents"]["output_tokens"]) == (1, 200)
+    assert (found["logs_read"], found["logs_not_read"], found["damaged"]) == (5, 0, 0)
+    assert re.search(r"all +5 +10 ", printed)
+    assert re.search(r"pay +5 +5 ", printed)
+    assert "Without a price: unknown." in printed
+    assert "There are no such conversations." in older.stdout
+
+
+async def test_the_log_and_a_page_of_messages_say_the_same(store: ConversationStore) -> None:
+    """Calls, results, their sizes, and what was read again."""
+    await fill(store)
+    for number in range(5):
+        user = "ada" if number < 3 else "bob"
+        chat = store.conversation(user_id=user, thread_id=f"t{number}")
+        log = [use async for use in log_of(chat).uses() if not use.replaced]
+        page = uses_in(await chat.list_messages(limit=100))
+        assert by_tool(log) == by_tool(page)
+        assert read_back_in(log) == read_back_in(page) != set()
+
+
+async def test_the_page_goes_on_to_the_oldest(
+    store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When its time is over it says what it covers, and links to the sums of the conversations before these."""
+    monkeypatch.setattr("convstore.conversation.host._LISTED", 2)
+    monkeypatch.setattr("convstore.ext.inspector.sums_page._SECONDS", 0)
+    user = new_id()
+    for number in range(5):
+        await store.conversation(user_id=user, thread_id=f"t{number}").append(HumanMessage("?"))
+    pages = inspector(store, authorize=lambda _: {"user_id": user})
+    seen = list[str]()
+    path: str | None = "/sums"
+    transport = httpx.ASGITransport(pages)
+    async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
+        while path:
+            page = (await client.get(path)).text
+            seen += re.findall(r"<h1>Sums</h1><p>([^.<]*)", page)
+            assert "of 1 conversation of 2" in page or len(seen) == 3
+            link = re.search(r'href="(/sums\?cursor=[^"]*)"', page)
+            path = link and link[1]
+        monkeypatch.setattr("convstore.ext.inspector.sums_page._SECONDS", 60)
+        whole = (await client.get("/sums?since=1h")).text
+    assert seen == [
+        "The newest 2 conversations",
+        "The 2 conversations before",
+        "The 1 conversation before",
+    ]
+    assert "5 conversations" in whole
+    assert "cursor=" not in whole
+
+
+def info_of(number: int, **values: Any) -> ConversationInfo:
+    """Information about a conversation."""
+    return ConversationInfo(scope={"user_id": f"u{number}", "thread_id": "t"}, **values)
+
+
+def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values that come last are summed together; those without a value are counted from the first on."""
+    monkeypatch.setattr("convstore.ext.sums._MOST_GROUPS", 3)
+    sums = Sums(["user_id", "thread_id"], {})
+    for number in range(9):
+        metadata = {"n": number % 2, "a": [1], "b": 2, "c": 3, "d": 4} if number > 4 else {}
+        sums.add(info_of(number % 5, metadata=metadata, tokens=10, problem="?" * (number == 8)))
+    tables = sums.tables()
+    users = {group.name: group.conversations for group in tables["user_id"]}
+    assert users == {"u0": 2, "u1": 2, "u2": 2, "(others)": 3}
+    assert [group.conversations for group in tables["thread_id"]] == [9]
+    releases = {group.name: group.conversations for group in tables["metadata n"]}
+    assert releases == {"": 5, "1": 2, "0": 2}
+    assert "metadata d" not in tables  # the first four fields
+    assert "metadata a" not in tables  # no value that is a text or a number
+    assert (sums.damaged, sums.together.tokens) == (1, 90)
+
+
+@pytest.mark.parametrize("percent", [1, 50, 95, 100])
+def test_percentiles_are_sizes_of_results(percent: int) -> None:
+    """The smallest size that so many percent do not exceed."""
+    for number in range(1, 60):
+        sizes = [size * size % 97 for size in range(number)]
+        tool = ToolSum("t", sizes=Counter(sizes))
+        found = tool.percentile(percent)
+        assert sum(size <= found for size in sizes) * 100 >= percent * number
+        assert sum(size < found for size in sizes) * 100 < percent * number
+    assert ToolSum("t").percentile(percent) == 0
+
+
+def test_a_cache_costs_what_its_price_says() -> None:
+    """The full price where there is none; no cost where no token has one."""
+    usage = Usage(1_000_000, 100_000, 1_100_000, 700_000, 100_000)
+    assert cost_of(usage, (3, 15)) == pytest.approx(4.5)
+    assert cost_of(usage, (3, 15, 0.3)) == pytest.approx(0.9 + 0.21 + 1.5)
+    assert cost_of(usage, PRICE) == pytest.approx(0.6 + 0.21 + 0.375 + 1.5)
+    group = GroupSum("g")
+    assert group.document()["cost"] is None
+    group.add_billed(usage, None)
+    assert group.document()["cost"] is None
+    assert group.document()["tokens_without_price"] == 1_100_000
+
+
+@pytest.mark.parametrize(
+    "price", [3, (1,), (1, -1), (1, 2, 3, 4, 5), ("1", 2), (1, float("nan")), (True, 2), (1, 1e999)]
+)
+def test_a_price_is_two_to_four_numbers(price: Any) -> None:
+    """Those of a million tokens in, out, and of input from and to a cache."""
+    with pytest.raises(InvalidInputError, match="two to four numbers"):
+        check_prices({"m": price})
