@@ -177,8 +177,8 @@ def test_the_figures_are_those_of_the_comparison() -> None:
     )
     assert len(rows) == 6
     assert set(rows) <= set(bills)
-    [(quarter, reached, tenth)] = re.findall(
-        r"\*\*(\d+ %) of sending everything, and (\d+ %) of all.+?at a tenth, (\d+ %)", README
+    [(tenth, reached, quarter)] = re.findall(
+        r"\*\*(\d+ %) of sending everything, and (\d+ %) of all.+?at a quarter, (\d+ %)", README
     )
     assert (tenth, quarter, reached) in bills
     [saving] = re.findall(r"\*\*([\d,]+) tokens instead of ([\d,]+)\*\*", README)
