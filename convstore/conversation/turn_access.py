@@ -27,7 +27,7 @@ from convstore.log.turn_record import TurnRecord
 from convstore.messages.filing import came_with, last_question, without_marks
 from convstore.runtime.background import settle
 from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.keeper import Drafting
+from convstore.turns.streaming import Drafting
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.models import Receipt, TurnState
 from convstore.values.stamps import ViewStamp

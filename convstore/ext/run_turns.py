@@ -129,21 +129,8 @@ class _Runs(BaseCallbackHandler):
         """Forget a run that failed, was cancelled, or whose reader left, as `on_chain_end` does."""
         self._end(run_id, error)
 
-    def on_tool_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Forget a tool."""
-        self._end(run_id)
-
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Forget a tool that failed."""
-        self._end(run_id, error)
-
-    def on_retriever_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Forget a retriever."""
-        self._end(run_id)
-
-    def on_retriever_error(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Forget a retriever that failed."""
-        self._end(run_id)
+    on_tool_end = on_retriever_end = on_chain_end
+    on_tool_error = on_retriever_error = on_chain_error
 
     def _begin(
         self,
@@ -211,6 +198,11 @@ class _Ends(AsyncCallbackHandler):
     run_inline = True
 
     @property
+    def ignore_llm(self) -> bool:
+        """Hear no model."""
+        return True
+
+    @property
     def ignore_chain(self) -> bool:
         """Hear nothing while no run holds a turn, and no sync run, which `_Runs` hears."""
         return not _RUNS.turns or not has_loop()
@@ -220,31 +212,16 @@ class _Ends(AsyncCallbackHandler):
         """Hear tools as other runs: one whose caller went away may hold a turn of its own."""
         return self.ignore_chain
 
-    @property
-    def ignore_llm(self) -> bool:
-        """Hear no model."""
-        return True
-
-    @property
-    def ignore_retriever(self) -> bool:
-        """Hear no retriever."""
-        return True
-
-    async def on_tool_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Leave the turns of a tool that ended."""
-        await self._leave(run_id)
-
-    async def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Leave the turns of a tool that failed."""
-        await self._leave(run_id, error)
-
     async def on_chain_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        """Leave the turns of a run that ended."""
+        """Leave the turns of a run or a tool that ended."""
         await self._leave(run_id)
 
     async def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Leave the turns of a run that failed, was cancelled, or whose reader left."""
+        """Leave the turns of a run or a tool that failed, was cancelled, or whose reader left."""
         await self._leave(run_id, error)
+
+    on_tool_end = on_chain_end
+    on_tool_error = on_chain_error
 
     async def _leave(self, run_id: UUID, error: BaseException | None = None) -> None:
         for turn in _RUNS.taken_from(run_id):

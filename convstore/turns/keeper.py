@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -35,14 +35,13 @@ from convstore.turns.asking import Questions
 from convstore.turns.deciding import results_of
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.record_reader import TurnRecordReader
-from convstore.turns.streaming import drafting
+from convstore.turns.streaming import Drafting
 from convstore.turns.variants import VariantRequest, Variants
 from convstore.turns.writing import TurnWriter
 from convstore.values.scope import Scope
 from convstore.values.turns import Busy
 
 _Result = TypeVar("_Result")
-Drafting = AbstractAsyncContextManager[Callable[[], Awaitable[None]]]
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -333,12 +332,19 @@ class TurnKeeper:
 
     def drafting(self, held: HeldTurn, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
         """Keep a draft of what `text` returns while a reply is streamed."""
-        begun = Draft(held.record.turn_id, held.owner, held.tail.messages, "", held.variant)
-        look = partial(self.writes.look, held)
-        drafts = partial(
-            drafting, self._drafts, held.conversation, begun, text, check=self._reader.schema.check
+        return Drafting(
+            self._drafts,
+            held.conversation,
+            self._new_draft(held),
+            text,
+            is_held=partial(self.writes.look, held),
+            check=self._reader.schema.check,
+            sleep=self.clock.sleep,
+            keeps=keeps,
         )
-        return drafts(is_held=look, sleep=self.clock.sleep, keeps=keeps)
+
+    def _new_draft(self, held: HeldTurn) -> Draft:
+        return Draft(held.record.turn_id, held.owner, held.tail.messages, "", held.variant)
 
     async def note_error(self, held: HeldTurn, error: BaseException | None) -> None:
         """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.
@@ -352,7 +358,7 @@ class TurnKeeper:
         with suppress(StoreError):
             draft = await self._drafts.find(held.conversation)
             if draft is None or not draft.stands_at(turn_id, held.variant, held.tail.messages):
-                draft = Draft(turn_id, held.owner, held.tail.messages, "", held.variant)
+                draft = self._new_draft(held)
             await self.writes.look(held)
             if not (held.is_lost or held.is_stopping):
                 noted = draft._replace(owner=held.owner).after_error(error)

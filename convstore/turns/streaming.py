@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
+from types import TracebackType
 from typing import Any
 
 from convstore.exceptions import InvalidInputError, StoreError
@@ -90,54 +91,15 @@ async def _close(source: Any, *tasks: asyncio.Future[Any]) -> None:
                 await asyncio.wait_for(closing, SETTLE_SECONDS)
 
 
-@asynccontextmanager
-async def drafting(
-    drafts: Drafts,
-    conversation: str,
-    begun: Draft,
-    text: Callable[[], str],
-    *,
-    is_held: Callable[[], Awaitable[bool]],
-    check: Callable[[], Awaitable[None]],
-    sleep: Callable[[float], Awaitable[None]],
-    keeps: bool = False,
-) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Write what `text` returns as a draft, once a second, and once more after an error; drop it at the end.
+class Drafting:
+    """Writes what `text` returns as a draft, once a second, and once more after an error; drops it at the end.
 
-    Yields the function that drops it, for a reply that is appended later: with `keeps` the end writes it once more.
-    The end waits for a write in progress, also after an error of its caller: one that is cut may be stored after the
-    draft was dropped. A draft that cannot be written is no reason to end a stream: its reply is appended all the same.
-    An error of the application's redactor is logged once. None is begun if `is_held` is false: it would replace that of
-    another worker, or outlive its conversation. Nothing is written while `check` raises a StoreError.
+    ``async with`` gives the function that drops it, for a reply that is appended later: with `keeps` the end writes it
+    once more. The end waits for a write in progress, also after an error of its caller: one that is cut may be stored
+    after the draft was dropped. A draft that cannot be written is no reason to end a stream: its reply is appended all
+    the same. An error of the application's redactor is logged once. None is begun if `is_held` is false: it would
+    replace that of another worker, or outlive its conversation. Nothing is written while `check` raises a StoreError.
     """
-    keeper = _DraftKeeper(drafts, conversation, begun, text, is_held=is_held, check=check)
-    writing = asyncio.Lock()
-
-    async def repeat() -> None:
-        while True:
-            await sleep(DRAFT_SECONDS)
-            async with writing:
-                await keeper.write()
-
-    async def end(*, is_whole: bool) -> None:
-        try:
-            await writing.acquire()
-        finally:
-            repeating.cancel()
-        await asyncio.wait({repeating})
-        await (keeper.drop() if is_whole else keeper.write())
-
-    repeating = asyncio.ensure_future(repeat())
-    try:
-        yield keeper.drop
-    except BaseException:
-        await settle(end(is_whole=False))
-        raise
-    await settle(end(is_whole=not keeps))
-
-
-class _DraftKeeper:
-    """Writes and drops one draft; see `drafting`."""
 
     def __init__(
         self,
@@ -148,6 +110,8 @@ class _DraftKeeper:
         *,
         is_held: Callable[[], Awaitable[bool]],
         check: Callable[[], Awaitable[None]],
+        sleep: Callable[[float], Awaitable[None]],
+        keeps: bool = False,
     ) -> None:
         self._drafts = drafts
         self._conversation = conversation
@@ -155,9 +119,38 @@ class _DraftKeeper:
         self._text = text
         self._is_held = is_held
         self._check = check
+        self._sleep = sleep
+        self._keeps = keeps
+        self._writing = asyncio.Lock()
         self._written: str | None = None
         self._may_exist = False  # also after a write whose outcome is unknown
         self._is_logged = False
+
+    async def __aenter__(self) -> Callable[[], Awaitable[None]]:
+        self._repeating = asyncio.ensure_future(self._repeat())
+        return self.drop
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await settle(self._end(is_whole=error is None and not self._keeps))
+
+    async def _repeat(self) -> None:
+        while True:
+            await self._sleep(DRAFT_SECONDS)
+            async with self._writing:
+                await self.write()
+
+    async def _end(self, *, is_whole: bool) -> None:
+        try:
+            await self._writing.acquire()
+        finally:
+            self._repeating.cancel()
+        await asyncio.wait({self._repeating})
+        await (self.drop() if is_whole else self.write())
 
     async def write(self) -> None:
         """Write what the text is now, unless it was written already."""

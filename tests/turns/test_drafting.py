@@ -8,7 +8,7 @@ import pytest
 
 from convstore.exceptions import StoreUnavailableError
 from convstore.mongo.drafts import Draft, Drafts
-from convstore.turns.streaming import drafting
+from convstore.turns.streaming import Drafting
 
 _BEGUN = Draft("r1", "owner", 1, "")
 
@@ -65,7 +65,7 @@ async def _reply(drafts: Drafts, going: asyncio.Event) -> None:
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(0)
 
-    async with drafting(
+    async with Drafting(
         drafts, "c", _BEGUN, lambda: "They do", is_held=is_held, check=check, sleep=sleep
     ):
         await going.wait()

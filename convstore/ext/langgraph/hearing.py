@@ -134,16 +134,6 @@ class Hearing(BaseCallbackHandler):
         """Hear no graph, node or other Runnable."""
         return True
 
-    @property
-    def ignore_agent(self) -> bool:
-        """Hear no tool."""
-        return True
-
-    @property
-    def ignore_retriever(self) -> bool:
-        """Hear no retriever."""
-        return True
-
     def on_chat_model_start(
         self,
         *_: Any,
