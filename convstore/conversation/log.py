@@ -266,13 +266,14 @@ class ConversationLog:
         """Return the condition and event of an append to a variant that was begun; no event if it is finished."""
         variants = (await self._services()).turn_keeper.variants
         asked = VariantRequest(change.variant, change.first_turn)
-        record, tail, branch, was_shown, _ = await variants.read(self._scope, change.turn, asked)
-        if record.is_finished or was_shown:
+        found = await variants.read(self._scope, change.turn, asked)
+        branch = found.hidden
+        if branch is None or found.record.is_finished:
             return ANYWHERE, None
         event = branch.event
         if change.kind in ("finish", "stop"):
             event = event._replace(kind=change.kind)
-        condition = Condition(tail, branch=branch._replace(is_ending=change.kind != "append"))
+        condition = Condition(found.tail, branch=branch._replace(is_ending=change.kind != "append"))
         return condition, event
 
     async def end_turn(self, turn_id: str, over: str) -> None:

@@ -160,7 +160,7 @@ class TurnAccess:
             return held.record
         records = (await self._services()).turn_records
         with suppress(InvalidInputError):
-            return (await records.read(self._scope, turn_id))[0]
+            return (await records.read(self._scope, turn_id)).record
         return None
 
     async def paused_calls(self, turn_id: str) -> list[tuple[TurnCall, Pause]]:

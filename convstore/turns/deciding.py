@@ -21,8 +21,8 @@ from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
 from convstore.runtime.retrying import until_written
 from convstore.turns.naming import under_own_ids
-from convstore.turns.record_reader import TurnRecordReader
-from convstore.turns.variants import TurnOrVariant, Variants, check_resumable
+from convstore.turns.record_reader import FoundTurn, TurnRecordReader
+from convstore.turns.variants import Variants, check_resumable
 from convstore.values.scope import Scope
 from convstore.values.turns import Decision, Pause, TurnCall
 
@@ -49,26 +49,26 @@ class Decisions:
 
     async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
         """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
-        return (await self._records.read(scope, turn_id))[0].paused
+        return (await self._records.read(scope, turn_id)).record.paused
 
     async def decide(self, scope: Scope, turn_id: str, result_id: str, decision: Decision) -> None:
         """Record what a person decided about a call; see `Conversation.decide`."""
 
         async def write() -> None:
             place, paused_last = await self._decided(scope, turn_id, result_id)
-            record, _, branch = place
-            call = _decidable(record, result_id, decision)
+            call = _decidable(place.record, result_id, decision)
             if call is not None:
-                check_resumable(record, call, branch, paused_last)
+                check_resumable(place.record, call, place.hidden, paused_last)
                 await self._record(scope, place, call, decision)
 
         await self._in_order(scope, write)
 
     async def _record(
-        self, scope: Scope, place: TurnOrVariant, call: TurnCall, decision: Decision
+        self, scope: Scope, place: FoundTurn, call: TurnCall, decision: Decision
     ) -> None:
         """Append a decision, with the result that it gives at once."""
-        record, tail, branch = place
+        record = place.record
+        branch = place.hidden
         event = TurnEvent(
             "decide", record.turn_id, call.result_id, json.dumps(decision.model_dump())
         )
@@ -78,30 +78,29 @@ class Decisions:
             key = branch.key
 
         async def write(named: list[BaseMessage], known: frozenset[str]) -> None:
-            condition = Condition(tail, branch=branch, known=known)
+            condition = Condition(place.tail, branch=branch, known=known)
             await self._variants.writer.append(
                 scope, named, condition=condition, facts=EVENT.put(event)
             )
 
         await under_own_ids(
-            record, results_of(call, decision), write, key=key, first=tail.messages + 1
+            record, results_of(call, decision), write, key=key, first=place.tail.messages + 1
         )
 
-    async def _decided(
-        self, scope: Scope, turn_id: str, result_id: str
-    ) -> tuple[TurnOrVariant, str]:
+    async def _decided(self, scope: Scope, turn_id: str, result_id: str) -> tuple[FoundTurn, str]:
         """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""
         found, paused_last = await self._variants.asking(scope, turn_id, result_id)
-        if not any(record.fold.waits(result_id) for record, *_ in found):
+        if not any(variant.record.fold.waits(result_id) for variant in found):
             try:
-                record, tail = await self._records.read(scope, turn_id)
+                turn = await self._records.read(scope, turn_id)
             except UnknownMessageError:  # its question is in a variant only
                 if not found:
                     raise
             else:
-                if not found or (record.fold.waits(result_id) and not found[0][0].paused):
-                    return (record, tail, None), paused_last
-        return max(found, key=lambda place: place[0].fold.waits(result_id)), paused_last
+                waits = turn.record.fold.waits(result_id)
+                if not found or (waits and not found[0].record.paused):
+                    return turn, paused_last
+        return max(found, key=lambda place: place.record.fold.waits(result_id)), paused_last
 
 
 def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCall | None:

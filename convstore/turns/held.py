@@ -22,6 +22,7 @@ from convstore.log.facts.event import TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.turn_leases import TurnLease
+from convstore.turns.record_reader import FoundTurn
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
@@ -106,10 +107,18 @@ class HeldTurn:
         """The key from which ids of its messages derive: its id, or the key of its variant."""
         return self.own_key or self.record.turn_id
 
-    def take(self, variant: Branch, *, is_shown: bool) -> None:
-        """Take over a variant, as of its last entry."""
-        self.own_key = variant.key
-        self.branch = None if is_shown else variant
+    @classmethod
+    def of(cls, scope: Scope, conversation: str, owner: str, turn_id: str) -> HeldTurn:
+        """Return a turn whose lease was taken, and of which nothing is known yet; see `know`."""
+        return cls(scope, conversation, owner, TurnRecord.to_be_asked(turn_id), Totals())
+
+    def know(self, found: FoundTurn) -> None:
+        """Take over what was read of the turn, or of a variant of it."""
+        self.record = found.record
+        self.tail = found.tail
+        self.branch = found.hidden
+        if found.branch:
+            self.own_key = found.branch.key
 
     @property
     def variant(self) -> str:

@@ -23,7 +23,6 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
-from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.drafts import Draft, Drafts
@@ -34,7 +33,7 @@ from convstore.runtime.retrying import until_written
 from convstore.turns.asking import Questions
 from convstore.turns.deciding import results_of
 from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.record_reader import TurnRecordReader
+from convstore.turns.record_reader import FoundTurn, TurnRecordReader
 from convstore.turns.streaming import Drafting
 from convstore.turns.variants import VariantRequest, Variants
 from convstore.turns.writing import TurnWriter
@@ -89,12 +88,12 @@ class TurnKeeper:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
         lease = self._lease(turn_id, variant=asked.variant if asked else "")
 
-        async def entered(made: partial[HeldTurn]) -> HeldTurn:
-            return await self._entered(made, turn_id, question, asked)
+        async def enter(held: HeldTurn) -> None:
+            await self._enter(held, question, asked)
 
         begins = bool(question) and not asked
         return await self._take_and_work(
-            scope, lease, entered, begins=begins, busy=busy, seconds=seconds
+            scope, lease, enter, begins=begins, busy=busy, seconds=seconds
         )
 
     async def enter_for_run(
@@ -104,32 +103,30 @@ class TurnKeeper:
 
         With `is_new` the log is not asked for the question, which it does not seem to have.
         """
-
-        async def entered(made: partial[HeldTurn]) -> HeldTurn:
-            return await self._of_run(made, turn_id, is_new=is_new)
-
         lease = self._lease(turn_id)
+        enter = partial(self._enter_for_run, is_new=is_new)
         return await self._take_and_work(
-            scope, lease, entered, begins=True, busy=busy, seconds=seconds
+            scope, lease, enter, begins=True, busy=busy, seconds=seconds
         )
 
     async def join(self, around: HeldTurn, turn_id: str) -> HeldTurn:
         """Return another turn on which the holder of a lease works at the same time, under the same lease."""
-        made = partial(HeldTurn, around.scope, around.conversation, around.owner, sharing="borrows")
-        held = await self._of_run(made, turn_id, is_new=False)
+        held = HeldTurn.of(around.scope, around.conversation, around.owner, turn_id)
+        held.sharing = "borrows"
+        await self._enter_for_run(held, is_new=False)
         around.sharing = around.sharing or "lends"
         return held
 
-    async def _of_run(self, made: partial[HeldTurn], turn_id: str, *, is_new: bool) -> HeldTurn:
-        """Return a turn as the log has it, or one whose question is to be appended."""
-        scope, *_ = made.args
-        made = partial(made, may_be_superseded=True)
+    async def _enter_for_run(self, held: HeldTurn, *, is_new: bool) -> None:
+        """Read a turn as the log has it, or the end of the log if its question is to be appended."""
+        held.may_be_superseded = True
         if not is_new:
             with suppress(UnknownMessageError):
-                return await self._continued(made, turn_id)
-        cached = await self._reader.find(scope)
-        tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
-        return made(TurnRecord.to_be_asked(turn_id), tail)
+                await self._continue(held)
+                return
+        cached = await self._reader.find(held.scope)
+        if cached is not None:
+            held.tail = cached.tail or await self._reader.tail(cached)
 
     def _lease(self, turn_id: str, *, variant: str = "") -> TurnLease:
         return TurnLease(
@@ -144,7 +141,7 @@ class TurnKeeper:
         self,
         scope: Scope,
         lease: TurnLease,
-        work: Callable[[partial[HeldTurn]], Awaitable[HeldTurn]],
+        enter: Callable[[HeldTurn], Awaitable[None]],
         *,
         begins: bool,
         busy: Busy,
@@ -155,21 +152,16 @@ class TurnKeeper:
         take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
         conversation, taken = await take(seconds=0.0 if busy == "raise" else seconds)
         lapsed = taken.lease
-        made = partial(
-            HeldTurn,
-            scope,
-            conversation,
-            lease.owner,
-            may_have_summaries=taken.may_have_summaries,
-        )
+        held = HeldTurn.of(scope, conversation, lease.owner, lease.turn)
+        held.may_have_summaries = taken.may_have_summaries
         try:
             if lapsed:
                 await self._writer.append(
                     scope, (), facts=EVENT.put(TurnEvent("fence", lease.turn))
                 )
                 if lapsed.is_stopping:
-                    await self._mark_stopped(made, lapsed)
-            held = await work(made)
+                    await self._mark_stopped(held, lapsed)
+            await enter(held)
             await self._close_refused(held)
             return held
         except BaseException:
@@ -186,13 +178,14 @@ class TurnKeeper:
         if held.record.refused:
             await self.writes.record(held, judge)
 
-    async def _mark_stopped(self, made: partial[HeldTurn], lapsed: TurnLease) -> None:
+    async def _mark_stopped(self, successor: HeldTurn, lapsed: TurnLease) -> None:
         """Mark the turn of a worker that was asked to stop, and died before it marked that."""
         is_answer = lapsed.variant not in ("", lapsed.turn)
+        asked = VariantRequest(lapsed.variant) if is_answer else None
+        held = HeldTurn.of(successor.scope, successor.conversation, successor.owner, lapsed.turn)
+        held.may_have_summaries = successor.may_have_summaries
         try:
-            held = await self._entered(
-                made, lapsed.turn, (), VariantRequest(lapsed.variant) if is_answer else None
-            )
+            await self._enter(held, (), asked)
         except InvalidInputError:  # its question was rewound
             return
         held.is_stopping = True
@@ -247,7 +240,7 @@ class TurnKeeper:
             if lease.variant:
                 asked = VariantRequest(lease.variant)
                 return (await self.variants.read(scope, lease.turn, asked)).record.is_finished
-            return (await self._records.read(scope, lease.turn))[0].is_finished
+            return (await self._records.read(scope, lease.turn)).record.is_finished
         return False
 
     async def _begin(self, scope: Scope, turn_id: str, *, has_question: bool) -> None:
@@ -266,29 +259,27 @@ class TurnKeeper:
         except ConversationDeletedError:
             self._cache.forget(cached)
 
-    async def _entered(
-        self,
-        made: partial[HeldTurn],
-        turn_id: str,
-        question: Sequence[BaseMessage],
-        asked: VariantRequest | None,
-    ) -> HeldTurn:
-        scope, conversation, _ = made.args
-        if question and not asked:
-            written = await self._questions.ask(scope, turn_id, question)
-            if written.conversation != conversation:
+    async def _enter(
+        self, held: HeldTurn, question: Sequence[BaseMessage], asked: VariantRequest | None
+    ) -> None:
+        """Append the question of a turn, or read what the log has of the turn or of a variant."""
+        if asked:
+            await self._enter_variant(held, question, asked)
+            return
+        turn_id = held.record.turn_id
+        if question:
+            written = await self._questions.ask(held.scope, turn_id, question)
+            if written.conversation != held.conversation:
                 raise ConversationDeletedError(
                     "the conversation was deleted while its turn began; call again"
                 )
             if written.entry:
                 record = TurnRecord.of(turn_id, written.receipt.last)
                 record.add(written.entry.messages[-1:], question)
-                return made(record, written.totals)
-        if asked:
-            return await self._variant(made, turn_id, question, asked)
-        held = await self._continued(made, turn_id)
+                held.know(FoundTurn(record, written.totals))
+                return
+        await self._continue(held)
         await self._find_draft(held)
-        return held
 
     async def _find_draft(self, held: HeldTurn) -> None:
         """Read the draft and the error of a turn that an interrupted worker has left."""
@@ -299,36 +290,32 @@ class TurnKeeper:
             held.draft = draft.text
             held.error = draft.error
 
-    async def _continued(self, made: partial[HeldTurn], turn_id: str) -> HeldTurn:
+    async def _continue(self, held: HeldTurn) -> None:
         """Continue a turn as it stands; if it is an edit that views do not show yet, continue that."""
-        scope, *_ = made.args
+        turn_id = held.record.turn_id
         try:
-            return made(*await self._records.read(scope, turn_id))
+            held.know(await self._records.read(held.scope, turn_id))
         except UnknownMessageError:
-            for record, tail, branch in await self.variants.pending(scope, turn_id):
-                if branch.event.variant == turn_id:
-                    return made(record, tail, branch, branch.key)
+            for found in await self.variants.pending(held.scope, turn_id):
+                if found.variant == turn_id:
+                    held.know(found)
+                    return
             raise
 
-    async def _variant(
-        self,
-        made: partial[HeldTurn],
-        turn_id: str,
-        question: Sequence[BaseMessage],
-        asked: VariantRequest,
-    ) -> HeldTurn:
+    async def _enter_variant(
+        self, held: HeldTurn, question: Sequence[BaseMessage], asked: VariantRequest
+    ) -> None:
         """Begin a variant, or continue it; its question is appended like the rest of it."""
-        scope, *_ = made.args
-        found = await until_written(lambda: self.variants.enter(scope, turn_id, asked), TailMoved)
+        enter = partial(self.variants.enter, held.scope, held.record.turn_id, asked)
+        found = await until_written(enter, TailMoved)
         if question and found.record.messages:  # another one with the id is a conflict
-            await self._writer.append(scope, question, condition=Condition(branch=found.branch))
-        held = made(found.record, found.tail)
-        held.take(found.branch, is_shown=found.was_shown)
+            condition = Condition(branch=found.branch)
+            await self._writer.append(held.scope, question, condition=condition)
+        held.know(found)
         if question and not held.record.messages:
             await self.writes.append(held, Addition(question))
         if not found.is_new:
             await self._find_draft(held)
-        return held
 
     def drafting(self, held: HeldTurn, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
         """Keep a draft of what `text` returns while a reply is streamed."""
@@ -428,13 +415,10 @@ class TurnKeeper:
             return False
         if await self._leases.ask_to_stop(cached.conversation, turn_id):
             return True
-        pending = [
-            branch.event for record, _, branch in await self.variants.pending(scope, turn_id)
-        ]
         asked = [
-            VariantRequest(event.variant)
-            for event in pending
-            if turn_id == event.turn != event.variant
+            VariantRequest(found.variant)
+            for found in await self.variants.pending(scope, turn_id)
+            if turn_id == found.record.turn_id != found.variant
         ]
         return any([await self._stop(scope, turn_id, question) for question in (None, *asked)])
 

@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.log.branch import Branch
 from convstore.log.entry import Totals
+from convstore.log.rewind import Rewinds
 from convstore.log.turn_record import TurnRecord
 from convstore.readback.turns import Turns
 from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
+
+
+class FoundTurn(NamedTuple):
+    """A turn, or a variant of it, as the log has it.
+
+    Attributes:
+        record: The turn.
+        tail: The end of the log.
+        branch: How a variant is continued; None for the turn as it stands.
+        was_shown: The variant is not hidden any more.
+        is_new: The variant was begun now, so no worker has left a draft of it.
+    """
+
+    record: TurnRecord
+    tail: Totals
+    branch: Branch | None = None
+    was_shown: bool = False
+    is_new: bool = False
+
+    @property
+    def hidden(self) -> Branch | None:
+        """How it is continued, if it is a variant that views do not show yet."""
+        return None if self.was_shown else self.branch
+
+    @property
+    def variant(self) -> str:
+        """Id of the variant; "" for the turn as it stands."""
+        return self.branch.event.variant if self.branch else ""
+
+    def fits(self, active: Rewinds) -> bool:
+        """Return True if what stands before it is active, so that it may become active."""
+        return self.branch is None or self.branch.fits(active)
 
 
 class TurnRecordReader:
@@ -21,11 +57,11 @@ class TurnRecordReader:
         """Return the newest turn; None without turns, for example after all of them were rewound."""
         for turn in await self._turns.outline(scope, before=None, limit=1):
             if turn.number:
-                return (await self.read(scope, turn.turn_id))[0]
+                return (await self.read(scope, turn.turn_id)).record
         return None
 
-    async def read(self, scope: Scope, turn_id: str) -> tuple[TurnRecord, Totals]:
-        """Return a turn as the log has it, and the end of the log.
+    async def read(self, scope: Scope, turn_id: str) -> FoundTurn:
+        """Return a turn as the log has it, as it stands.
 
         Raises:
             UnknownMessageError: The log does not have its question, or it was rewound.
@@ -42,4 +78,4 @@ class TurnRecordReader:
         if stored is None:
             raise UnknownMessageError(turn_id, begins_turn=True)
         messages = await self._reader.decode_all(cached, stored.logged.messages)
-        return TurnRecord.read(stored.logged, messages), log.tail
+        return FoundTurn(TurnRecord.read(stored.logged, messages), log.tail)

@@ -38,6 +38,7 @@ from convstore.mongo.turn_leases import TurnLease
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.runtime.places import Place, place_at, place_of, standing_at
+from convstore.turns.record_reader import FoundTurn
 from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.turns import TurnCall, Variant
 
@@ -52,31 +53,6 @@ class VariantRequest(NamedTuple):
 
     variant: str
     instead_of: str = ""
-
-
-VariantRecord = tuple[TurnRecord, Totals, Branch]
-"""A variant as the log has it: its turn, the end of the log, and how to continue it."""
-
-TurnOrVariant = tuple[TurnRecord, Totals, Branch | None]
-"""The same of a turn as it stands, which has no branch, or of a variant."""
-
-
-class FoundVariant(NamedTuple):
-    """A variant that was begun.
-
-    Attributes:
-        record: Its turn.
-        tail: The end of the log.
-        branch: How to continue it, as long as it is hidden.
-        was_shown: It is not hidden any more.
-        is_new: It was begun now, so no worker has left a draft of it.
-    """
-
-    record: TurnRecord
-    tail: Totals
-    branch: Branch
-    was_shown: bool
-    is_new: bool = False
 
 
 class Variants:
@@ -200,11 +176,11 @@ class Variants:
         if cached and (may_have_summaries or cached.has_summaries):
             await self._rewinder.reselect(await self._reader.snapshot(cached, end))
 
-    async def enter(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundVariant:
+    async def enter(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn:
         """Begin a variant, or return what the log has of it; raises as `begin` and `read` do."""
         return await self.begin(scope, turn_id, asked) or await self.read(scope, turn_id, asked)
 
-    async def again(self, scope: Scope, branch: Branch) -> FoundVariant:
+    async def again(self, scope: Scope, branch: Branch) -> FoundTurn:
         """Return a variant as the log has it now; raises as `read` does."""
         event = branch.event
         instead_of = ""
@@ -212,7 +188,7 @@ class Variants:
             instead_of = event.first_turn
         return await self.read(scope, event.turn, VariantRequest(event.variant, instead_of))
 
-    async def begin(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundVariant | None:
+    async def begin(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn | None:
         """Append the first entry of a variant; None if the log has it already.
 
         Raises:
@@ -260,7 +236,7 @@ class Variants:
         place = await place_at(self._reader, log, question, standing)
         return place, [entry for entry in entries if entry.number <= log.tail.entries]
 
-    async def _begin(self, place: Place, turn_id: str, asked: VariantRequest) -> FoundVariant:
+    async def _begin(self, place: Place, turn_id: str, asked: VariantRequest) -> FoundTurn:
         log = place.log
         question = place.question
         ordinal = question.message.ordinal
@@ -295,7 +271,7 @@ class Variants:
             branch = branch.after(begin)._replace(
                 standing=STANDING.of(begin), began=begin.at.isoformat()
             )
-        return FoundVariant(record, written.totals, branch, was_shown=False, is_new=True)
+        return FoundTurn(record, written.totals, branch, was_shown=False, is_new=True)
 
     async def _point(
         self, log: Snapshot, question: StoredMessageRow, *, is_after: bool
@@ -313,7 +289,7 @@ class Variants:
         totals = await self._reader.recount_tail(log.cached, branch.totals, as_if)
         return branch._replace(totals=totals)
 
-    async def read(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundVariant:
+    async def read(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn:
         """Return a variant that was begun.
 
         Raises:
@@ -325,7 +301,7 @@ class Variants:
             raise UnknownMessageError(turn_id, begins_turn=True)
         found = await self._found(place, entries)
         is_over = found.record.is_finished or found.was_shown
-        if not is_over and not found.branch.fits(place.log.active):
+        if not is_over and not found.fits(place.log.active):
             raise UnknownMessageError(place.question.message.id, begins_turn=True)
         return found
 
@@ -334,7 +310,7 @@ class Variants:
         read = self._reader.log.places.entries_of
         return await read(log.cached.conversation, place, variants, through=log.tail.entries)
 
-    async def _found(self, place: Place, own: Sequence[Entry]) -> FoundVariant:
+    async def _found(self, place: Place, own: Sequence[Entry]) -> FoundTurn:
         """Return a variant from its entries."""
         log = place.log
         standing = place.standing
@@ -358,7 +334,7 @@ class Variants:
             await self._follow(record, log, own[-1].number + 1)
         elif was_shown and not record.is_ended:  # something else was shown since then
             record.fold.add((), TurnEvent("finish", event.turn, question=record.fold.question))
-        return FoundVariant(record, log.tail, await self._counted(log, branch), was_shown)
+        return FoundTurn(record, log.tail, await self._counted(log, branch), was_shown)
 
     async def hidden(
         self, scope: Scope, turn_id: str, variant: str
@@ -384,7 +360,7 @@ class Variants:
                 if record.fold.is_superseded:
                     return
 
-    async def pending(self, scope: Scope, turn_id: str) -> list[VariantRecord]:
+    async def pending(self, scope: Scope, turn_id: str) -> list[FoundTurn]:
         """Return the variants at the place of a turn that are not finished, and may become active, newest first."""
         with suppress(UnknownMessageError, InvalidInputError):
             return await self._pending(await self._place(scope, turn_id), lambda _: True)
@@ -399,7 +375,7 @@ class Variants:
             return place if place.standing.unfinished else None
         return None
 
-    async def newest_pending(self, place: Place, lease: TurnLease | None) -> VariantRecord | None:
+    async def newest_pending(self, place: Place, lease: TurnLease | None) -> FoundTurn | None:
         """Return the newest variant that the holder of a lease makes, or in which a person was asked; else None."""
 
         def is_wanted(own: Sequence[Entry]) -> bool:
@@ -411,15 +387,15 @@ class Variants:
 
     async def _pending(
         self, place: Place, is_wanted: Callable[[Sequence[Entry]], bool], *, limit: int = 0
-    ) -> list[VariantRecord]:
+    ) -> list[FoundTurn]:
         """Return the variants that may become active, as far as they are wanted, or the newest `limit` of them."""
-        found = list[VariantRecord]()
+        found = list[FoundTurn]()
         for own in await self._begun(place, place.standing.unfinished):
             if _is_closed(place.log, own) or not is_wanted(own):
                 continue
-            record, tail, branch, *_ = await self._found(place, own)
-            if not record.is_finished and branch.fits(place.log.active):
-                found.append((record, tail, branch))
+            variant = await self._found(place, own)
+            if not variant.record.is_finished and variant.fits(place.log.active):
+                found.append(variant)
             if len(found) == limit:
                 break
         return found
@@ -435,7 +411,7 @@ class Variants:
 
     async def asking(
         self, scope: Scope, turn_id: str, result_id: str
-    ) -> tuple[list[TurnOrVariant], str]:
+    ) -> tuple[list[FoundTurn], str]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first.
 
         Also the id of the variant at its place in which an agent paused last; "" if none waits.
@@ -443,22 +419,23 @@ class Variants:
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id)
             variants = {*place.standing.unfinished, *await self._with_result(place, result_id)}
-            found = list[TurnOrVariant]()
+            found = list[FoundTurn]()
             paused_last = ""
             for own in await self._begun(place, variants):
-                record, tail, branch, was_shown, _ = await self._found(place, own)
+                variant = await self._found(place, own)
+                record = variant.record
                 is_open = (
-                    not was_shown
+                    not variant.was_shown
                     and not _is_closed(place.log, own)
-                    and branch.fits(place.log.active)
+                    and variant.fits(place.log.active)
                 )
                 if is_open and record.paused:
-                    paused_last = paused_last or branch.event.variant
-                if not (is_open or was_shown):
+                    paused_last = paused_last or variant.variant
+                if not (is_open or variant.was_shown):
                     record.fold.is_superseded = True
                 call = record.call_of_result(result_id)
                 if record.turn_id == turn_id and call and call.result_id in record.fold.waiting:
-                    found.append((record, tail, None if was_shown else branch))
+                    found.append(variant)
             return found, paused_last
         return [], ""
 

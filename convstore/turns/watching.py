@@ -26,7 +26,8 @@ from convstore.readback.turns import Turns
 from convstore.runtime.active_log import read_page
 from convstore.runtime.changes import Changes
 from convstore.runtime.log_reader import Snapshot
-from convstore.turns.variants import VariantRecord, Variants
+from convstore.turns.record_reader import FoundTurn
+from convstore.turns.variants import Variants
 from convstore.values.models import ConversationUpdate, StoredMessage, TurnState
 from convstore.values.scope import Scope, check_number
 
@@ -218,16 +219,14 @@ class Watcher:
         places = set(told.places)
         if lease and not lease.is_for(record.turn_id, ""):
             places.add(lease.turn)
-        pending = list[VariantRecord]()
+        pending = list[FoundTurn]()
         for turn_id in sorted(places):
             place = await self._variants.unfinished(log.cached.scope, turn_id, log)
             if place and (variant := await self._variants.newest_pending(place, lease)):
                 pending.append(variant)
         if not pending:
             return _state_of(record, "", log.tail, lease, draft)
-        return _state_of_variant(
-            max(pending, key=lambda variant: variant[2].totals.entries), lease, draft
-        )
+        return _state_of_variant(max(pending, key=_last_entry), lease, draft)
 
     async def _confirmed(self, seen: _Seen, told: _Told, state: TurnState) -> TurnState:
         """Look again before a turn is told as interrupted: it may have begun after the lease was read."""
@@ -251,12 +250,16 @@ class Watcher:
         return lease, draft
 
 
+def _last_entry(variant: FoundTurn) -> int:
+    """Return the number of the last entry of a variant."""
+    return variant.branch.totals.entries if variant.branch else 0
+
+
 def _state_of_variant(
-    variant: VariantRecord, lease: TurnLease | None, draft: Draft | None
+    variant: FoundTurn, lease: TurnLease | None, draft: Draft | None
 ) -> TurnState:
     """Return the state of a variant that views do not show yet."""
-    record, tail, branch = variant
-    return _state_of(record, branch.event.variant, tail, lease, draft)
+    return _state_of(variant.record, variant.variant, variant.tail, lease, draft)
 
 
 def _state_of(

@@ -88,7 +88,7 @@ class TurnWriter:
     async def _read(self, held: HeldTurn) -> None:
         """Read the turn and the end of the log; of a turn whose question is not in the log, the end."""
         try:
-            held.record, held.tail = await self._records.read(held.scope, held.record.turn_id)
+            held.know(await self._records.read(held.scope, held.record.turn_id))
         except UnknownMessageError:
             if held.record.is_asked:
                 raise
@@ -155,7 +155,7 @@ class TurnWriter:
             held.add(written.entry, messages, event)
         if branch and written.entry:
             is_shown = BRANCH.of(written.entry) is None
-            held.take(branch.after(written.entry), is_shown=is_shown)
+            held.branch = None if is_shown else branch.after(written.entry)
             if is_shown:
                 await self._variants.reselect(
                     held.scope, written.totals, may_have_summaries=held.may_have_summaries
@@ -199,11 +199,8 @@ class TurnWriter:
             raise held.refusal
         held.check()
         if held.branch:
-            found = await self._variants.again(held.scope, held.branch)
-            held.record = found.record
-            held.tail = found.tail
             # an append of unknown outcome may have finished it
-            held.take(found.branch, is_shown=found.was_shown)
+            held.know(await self._variants.again(held.scope, held.branch))
             return
         await self._read(held)
         if held.record.fold.is_superseded and not held.may_be_superseded:
