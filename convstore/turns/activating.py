@@ -51,19 +51,10 @@ class _Wanted(NamedTuple):
     changes: Sequence[Entry]
 
     @property
-    def changed_at(self) -> int:
-        """Number of the last entry that changed the place, 0 for none."""
-        return self.changes[0].number if self.changes else 0
-
-    @property
     def standing(self) -> Standing:
         """The variant shown at the place, by the last entry that changed it."""
         found = STANDING.of(self.changes[0]) if self.changes else None
         return found or first_standing(self.place)
-
-    def is_left_by(self, entry: Entry) -> bool:
-        """Return True if an entry took the variant away."""
-        return left_by(entry).variant == self.variant
 
 
 class Activator:
@@ -93,7 +84,8 @@ class Activator:
             (tail, may_have_summaries), wanted = await together(
                 self._rewinder.fresh_tail(cached), self._wanted(cached, turn_id, variant)
             )
-            if wanted.changed_at <= tail.entries == known:
+            changed_at = wanted.changes[0].number if wanted.changes else 0
+            if changed_at <= tail.entries == known:
                 log, change = await self._change(cached, tail, wanted)
                 return PlannedChange(log, change, may_have_summaries)
             # the changes of the place may have been read before or after the end of the log moved
@@ -132,7 +124,7 @@ class Activator:
     async def _leaving(self, cached: CachedConversation, wanted: _Wanted) -> Entry | None:
         """Return the last entry that took the variant away; None if none did. Rarely one command."""
         for entry in wanted.changes:
-            if wanted.is_left_by(entry):
+            if left_by(entry).variant == wanted.variant:
                 return entry
         if len(wanted.changes) < _NEWEST:
             return None

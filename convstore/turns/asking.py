@@ -15,7 +15,7 @@ from convstore.messages.turn_calls import result_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import until_written
-from convstore.turns.naming import under_own_ids
+from convstore.turns.naming import Naming
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.values.scope import Scope
 
@@ -60,6 +60,4 @@ class Questions:
             condition = Condition(tail, known=known | {str(message.id) for message in question})
             return await self._writer.append(scope, [*named, *question], condition=condition)
 
-        return await under_own_ids(
-            before, results, write, key=before.turn_id, first=tail.messages + 1
-        )
+        return await Naming(before, before.turn_id, tail.messages + 1).append(results, write)

@@ -20,7 +20,7 @@ from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
 from convstore.runtime.retrying import until_written
-from convstore.turns.naming import under_own_ids
+from convstore.turns.naming import Naming
 from convstore.turns.record_reader import FoundTurn, TurnRecordReader
 from convstore.turns.variants import Variants, check_resumable
 from convstore.values.scope import Scope
@@ -83,9 +83,8 @@ class Decisions:
                 scope, named, condition=condition, facts=EVENT.put(event)
             )
 
-        await under_own_ids(
-            record, results_of(call, decision), write, key=key, first=place.tail.messages + 1
-        )
+        naming = Naming(record, key, place.tail.messages + 1)
+        await naming.append(results_of(call, decision), write)
 
     async def _decided(self, scope: Scope, turn_id: str, result_id: str) -> tuple[FoundTurn, str]:
         """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""

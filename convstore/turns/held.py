@@ -35,7 +35,7 @@ class Addition(NamedTuple):
         messages: The messages, each with an id.
         event: What the entry records besides them.
         nameless: Ids that were made up for messages that came without one.
-        of_state: See `turns.naming.under_own_ids`.
+        of_state: See `turns.naming.Naming`.
         options: How they are appended; `stamp` is that of the view which the first AI message answers.
     """
 

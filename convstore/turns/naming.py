@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
@@ -25,38 +25,6 @@ from convstore.values.turns import TurnCall
 _Result = TypeVar("_Result")
 Write = Callable[[list[BaseMessage], frozenset[str]], Awaitable[_Result]]
 """Appends messages, given those of their ids that the log may have already; raises `IdsTaken` for any other."""
-
-
-async def under_own_ids(
-    record: TurnRecord,
-    messages: Sequence[BaseMessage],
-    write: Write[_Result],
-    *,
-    key: str,
-    first: int,
-    nameless: Collection[str] = (),
-    unsure: Collection[str] = (),
-    is_over: bool = False,
-    of_state: bool = False,
-) -> _Result:
-    """Append messages of a turn directly after what a record has, each under an id that no other message has.
-
-    The arguments are those of `Naming`, but for `of_state`: the messages are those of a state, which has each id once.
-    So another content under an id of the turn is a conflict. One append, unless the log has an id for another message.
-    """
-    taken = set[str]()
-    while True:
-        naming = Naming(record, key, first, nameless, taken, unsure, by_id=is_over or of_state)
-        named, known = naming.named(messages)
-        try:
-            return await write(named, known)
-        except IdsTaken as error:
-            taken |= error.args[0]
-        except ContentConflictError as error:
-            replies = {message.id for message in named if isinstance(message, AIMessage)}
-            if of_state or error.message_id not in known & replies:
-                raise
-            taken.add(error.message_id)  # another reply with the id of the last one
 
 
 class Named(NamedTuple):
@@ -84,18 +52,37 @@ class Naming:
         key: The key from which ids derive: that of the turn or of the variant.
         first: The ordinal of the first new message.
         nameless: Ids that were made up for messages that came without one.
-        taken: Ids that the log has for other messages.
         unsure: Ids of messages that may have been written by an append that failed.
-        by_id: A message with an id of the turn is a retry, wherever it stands.
+        is_over: The turn takes nothing new, so a message with an id of the turn is a retry, wherever it stands.
+        of_state: So it is of a message of a state, which has each id once; other content under its id is a conflict.
+        taken: Ids that the log has for other messages.
     """
 
     record: TurnRecord
     key: str
     first: int
     nameless: Collection[str] = ()
-    taken: Collection[str] = ()
     unsure: Collection[str] = ()
-    by_id: bool = False
+    is_over: bool = False
+    of_state: bool = False
+    taken: set[str] = field(default_factory=set)
+
+    async def append(self, messages: Sequence[BaseMessage], write: Write[_Result]) -> _Result:
+        """Append messages of the turn, each under an id that no other message has.
+
+        One append, unless the log has an id for another message.
+        """
+        while True:
+            named, known = self.named(messages)
+            try:
+                return await write(named, known)
+            except IdsTaken as error:
+                self.taken.update(error.args[0])
+            except ContentConflictError as error:
+                replies = {message.id for message in named if isinstance(message, AIMessage)}
+                if self.of_state or error.message_id not in known & replies:
+                    raise
+                self.taken.add(error.message_id)  # another reply with the id of the last one
 
     def named(self, messages: Sequence[BaseMessage]) -> Named:
         """Return the messages with their ids; one that came without an id also gets it on the caller's object."""
@@ -153,7 +140,7 @@ class Naming:
         said = [message for message in messages if isinstance(message, AIMessage | ToolMessage)]
         if not any(isinstance(message, AIMessage) for message in said):
             return {}
-        if self.by_id:
+        if self.is_over or self.of_state:
             return dict(self._found_anywhere(said))
         last = self._last(len(said))
         for number in range(len(last), 0, -1):

@@ -31,7 +31,7 @@ from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import until_written
 from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.naming import under_own_ids
+from convstore.turns.naming import Naming
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.variants import Variants
 from convstore.values.models import Receipt
@@ -119,17 +119,16 @@ class TurnWriter:
                 held.unsure.update(str(message.id) for message in messages)
                 raise
 
-        return await under_own_ids(
+        naming = Naming(
             held.record,
-            addition.messages,
-            write,
-            key=held.key,
-            first=held.tail.messages + 1,
+            held.key,
+            held.tail.messages + 1,
             nameless=addition.nameless,
             unsure=held.unsure,
             is_over=held.refusal is not None,
             of_state=addition.of_state,
         )
+        return await naming.append(addition.messages, write)
 
     async def _write(self, held: HeldTurn, addition: Addition, known: frozenset[str]) -> Written:
         """Write an addition whose messages have their ids, and take it over."""
