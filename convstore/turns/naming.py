@@ -53,8 +53,8 @@ class Naming:
         first: The ordinal of the first new message.
         nameless: Ids that were made up for messages that came without one.
         unsure: Ids of messages that may have been written by an append that failed.
-        is_over: The turn takes nothing new, so a message with an id of the turn is a retry, wherever it stands.
-        of_state: So it is of a message of a state, which has each id once; other content under its id is a conflict.
+        by_id: A message with an id of the turn is a retry, wherever it stands.
+        of_state: The messages are those of a state, which has each id once: other content under an id is a conflict.
         taken: Ids that the log has for other messages.
     """
 
@@ -63,7 +63,7 @@ class Naming:
     first: int
     nameless: Collection[str] = ()
     unsure: Collection[str] = ()
-    is_over: bool = False
+    by_id: bool = False
     of_state: bool = False
     taken: set[str] = field(default_factory=set)
 
@@ -140,7 +140,7 @@ class Naming:
         said = [message for message in messages if isinstance(message, AIMessage | ToolMessage)]
         if not any(isinstance(message, AIMessage) for message in said):
             return {}
-        if self.is_over or self.of_state:
+        if self.by_id:
             return dict(self._found_anywhere(said))
         last = self._last(len(said))
         for number in range(len(last), 0, -1):

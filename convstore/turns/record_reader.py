@@ -7,10 +7,9 @@ from typing import NamedTuple
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.log.branch import Branch
 from convstore.log.entry import Totals
-from convstore.log.rewind import Rewinds
 from convstore.log.turn_record import TurnRecord
 from convstore.readback.turns import Turns
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.scope import Scope
 
 
@@ -41,9 +40,9 @@ class FoundTurn(NamedTuple):
         """Id of the variant; "" for the turn as it stands."""
         return self.branch.event.variant if self.branch else ""
 
-    def fits(self, active: Rewinds) -> bool:
+    def fits(self, log: Snapshot) -> bool:
         """Return True if what stands before it is active, so that it may become active."""
-        return self.branch is None or self.branch.fits(active)
+        return self.branch is None or self.branch.fits(log.active)
 
 
 class TurnRecordReader:

@@ -301,7 +301,7 @@ class Variants:
             raise UnknownMessageError(turn_id, begins_turn=True)
         found = await self._found(place, entries)
         is_over = found.record.is_finished or found.was_shown
-        if not is_over and not found.fits(place.log.active):
+        if not is_over and not found.fits(place.log):
             raise UnknownMessageError(place.question.message.id, begins_turn=True)
         return found
 
@@ -394,7 +394,7 @@ class Variants:
             if _is_closed(place.log, own) or not is_wanted(own):
                 continue
             variant = await self._found(place, own)
-            if not variant.record.is_finished and variant.fits(place.log.active):
+            if not variant.record.is_finished and variant.fits(place.log):
                 found.append(variant)
             if len(found) == limit:
                 break
@@ -427,7 +427,7 @@ class Variants:
                 is_open = (
                     not variant.was_shown
                     and not _is_closed(place.log, own)
-                    and variant.fits(place.log.active)
+                    and variant.fits(place.log)
                 )
                 if is_open and record.paused:
                     paused_last = paused_last or variant.variant

@@ -125,7 +125,7 @@ class TurnWriter:
             held.tail.messages + 1,
             nameless=addition.nameless,
             unsure=held.unsure,
-            is_over=held.refusal is not None,
+            by_id=held.refusal is not None or addition.of_state,
             of_state=addition.of_state,
         )
         return await naming.append(addition.messages, write)
