@@ -2,8 +2,8 @@
 
 Floor 1, pure. The engine of `summarization` asks the model, and its prompts write the requests.
 
-`structure` holds the chain and its operations, `parse` builds one from messages. `plan` selects the parts to summarise,
-`work` is one run with its stages, and `summarizer` starts it.
+`structure` holds the chain and its operations, `parse` builds one from messages. `work` is one run with its stages,
+which selects the parts to summarise, and `summarizer` starts it.
 """
 
 from __future__ import annotations
