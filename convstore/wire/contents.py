@@ -110,7 +110,7 @@ def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:
     >>> reasoning_part({"type": "thinking", "thinking": "Hm.", "signature": "c2ln"})["providerMetadata"]
     {'anthropic': {'signature': 'c2ln'}}
     """
-    part = {"type": "reasoning", "text": valid_text(_text_in(block)), "state": "done"}
+    part = {"type": "reasoning", "text": valid_text(reasoning_text(block)), "state": "done"}
     levels = *(block[key] for key in ("extras", *_TEXTS) if isinstance(block.get(key), dict)), block
     fields = {
         key: value
@@ -156,12 +156,12 @@ def _reasoning_beside(message: BaseMessage) -> Iterator[dict[str, Any]]:
             return
 
 
-def _text_in(value: Any) -> str:
-    """Return the text of a block, of a block inside it, or of a list of them."""
+def reasoning_text(value: Any) -> str:
+    """Return the text of a block of reasoning, of a block inside it, or of a list of them."""
     if isinstance(value, list):
-        return "\n\n".join(filter(None, map(_text_in, value)))
+        return "\n\n".join(filter(None, map(reasoning_text, value)))
     if isinstance(value, Mapping):
         return next(
-            (text for key in ("summary", *_TEXTS) if (text := _text_in(value.get(key)))), ""
+            (text for key in ("summary", *_TEXTS) if (text := reasoning_text(value.get(key)))), ""
         )
     return value if isinstance(value, str) else ""

@@ -5,7 +5,7 @@ A result of a tool is text only there, so its images and files follow all result
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
@@ -141,10 +141,15 @@ def _name(step: Step) -> dict[str, Any]:
 def _reasoning(step: Step) -> dict[str, Any]:
     """Return the reasoning of an answer; with the field that the provider needs, a blank where there was none."""
     fields = dict(step.reasoning)
-    if step.rules.reasoning_needed and not isinstance(fields.get("reasoning_content"), str):
-        said = fields.get("reasoning")
-        fields["reasoning_content"] = said if isinstance(said, str) else NO_REASONING
+    if step.rules.reasoning_needed:
+        fields["reasoning_content"] = reasoning_content(fields) or NO_REASONING
     return fields
+
+
+def reasoning_content(fields: Mapping[str, Any]) -> str:
+    """Return the text of the reasoning beside an answer, "" without one."""
+    found = (fields.get(key) for key in ("reasoning_content", "reasoning"))
+    return next((said for said in found if isinstance(said, str) and said), "")
 
 
 def _own_fields(step: Step) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from langchain_core.messages import BaseMessage
 from convstore.messages.text import content_of
 from convstore.values.json_form import is_json
 from convstore.values.providers import ROWS, ProviderRules, rules_for
+from convstore.wire.contents import reasoning_text
 from convstore.wire.edits import MOVED, NO_TEXT
 from convstore.wire.hosted import hosted_text
-from convstore.wire.openai_chat import detail_of
+from convstore.wire.openai_chat import NO_REASONING, detail_of, reasoning_content
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
 from convstore.wire.result_media import moved_media, without_media
@@ -41,6 +42,8 @@ _OF_CALLS: Final = frozenset(
     {"arguments", "call_id", "id", "index", "input", "name", "status", "type"}
 )
 """Fields of a call that are written from the call itself."""
+_MADE_ID: Final = "__fake_id__"
+"""The id of items in the Agents SDK that no API gave one."""
 _PHASES: Final = ("commentary", "final_answer")
 
 
@@ -67,11 +70,49 @@ def to_responses(
             text = step.before.text
             made.append({"type": "message", "role": step.before.role, "content": text})
         if step.role == "assistant":
-            made += list(_assistant(step, ids)) or [_said(NO_TEXT)]
+            made += _answer(step, ids)
         else:
             made.append(_message(step))
         made += _outputs(step)
     return OpenAIMessages(made, dropped)
+
+
+def _answer(step: Step, ids: set[str]) -> list[dict[str, Any]]:
+    """Return the items of one answer of the model."""
+    if step.rules.reasoning_needed:
+        return _with_reasoning(step, ids)
+    return list(_assistant(step, ids)) or [_said(NO_TEXT)]
+
+
+def _with_reasoning(step: Step, ids: set[str]) -> list[dict[str, Any]]:
+    """Return the items of an answer for a server that needs the reasoning of each, a blank where there was none.
+
+    The Agents SDK makes a message with `reasoning_content` of a reasoning item, the message after it, and its calls.
+    """
+    thought = {"type": "summary_text", "text": _taken_reasoning(step) or NO_REASONING}
+    made: list[dict[str, Any]] = [{"type": "reasoning", "id": _MADE_ID, "summary": [thought]}]
+    texts = list[str]()
+    calls = list[dict[str, Any]]()
+    for item in _assistant(step, ids):
+        if item["type"] == "message":
+            texts.append(item["content"])
+        else:
+            calls.append(item)
+    if texts or not calls:
+        text = "\n".join(texts) or NO_TEXT
+        made.append(_said(text) | {"id": _MADE_ID} | _output(text))
+    return [*made, *calls]
+
+
+def _taken_reasoning(step: Step) -> str:
+    """Return the text of the reasoning of an answer, which is no longer a part of it; "" without one."""
+    blocks = [part.block for part in filter(is_reasoning, step.parts) if isinstance(part, Block)]
+    said = reasoning_content(step.reasoning) or "\n".join(map(reasoning_text, blocks))
+    if not said:
+        step.withhold("it has no text")
+    step.parts = [part for part in step.parts if not is_reasoning(part)]
+    step.reasoning = {}
+    return said
 
 
 def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
@@ -95,7 +136,7 @@ def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
 
 def _hosted(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the item of a tool that OpenAI ran, or the text that names it; nothing for an item without either."""
-    if _is_item(part, ids):
+    if step.rules.response_items and _is_item(part, ids):
         ids.add(part.block["id"])
         fields = {key: value for key, value in part.block.items() if key != "index"}
         yield {"status": "completed", **fields}
@@ -118,7 +159,7 @@ def _is_item(part: Block, ids: Collection[str]) -> bool:
 
 def _problem(step: Step, ids: set[str]) -> str:
     """Return why the reasoning of a message cannot go, "" if all of it can."""
-    if step.reasoning:
+    if step.reasoning or not step.rules.response_items:
         return "it is no item of the Responses API"
     seen = set(ids)
     for part, following in zip(step.parts, [*step.parts[1:], None], strict=False):
@@ -170,10 +211,14 @@ def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
         return _said(part.description)
     item = _said(part.text) | own
     if id_:
-        notes = part.settings.get("annotations")
-        written = {"type": "output_text", "text": part.text, "annotations": notes or []}
-        item |= {"status": "completed", "content": [written]}
+        item |= _output(part.text, part.settings.get("annotations"))
     return item | ({"phase": part.phase} if part.phase in _PHASES else {})
+
+
+def _output(text: str, notes: Any = None) -> dict[str, Any]:
+    """Return the fields of a message with an id."""
+    written = {"type": "output_text", "text": text, "annotations": notes or []}
+    return {"status": "completed", "content": [written]}
 
 
 def _reasoning_item(block: Mapping[str, Any]) -> dict[str, Any]:

@@ -250,8 +250,20 @@ def agents_sdk(talk: Talk, budget: int | None, *, model: str, deep: bool) -> Err
 
     view = talk.view(budget)
     items = of_view(view.messages, rules_for(None, model, default=ROWS["responses"]))
-    yield from responses_errors(items)
     yield from talk.losses(view.messages, items, items.dropped)
+    if not model:
+        yield from responses_errors(items)
+        return
+    converter = package("agents.models.chatcmpl_converter").Converter
+    try:
+        sent = converter.items_to_messages(items, model, preserve_tool_output_all_content=True)
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        yield f"the SDK: {type(error).__name__}: {error}"
+        return
+    yield from talk.losses(view.messages, sent, items.dropped)
+    if row_of_model(model).reasoning_needed:
+        said = [message for message in sent if message["role"] == "assistant"]
+        yield from ("no reasoning_content" for each in said if not each.get("reasoning_content"))
 
 
 @lru_cache
