@@ -42,6 +42,7 @@ from convstore.values.reports import ServerReport
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_WORDS, MOST_WORDS_OF_A_CELL = 60, 30
 MOST_LINES = 25
+MOST_WORDS_OF_ALL_GUIDES, MOST_WORDS_OF_A_GUIDE = 37_000, 2_700
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 BLOCKS = {
     name: re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -310,6 +311,19 @@ def test_the_site_has_every_page() -> None:
     assert sorted(named) == sorted(
         str(path.relative_to(root)) for path in (*root.glob("*.md"), *DOCS.rglob("*.md"))
     )
+
+
+def test_the_guides_are_short() -> None:
+    """What another guide or the reference says is a link: all guides together, and each of them, have a limit."""
+    navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    guides = navigation.partition("\n  - Reference:\n")[0]
+    words = {
+        name: len(PAGES[name].split())
+        for name in re.findall(r"- docs/([\w-]+\.md)$", guides, re.MULTILINE)
+    }
+    assert len(words) > 25
+    assert {name for name, count in words.items() if count > MOST_WORDS_OF_A_GUIDE} == set()
+    assert sum(words.values()) <= MOST_WORDS_OF_ALL_GUIDES
 
 
 def test_the_reference_has_every_public_name() -> None:
