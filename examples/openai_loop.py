@@ -1,9 +1,9 @@
-"""A loop on OpenAI's SDK: streamed replies, cited sources, a call that a person approves, and a worker that dies.
+"""A loop on OpenAI's SDK: streamed replies, cited sources, a repeated request, and a call that a person approves.
 
     python examples/openai_loop.py [mongodb://localhost:27017/app]
     MODEL=gpt-5 python examples/openai_loop.py      # a real model instead of the script
 
-The address defaults to CONVSTORE_URI, then to memory. Two stores stand for two workers.
+The address defaults to CONVSTORE_URI, then to memory. Any worker continues a turn that another one left.
 """
 
 from __future__ import annotations

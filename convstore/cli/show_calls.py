@@ -11,6 +11,7 @@ from rich.text import Text
 
 from convstore.cli.list_ import name_of
 from convstore.cli.output import Answer, new_table, plain
+from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ async def calls_answer(chat: Conversation, *, limit: int, before: int | None) ->
         view = await chat.view_at(None, policy=await chat.last_policy())
         calls.next_stamp = view.stamp
         shown.append(None)
-    rows = [_Call.of(calls, call) for call in shown]
+    rows = [await _with_held(chat, calls, call) for call in shown]
     info = await chat.info()
 
     def document() -> dict[str, Any]:
@@ -51,12 +52,14 @@ class _Call(NamedTuple):
         tokens: The size of what the model got; None without a stamp.
         cache: "held", "broken", "first call", or "not known".
         cause: What broke it.
+        held: If it broke, the size of what held; None if that is not known.
     """
 
     ordinal: int | None
     tokens: int | None
     cache: str
     cause: str
+    held: int | None = None
 
     @classmethod
     def of(cls, calls: Calls, call: StoredMessage | None) -> _Call:
@@ -73,13 +76,40 @@ class _Call(NamedTuple):
         return cls(call.ordinal if call else None, stamp.tokens if stamp else None, cache, cause)
 
 
+async def _with_held(chat: Conversation, calls: Calls, call: StoredMessage | None) -> _Call:
+    """Return a call, and if its cache broke, with how much held; a view that begins with the one before held whole."""
+    from convstore.ext.model_calls import same_beginning  # noqa: PLC0415 - loads langchain
+    from convstore.messages.tokens import count  # noqa: PLC0415 - as above
+    from convstore.values.stamps import PROMPT_CHANGED  # noqa: PLC0415 - loads pydantic
+
+    row = _Call.of(calls, call)
+    stamp = calls.stamp_of(call)
+    earlier = calls.before(call)
+    if not row.cause or row.cause == PROMPT_CHANGED or not (stamp and earlier and earlier.stamp):
+        return row
+    try:
+        before = await chat.view_at(earlier.stamp)
+        after = await chat.view_at(stamp)
+    except InvalidInputError:  # a policy of another version
+        return row
+    if "differs" in (before.match, after.match):
+        return row
+    same = same_beginning(before, after)
+    if same == len(before.messages):
+        return row._replace(cache="held", cause="")
+    counter = chat.store.token_counter
+    held = sum(count(counter, message) for message in after.messages[:same])
+    return row._replace(held=held)
+
+
 def _print_calls(console: Console, *, info: ConversationInfo, rows: Sequence[_Call]) -> None:
     print_totals(console, info)
-    table = new_table("call", "tokens", "prompt cache", numbers=("tokens",))
+    table = new_table("call", "tokens", "held", "prompt cache", numbers=("tokens", "held"))
     for row in rows:
         name = f"for message {row.ordinal:,}" if row.ordinal else "the next one"
         size = "-" if row.tokens is None else f"{row.tokens:,}"
-        table.add_row(name, size, f"{row.cache}: {row.cause}" if row.cause else row.cache)
+        held = "" if row.held is None else f"{row.held:,}"
+        table.add_row(name, size, held, f"{row.cache}: {row.cause}" if row.cause else row.cache)
     console.print(table)
 
 

@@ -714,7 +714,9 @@ class Conversation:
         return await (await self._services()).turns.last_policy(self._scope)
 
     async def get_turn(self, turn_id: str) -> Turn | None:
-        """Return the turn whose first message has this id, None if missing or rewound. Six to eight commands.
+        """Return the turn whose first message has this id, None if missing or rewound.
+
+        Six to nine commands, and up to three more in a process that does not know the conversation.
 
         Args:
             turn_id: Id of the turn, the id of its question.

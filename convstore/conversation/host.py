@@ -162,12 +162,15 @@ class Host:
         return await in_parallel(read, conversations, limit=_ENDS_AT_ONCE)
 
     async def rows(self, conversations: Sequence[ConversationInfo]) -> list[ListRow]:
-        """Return conversations as rows of a list, with their ends; those that are damaged have none.
+        """Return conversations as rows of a list, with their ends and if they are rated down; damaged ones have none.
 
-        The end is read if the turn is open. What was imported was also tried since if it has a draft, which one command
-        for a thousand of them says.
+        The end is read if the turn is open. What was imported was also tried since if it has a draft. Two commands for
+        a thousand conversations say which have drafts and ratings.
         """
         services = await self.services()
+        rated = await services.annotator.rated_down(
+            [info.conversation_id for info in conversations]
+        )
         imported = [info.conversation_id for info in conversations if info.state == "imported"]
         tried = await services.drafts.among(imported)
         read = [
@@ -176,7 +179,11 @@ class Host:
         found = await self.ends([(info.scope, info.conversation_id) for info in read])
         ends = {info.conversation_id: end for info, end in zip(read, found, strict=True)}
         return [
-            ListRow(info, ends.get(info.conversation_id, ConversationEnd.of(info)))
+            ListRow(
+                info,
+                ends.get(info.conversation_id, ConversationEnd.of(info)),
+                is_rated_down=info.conversation_id in rated,
+            )
             for info in conversations
         ]
 
@@ -201,11 +208,6 @@ class Host:
             if cursor is None or (wanted and sum(map(wanted, found)) >= _ENOUGH):
                 break
         return found, cursor
-
-    async def rated_down(self, conversations: Sequence[str]) -> list[bool]:
-        """Return for each conversation if a message of it has a `rating` below 0. One command for each."""
-        annotator = (await self.services()).annotator
-        return await in_parallel(annotator.is_rated_down, conversations, limit=_ENDS_AT_ONCE)
 
     async def seal(self, scope: Mapping[str, str]) -> None:
         """Index all of a conversation for searches now, unless the store has no index. About five commands."""

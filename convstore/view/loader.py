@@ -3,6 +3,8 @@
 One command reads the state and the entries, from the end of the log back to where the policy's record says that views
 start. If there is no record, reading continues until the budget is full. A load that moves the record stores it while
 it reads payloads. Leading system messages and names of earlier results never change and are read once.
+
+The module is long because a load is one sequence of steps.
 """
 
 from __future__ import annotations
@@ -401,6 +403,7 @@ class Loader:
             summary=load.summary.token if load.summary else "",
             marks=decision.marks,
             left_out_steps=len(decision.left),
+            shortened=len(view.shortened),
             tokens=view.tokens,
             thinking_through=view.thinking_through,
             sizes=view.sizes,

@@ -71,6 +71,9 @@ def test_what_broke_the_prompt_cache_is_said_for_each_call(uri: str) -> None:
     assert [call["cache"] for call in found[:2]] == ["first call", "held"]
     causes = {call["ordinal"]: call["cause"] for call in found if call["cache"] == "broken"}
     assert set(causes.values()) == {"turns left out"}
+    for call in found:
+        assert (call["held"] is None) == (call["cache"] != "broken")
+        assert call["held"] is None or 0 <= call["held"] < call["tokens"]
     text = shown("show", *ADA, "--uri", uri, "--why", "--limit", "6")
     rows = text.splitlines()[-4:]
     assert [row.split()[:3] for row in rows[:3]] == [

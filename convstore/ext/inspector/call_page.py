@@ -23,12 +23,11 @@ from convstore import Conversation
 from convstore.edges import with_children
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector.calls import moment_of
-from convstore.ext.inspector.changes import same_beginning
 from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.ext.model_calls import UNEXPECTED, Calls
+from convstore.ext.model_calls import UNEXPECTED, Calls, same_beginning
 from convstore.integration import host_of
 from convstore.messages.usage import usage_in
 from convstore.transfer.openai_lines import openai_message
@@ -216,7 +215,7 @@ async def _compared(
 
 def _has_held(before: View, view: View) -> bool:
     """Return True if a view begins with the whole one before; stamps say less, if one between them is missing."""
-    is_kept = same_beginning(before, view) == len(before.history.messages)
+    is_kept = same_beginning(before.history, view.history) == len(before.history.messages)
     return is_kept and _is_known(before, view)
 
 
@@ -235,7 +234,7 @@ def _held_tokens(before: View | None, view: View, cut: str) -> int:
     """Return the tokens with which a view and the one before begin alike; 0 if no prompt cache is cut."""
     if before is None or cut in ("", PROMPT_CHANGED):
         return 0
-    return sum(view.sizes[: same_beginning(before, view)])
+    return sum(view.sizes[: same_beginning(before.history, view.history)])
 
 
 def _is_known(before: View | None, view: View) -> bool:

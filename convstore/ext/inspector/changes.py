@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import pairwise, takewhile
-from typing import Any
+from itertools import pairwise
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import BaseMessage
 
 from convstore.ext.inspector.comparison import View, reason_at
 from convstore.ext.inspector.text import sent_text
+from convstore.ext.model_calls import alike, form_of, same_beginning
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, limit_of
@@ -77,11 +77,6 @@ class Changes:
     left: int
 
 
-def same_beginning(before: View, after: View) -> int:
-    """Return the number of equal messages with which both views begin."""
-    return _alike(*(map(_key, view.history.messages) for view in (before, after)))
-
-
 def changes_between(
     before: View, after: View, has_ended: Callable[[int], bool], cut_by: str
 ) -> Changes:
@@ -89,7 +84,7 @@ def changes_between(
 
     `has_ended` says so of the turn of an ordinal, and `cut_by` is the cause that `break_between` names.
     """
-    same = same_beginning(before, after)
+    same = same_beginning(before.history, after.history)
     causes = list(_causes(before.history, after.history, has_ended))
     states = _STATES_BY_CAUSE.get(cut_by, ())
     named = [text for state, text in causes if state in states]
@@ -110,16 +105,10 @@ def _is_new(message: BaseMessage, before: View) -> bool:
     return message.id not in before.ids and kind_of(message) not in ("summary", "note")
 
 
-def _key(message: BaseMessage) -> tuple[str, str | None, str]:
-    """Return what is equal for messages that two views show alike; comparing whole messages costs twenty times more."""
-    calls = message.tool_calls if isinstance(message, AIMessage) else ""
-    return message.type, message.id, f"{message.content}{calls}"
-
-
 def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
     """Yield the lines of the diff; what is the same and what was removed in a row share one."""
-    old = [_key(message) for message in before.history.messages[same:]]
-    new = [_key(message) for message in after.history.messages[same:]]
+    old = [form_of(message) for message in before.history.messages[same:]]
+    new = [form_of(message) for message in after.history.messages[same:]]
     if same:
         yield _line("same", after, range(same))
     matcher = SequenceMatcher(None, old, new, autojunk=False)
@@ -155,8 +144,8 @@ def _changed(before: View, after: View, earlier: int | None, index: int) -> Iter
         )
         return
     texts = [sent_text(before.history.messages[earlier]), sent_text(after.history.messages[index])]
-    head = _alike(*texts)
-    tail = _alike(*(text[head:][::-1] for text in texts))
+    head = alike(*texts)
+    tail = alike(*(text[head:][::-1] for text in texts))
     head, tail = (head, tail) if head + tail >= _ALIKE else (0, 0)
     for kind, view, at, text in zip(
         ("was", "form"), (before, after), (earlier, index), texts, strict=True
@@ -165,13 +154,6 @@ def _changed(before: View, after: View, earlier: int | None, index: int) -> Iter
         yield _line(
             kind, view, [at], (text[:head][-_NEAR:], middle, text[len(text) - tail :][:_NEAR])
         )
-
-
-def _alike(items: Iterable[Any], others: Iterable[Any]) -> int:
-    """Return the number of keys or characters with which both begin."""
-    return sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(items, others, strict=False))
-    )
 
 
 def _line(

@@ -144,6 +144,10 @@ class _LogPage:
     older: int | None
     newer: int | None
 
+    def has(self, ordinal: int | None) -> bool:
+        """Return True if the page has the message with an ordinal."""
+        return any(stored.ordinal == ordinal for stored in self.stored)
+
 
 async def conversation_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a conversation, now or at an earlier message, with one page of its log."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -90,9 +90,8 @@ class ListQuery:
 
     @property
     def wanted(self) -> Callable[[ListRow], bool] | None:
-        """The rule of its state, for which more conversations are read; None for what a row does not say."""
-        goes_on = self.chip not in ("", "down") and not self.words.strip()
-        return CHIPS[self.chip][1] if goes_on else None
+        """The rule of its state, for which more conversations are read; None without a state, or with words."""
+        return CHIPS[self.chip][1] if self.chip and not self.words.strip() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,6 @@ async def selections(
     while not is_last:
         is_older = bool(cursor)
         covered, cursor = await host_of(store).newest(scope, cursor=cursor, wanted=query.wanted)
-        if query.chip == "down":
-            covered = await _rated(store, covered)
         matching, missed = _with_words(covered, found, is_older=is_older)
         now = datetime.now(UTC)
         in_time = since(matching, span, now)
@@ -173,15 +170,6 @@ async def selections(
         yield Selection(
             query, choice, covered, in_time, rows, missed, cursor, is_last, milliseconds
         )
-
-
-async def _rated(store: ConversationStore, rows: Sequence[ListRow]) -> list[ListRow]:
-    """Return rows with their ratings: one command for each, so they are read only if they are asked for."""
-    rated = await host_of(store).rated_down([row.info.conversation_id for row in rows])
-    return [
-        replace(row, is_rated_down=is_rated_down)
-        for row, is_rated_down in zip(rows, rated, strict=True)
-    ]
 
 
 async def _found(

@@ -5,6 +5,7 @@ A call is an AI message, which answers it. Sizes are those of stamps; a call wit
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -283,13 +284,16 @@ async def _read(chat: Conversation) -> CallMarks:
 async def overview_page(cache: OverviewCache, request: Request, chat: Conversation) -> Response:
     """Return the overview of a conversation, with the calls from the one that ``from=`` names on."""
     info = await titled_info(chat)
+    began = time.perf_counter()
     marks = await cache.read(chat, info)
+    milliseconds = round(1_000 * (time.perf_counter() - began))
     overview = Overview(marks.calls, number_in(request, "from", number_in(request, "at")))
     return render(
         "overview.html",
         request,
         info=info,
         last=marks.last,
+        milliseconds=milliseconds,
         overview=overview,
         height=_HEIGHT,
         jumps={name: (*overview.around(has), *words) for name, (has, *words) in MARKS.items()},

@@ -96,6 +96,7 @@ async def test_each_state_is_a_button_with_its_number(
         "failed tools": 1,
         "cut at the limit": 1,
         "refused": 1,
+        "rated down": 1,
         "over 80 %": 1,
     }
     assert "broke off" not in chips(await listed(browse, q="waits"))

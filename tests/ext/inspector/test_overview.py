@@ -103,6 +103,23 @@ def rows(answer: httpx.Response) -> dict[int, str]:
     return {int(text_in(name)): text_in(row) for name, row in found}
 
 
+async def test_a_page_of_other_messages_than_its_call_says_which(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """After "Go to" the head is about the next call, and the messages are earlier ones."""
+    chat = store.conversation(user_id="ada", thread_id="long")
+    for number in range(20):
+        await chat.append([HumanMessage(f"{number}?"), AIMessage("Yes.")])
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    went = text_in((await client.get(here, params={"go": "6"}, follow_redirects=True)).text)
+    assert "The next call, if it were made now; below, messages 3 to 26" in went
+    assert "; below, messages" not in text_in((await client.get(here)).text)
+    assert "; below, messages" not in text_in((await client.get(here, params={"at": "6"})).text)
+    assert re.search(
+        r"40 messages read in \d+ ms", text_in((await client.get(f"{here}/overview")).text)
+    )
+
+
 async def test_go_to_takes_ordinals_ids_and_sources(chat: Conversation, browse: Browse) -> None:
     """Each leads to its page, and keeps the call from which it was asked; anything else is not found."""
     here = f"/c/{(await chat.info()).conversation_id}"

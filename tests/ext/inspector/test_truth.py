@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from convstore.cli.demo.conversations import opened_demo
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import ViewStamp
+from convstore.values.stamps import break_between
 
 SMALL = HistoryPolicy(max_tokens=400, stub_tools="never")
 
@@ -427,6 +429,29 @@ async def test_one_cause_of_a_broken_cache_on_every_page(
     shown = re.findall(r"\d count (?:whole|stub) 382 (\d+)", tools)
     assert left_out == ["\u2013", "\u2013"]
     assert f"count 5 \u2013 1,910 {sum(map(int, shown))} 0" in tools
+
+
+async def test_a_turn_that_ended_is_named_where_no_text_was_shortened(
+    store: ConversationStore,
+) -> None:
+    """The mark of shortened turns moves over turns with short texts alone: their results became stubs."""
+    chat = store.conversation(user_id="ada", thread_id="short-texts")
+    policy = HistoryPolicy(max_tokens=600)
+    stamps = list[ViewStamp]()
+    for number in range(4):
+        call = {"name": "look", "args": {}, "id": f"call-{number}"}
+        said = [AIMessage("", tool_calls=[call]), AIMessage("Fish. " * 15)]
+        await chat.append(HumanMessage("What do seals eat? " * 20))
+        for answer in said:
+            history = await chat.load_history(policy)
+            assert not history.report.shortened
+            stamps.append(history.stamp)
+            await chat.append(answer, stamp=history.stamp)
+            if answer.tool_calls:
+                await chat.append(ToolMessage("seal " * 560, tool_call_id=f"call-{number}"))
+    causes = [break_between(before, after) for before, after in pairwise(stamps)]
+    assert any(old.marks.short_through != new.marks.short_through for old, new in pairwise(stamps))
+    assert set(causes) == {"", "turn ended", "turns left out"}
 
 
 async def test_the_headline_is_about_the_change_that_the_badge_names(
