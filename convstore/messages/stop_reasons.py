@@ -48,8 +48,8 @@ def cut_reason(metadata: Mapping[str, Any]) -> str:
     details = metadata.get("incomplete_details")
     if isinstance(details, Mapping) and isinstance(details.get("reason"), str):
         return str(details["reason"])
-    for key in _KEYS:
-        reason = reason_of(metadata.get(key)).lower()
+    for key in filter(metadata.__contains__, _KEYS):
+        reason = reason_of(metadata[key]).lower()
         if reason in _CUT:
             return reason
     return ""

@@ -306,7 +306,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         is_named(type_, view_tokens, tool),
         stamp,
         "failed" in document,
-        _is_judged(document, id_),
+        "judged" in document and _is_judged(document, id_),
         "paused" in document,
         "reasoning" in document,
         stored_media(found) if (found := get("media")) else (),
@@ -315,8 +315,6 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
 
 def _is_judged(document: Mapping[str, Any], id_: str) -> bool:
     """Return True if the application said whether a result failed, which nothing derives."""
-    if "judged" not in document:
-        return False
     if unsealed(document["judged"], id_) != str("failed" in document):
         raise ValueError("it is marked as failed or not, against what the application said")
     return True
