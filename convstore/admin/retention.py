@@ -25,8 +25,8 @@ from itertools import compress
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.heads import EntryRef, Head
+from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import HEADS, first_id, is_conversation_id
-from convstore.mongo.lost import LostConversations
 from convstore.mongo.parallel import in_parallel
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
@@ -73,7 +73,7 @@ class Retention:
 
     reader: LogReader
     tombstones: Tombstones
-    lost: LostConversations
+    inspection: Inspection
     states: States
     parts: Mapping[str, Collection]
     move_late: Callable[[Document], Awaitable[None]]
@@ -132,12 +132,12 @@ class Retention:
 
         What the heads lead to is in the receipt already if this `is_rest` of an erasure of everything.
         """
-        async with aclosing(self.lost.logs()) as conversations:
+        async with aclosing(self.inspection.lost_logs()) as conversations:
             async for conversation in conversations:
                 ended = await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)
                 receipt = _sum(receipt, ended)
                 _tell(progress, receipt)
-        async with aclosing(self.lost.heads()) as heads:
+        async with aclosing(self.inspection.lost_heads()) as heads:
             async for head in heads:
                 if head.conversation and is_rest:
                     continue
@@ -145,7 +145,7 @@ class Retention:
                     ended = await (self._count_all(head) if dry_run else self._end(head))
                 else:
                     ended = ErasureReceipt(
-                        conversations=int(dry_run or await self.lost.drop_head(head))
+                        conversations=int(dry_run or await self.inspection.drop_lost_head(head))
                     )
                 receipt = _sum(receipt, ended)
         return receipt

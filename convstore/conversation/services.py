@@ -29,7 +29,6 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.inspection import Inspection
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, SEARCH, SUMMARIES
 from convstore.mongo.log import Log
-from convstore.mongo.lost import LostConversations
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.number_pools import NumberPools
 from convstore.mongo.segments import Segments
@@ -158,7 +157,7 @@ class Services:
         }
         parts = {name: Collection(driver, collection) for name, collection in kept.items()}
         self.retention = Retention(
-            reader, tombstones, LostConversations(driver), states, parts, self._move_late
+            reader, tombstones, Inspection(driver), states, parts, self._move_late
         )
         self.background = self.retention.background
         self._ends = ends
@@ -207,9 +206,9 @@ class Services:
 
         codec = Codec()
         codec.keep_unknown()
-        inspection = Inspection(self.driver)
         copies = Copies(self.driver)
-        return Repairer(self._ends, inspection, copies, self.retention.tombstones, codec)
+        retention = self.retention
+        return Repairer(self._ends, retention.inspection, copies, retention.tombstones, codec)
 
     async def _move_late(self, tombstone: Mapping[str, Any]) -> None:
         await self.repairer.move_late(tombstone)

@@ -29,7 +29,7 @@ from convstore.mongo.keys import (
     chunk_id,
     entry_range,
 )
-from convstore.mongo.payload_refs import payloads_in
+from convstore.mongo.payloads import payloads_in
 
 _MOST_DOCUMENTS = 1_000
 _MOST_BYTES = 16_000_000

@@ -45,7 +45,7 @@ from convstore.mongo.bson_values import (
 )
 from convstore.mongo.facts import LEFT_OUT, facts_document, facts_from, with_unknown_keys
 from convstore.mongo.keys import entry_id
-from convstore.mongo.payload_refs import payload_document, payload_from
+from convstore.mongo.payloads import payload_document, payload_from
 from convstore.mongo.source_columns import source_blocks, source_documents, sources_from
 from convstore.mongo.totals_documents import totals_document, totals_from
 from convstore.mongo.versions import check_version, stamped

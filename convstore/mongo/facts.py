@@ -25,7 +25,7 @@ from convstore.mongo.bson_values import (
     unsealed,
 )
 from convstore.mongo.keys import number_in
-from convstore.mongo.payload_refs import payload_document, payload_from
+from convstore.mongo.payloads import payload_document, payload_from
 from convstore.mongo.totals_documents import totals_document, totals_from
 from convstore.values.plain import with_leaves
 

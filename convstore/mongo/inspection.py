@@ -7,23 +7,28 @@ are pages, which bounds memory for any size of conversation or database.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
+from convstore.mongo.heads import Head, readable_head
 from convstore.mongo.indexes import Index
 from convstore.mongo.keys import (
     HEADS,
     LOG,
     date_field,
     entry_range,
+    is_conversation_id,
     log_ranges,
     scope_filter,
     state_id,
     tombstone_id,
 )
+from convstore.mongo.versions import readable
 from convstore.values.scope import PATH
 
+_DIGITS = "0123456789abcdef"
 _ENTRIES = 50
 _KEYS = 10_000
 _SMALL = 500
@@ -143,6 +148,48 @@ class Inspection:
             query = {"_id": {"$gte": batch[0], "$lte": batch[-1], "$in": batch}}
             removed += await Collection(self._driver, collection).delete_many(query)
         return removed
+
+    async def lost_logs(self) -> AsyncGenerator[str, None]:
+        """Yield the ids of conversations that have entries, but neither a head nor a tombstone.
+
+        Only a head names a scope, so no erasure by scope values finds them. They are read in sixteen parts by the first
+        digit of their random ids, which bounds memory; each is looked up again, as it may just have begun.
+
+        Two commands for each part, and one or two for each candidate.
+        """
+        for digit in _DIGITS:
+            inside = {"$gte": digit, "$lt": f"{digit}\x7f"}
+            indexed = {"conversation": inside, "first": {"$gte": 0}}  # by that of ordinals
+            found = set(await self._log.distinct("conversation", indexed))
+            heads = map(
+                readable_head, await self._heads.find({"conversation": inside}, {"conversation": 1})
+            )
+            found -= {head.conversation for head in heads}
+            for conversation in sorted(filter(is_conversation_id, found)):
+                if not await self.is_known(conversation):
+                    yield conversation
+
+    async def lost_heads(self) -> AsyncGenerator[Head, None]:
+        """Yield what can be read of heads that do not name their conversation or their scope. Reads every head.
+
+        Those of a newer version are left out: they may name both in another way.
+        """
+        async with aclosing(
+            self._heads.each({"sweep_at": {"$exists": False}, **readable("head")}, order=BY_KEY)
+        ) as documents:
+            async for document in documents:
+                head = readable_head(document)
+                if not (head.conversation and head.has_key_of_scope):
+                    yield head
+
+    async def drop_lost_head(self, head: Head) -> bool:
+        """Delete a head that names no conversation; False if it names one now or is missing. One command."""
+        # or a list
+        is_nameless = [
+            {"conversation": {"$not": {"$regex": "."}}},
+            {"conversation.0": {"$exists": True}},
+        ]
+        return await self._heads.delete_one({"_id": head.key, "$or": is_nameless})
 
 
 async def each_of(

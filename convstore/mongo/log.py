@@ -55,7 +55,7 @@ from convstore.mongo.keys import (
     root_id,
 )
 from convstore.mongo.parallel import together
-from convstore.mongo.payload_parts import chunks_of, decompressed, piece_of
+from convstore.mongo.payloads import chunks_of, decompressed, piece_of
 from convstore.mongo.places import Places
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state

@@ -28,7 +28,7 @@ from convstore.mongo.bson_values import (
 )
 from convstore.mongo.documents import message_document, message_from
 from convstore.mongo.keys import entry_id, state_id
-from convstore.mongo.summary_documents import summary_document, summary_from
+from convstore.mongo.summaries import summary_document, summary_from
 from convstore.mongo.versions import stamped
 
 _SUMMARY_BYTES = 32_000

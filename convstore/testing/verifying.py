@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from convstore.conversation import Conversation
 from convstore.log.summary import SummaryRecord
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.summary_documents import summary_document, summary_from
+from convstore.mongo.summaries import summary_document, summary_from
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer

@@ -26,7 +26,7 @@ from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.inspection import each_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id, number_in
-from convstore.mongo.payload_refs import payloads_in
+from convstore.mongo.payloads import payloads_in
 from convstore.verify.active_totals import ActiveTotals, branch_problem
 from convstore.verify.entry import Problem, RecentSources, check_entry, check_totals, fact_problems
 from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of

@@ -28,7 +28,7 @@ from convstore.mongo.state_documents import (
     system_document,
     views_in,
 )
-from convstore.mongo.summary_documents import summary_from
+from convstore.mongo.summaries import summary_from
 from convstore.mongo.versions import is_newer
 from convstore.verify.findings import ORPHAN_AGE, Subject
 from convstore.verify.log import LogCheck

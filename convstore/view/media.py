@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from convstore.log.entry import EntryMessage
 from convstore.messages.media_sizes import MediaSize
 from convstore.values.policy import HistoryPolicy
-from convstore.view.portions import leaving
 
 BYTES_PER_TOKEN = 4
 """About the bytes of a token of text in a request, and the most in most scripts."""
@@ -123,3 +123,20 @@ def _amounts(sizes: Sequence[MediaSize]) -> tuple[int, int, int]:
     length = sum([size.length for size in sizes])
     images = sum([size.is_image for size in sizes])
     return length, images, sum([size.pages for size in sizes])
+
+
+def leaving(sizes: Sequence[int], gap: int, portion: int) -> int:
+    """Return how many of the oldest parts leave, so that the others take at most `gap`.
+
+    They leave in portions, counted from the first part: so the same parts leave while later ones are added.
+
+    >>> leaving([30, 30, 30], 90, 50), leaving([30, 30, 30, 30], 90, 50), leaving([30, 30, 30, 30, 30], 90, 50)
+    (0, 2, 2)
+    """
+    total = sum(sizes)
+    if total <= gap:
+        return 0
+    for index, (before, after) in enumerate(pairwise(accumulate(sizes, initial=0)), 1):
+        if after // portion > before // portion and total - after <= gap:
+            return index
+    return len(sizes)

@@ -29,8 +29,7 @@ from convstore.log.rows import (
 from convstore.log.turns import unread
 from convstore.sources.shortening import SHORTENED
 from convstore.values.policy import HistoryPolicy
-from convstore.view.media import kept_media, limits_of
-from convstore.view.portions import leaving
+from convstore.view.media import kept_media, leaving, limits_of
 
 
 class Showing(NamedTuple):
