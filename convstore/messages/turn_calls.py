@@ -136,9 +136,9 @@ def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessag
             open_ += new
         elif isinstance(message, ToolMessage):
             matching = [call for call in open_ if call.id == message.tool_call_id]
-            own = [call for call in matching if call.result_id == message.id]
+            by_result = {call.result_id: call for call in matching}
             if matching:
-                matched = [*own, matching[-1]][0]
+                matched = by_result.get(str(message.id), matching[-1])
                 open_.remove(matched)
                 results[matched.result_id] = message
     return [(call, results.get(call.result_id)) for call in calls]

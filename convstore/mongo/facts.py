@@ -7,7 +7,7 @@ forks and repaired logs keep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -60,11 +60,12 @@ def facts_from(stored: Mapping[str, Any], totals: Totals) -> Facts:
     """Return the facts of the entry with some totals."""
     facts = dict[str, Any]()
     for name, value in stored.items():
-        reader = _Reader(totals.entries, str(totals.link), name)
+        owner = (str(totals.link), name)
         kind = KINDS.get(name)
-        facts[name] = (
-            UnknownFact(reader.opened(value)) if kind is None else kind.decode(value, reader)
-        )
+        if kind is None:
+            facts[name] = UnknownFact(_unknown(value, owner))
+        else:
+            facts[name] = kind.decode(_opened(value, kind.shape, owner), totals.entries)
     return facts or NO_FACTS
 
 
@@ -73,8 +74,8 @@ def fact_in(document: Mapping[str, Any], kind: FactKind[_Value]) -> _Value | Non
     stored = document.get("facts", NO_FACTS).get(kind.name)
     if stored is None:
         return None
-    number = number_in(document["_id"])
-    return kind.decode(stored, _Reader(number, str(document["totals"]["link"]), kind.name))
+    owner = (str(document["totals"]["link"]), kind.name)
+    return kind.decode(_opened(stored, kind.shape, owner), number_in(document["_id"]))
 
 
 def with_unknown_keys(facts: Facts, keys: Iterable[Key]) -> Facts:
@@ -99,43 +100,32 @@ def _stored(value: Any, owner: tuple[str, str]) -> Any:
     return value
 
 
-class _Reader:
-    """Reads the stored values of a fact, as `log.facts.kind.FactReader` says."""
+_READERS: Mapping[Any, Callable[[Any], Any]] = {
+    str: from_stored,
+    int: stored_number,
+    bytes: stored_bytes,
+    Totals: totals_from,
+    PayloadRef: payload_from,
+}
 
-    __slots__ = ("_owner", "number")
 
-    def __init__(self, number: int, link: str, kind: str) -> None:
-        self.number = number
-        self._owner = (link, kind)
+def _opened(stored: Any, shape: Any, owner: tuple[str, str]) -> Any:
+    """Return a stored value as `_stored` was given it; an error if it has another shape, see `FactKind.shape`."""
+    if isinstance(shape, dict):
+        known = [name for name in shape if name in stored]
+        return {name: _opened(stored[name], shape[name], owner) for name in known}
+    if isinstance(shape, list):
+        return [_opened(part, shape[0], owner) for part in stored_list(stored)]
+    return Sealed(unsealed(stored, *owner)) if shape is Sealed else _READERS[shape](stored)
 
-    def sealed(self, value: Any) -> str:
-        return unsealed(value, *self._owner)
 
-    def text(self, value: Any) -> str:
-        return from_stored(value)
-
-    def whole_number(self, value: Any) -> int:
-        return stored_number(value)
-
-    def data(self, value: Any, length: int | None = None) -> bytes:
-        return stored_bytes(value, length=length)
-
-    def parts(self, value: Any) -> Sequence[Any]:
-        return stored_list(value)
-
-    def totals(self, value: Any) -> Totals:
-        return totals_from(value)
-
-    def payload(self, value: Any) -> PayloadRef:
-        return payload_from(value)
-
-    def opened(self, value: Any) -> Any:
-        """Return the value of an unknown kind with its sealed texts as `Sealed`, as another entry seals them anew."""
-        if isinstance(value, Mapping):
-            return {name: self.opened(part) for name, part in value.items()}
-        if not isinstance(value, list):
-            return value
-        try:
-            return Sealed(self.sealed(value))
-        except (ValueError, TypeError):
-            return [self.opened(part) for part in value]
+def _unknown(stored: Any, owner: tuple[str, str]) -> Any:
+    """Return the value of an unknown kind with its sealed texts as `Sealed`, as another entry seals them anew."""
+    if isinstance(stored, Mapping):
+        return {name: _unknown(part, owner) for name, part in stored.items()}
+    if not isinstance(stored, list):
+        return stored
+    try:
+        return Sealed(unsealed(stored, *owner))
+    except (ValueError, TypeError):
+        return [_unknown(part, owner) for part in stored]

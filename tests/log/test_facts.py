@@ -14,7 +14,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
 from convstore.integration import host_of
 from convstore.log.entry import Entry, Totals
-from convstore.log.facts.kind import FactKind, FactReader, Key, Sealed
+from convstore.log.facts.kind import FactKind, Key, Sealed
 from convstore.log.facts.table import KINDS
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_document, entry_from
@@ -40,9 +40,9 @@ class MoodKind(FactKind[str]):
         """Return the text."""
         return Sealed(value)
 
-    def decode(self, stored: Any, read: FactReader) -> str:
+    def decode(self, stored: Any, number: int) -> str:
         """Return the text that `encode` wrote."""
-        return read.sealed(stored)
+        return stored.text
 
     def keys(self, value: str, entry: Entry) -> Iterable[Key]:
         """Return a key for the mood."""

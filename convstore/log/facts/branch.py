@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from convstore.log.entry import Entry, Totals
-from convstore.log.facts.kind import FactKind, FactReader
+from convstore.log.facts.kind import FactKind
 
 
 class BranchKind(FactKind[Totals]):
     """The totals that entries of hidden variants continue."""
 
     name = "branch"
+    shape = Totals
     is_loaded = True
     is_forked = False  # a fork has no hidden variant
     is_copied = False
@@ -24,9 +25,10 @@ class BranchKind(FactKind[Totals]):
         """Return them as they are."""
         return value
 
-    def decode(self, stored: Any, read: FactReader) -> Totals:
+    def decode(self, stored: Any, number: int) -> Totals:
         """Return the totals that `encode` was given."""
-        return read.totals(stored)
+        totals: Totals = stored
+        return totals
 
 
 BRANCH = BranchKind()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, FactReader
+from convstore.log.facts.kind import FactKind
 
 
 class Claim(NamedTuple):
@@ -24,20 +24,22 @@ class Claim(NamedTuple):
     ids: tuple[int, ...]
 
 
+_SHAPE = {"by": str, "ids": [int]}
+
+
 class ClaimKind(FactKind[Claim]):
     """Claims of source ids."""
 
     name = "claim"
+    shape = _SHAPE
 
     def encode(self, value: Claim, entry: Entry) -> Any:
         """Return its fields."""
         return {"by": value.by, "ids": list(value.ids)}
 
-    def decode(self, stored: Any, read: FactReader) -> Claim:
+    def decode(self, stored: Any, number: int) -> Claim:
         """Return the claim that `encode` wrote."""
-        return Claim(
-            read.text(stored["by"]), tuple(map(read.whole_number, read.parts(stored["ids"])))
-        )
+        return Claim(stored["by"], tuple(stored["ids"]))
 
     def source_ids(self, value: Claim) -> Sequence[int]:
         """Return the claimed ids."""

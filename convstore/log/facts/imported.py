@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, FactReader, Sealed
+from convstore.log.facts.kind import FactKind, Sealed
 
 _TEXT = "import"
 
@@ -23,9 +23,9 @@ class ImportedKind(FactKind[bool]):
         """Return a text with a checksum."""
         return Sealed(_TEXT)
 
-    def decode(self, stored: Any, read: FactReader) -> bool:
+    def decode(self, stored: Any, number: int) -> bool:
         """Return True."""
-        return self.restored(read.sealed(stored) == _TEXT)
+        return self.restored(stored.text == _TEXT)
 
     def restored(self, archived: Any) -> bool:
         """Return True, the only value."""

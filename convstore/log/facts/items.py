@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, PayloadRef
-from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy
+from convstore.log.facts.kind import FactKind, Key, LogCopy
 from convstore.log.rewind import Rewinds
 from convstore.messages.encoding import DIGEST_BYTES, digest_of
 from convstore.messages.values import Codec
@@ -123,18 +123,31 @@ def item_name(id_: str) -> str:
     return f"item {id_}"
 
 
+_ITEM = {
+    "id": str,
+    "kind": str,
+    "after": int,
+    "cut": [int],
+    "digest": bytes,
+    "payload": PayloadRef,
+    "body": str,
+}
+_SHAPE = [_ITEM]
+
+
 class ItemsKind(FactKind[tuple[EntryItem, ...]]):
     """Items that are no messages, and cuts; only reads of items and of whole entries have them."""
 
     name = "items"
+    shape = _SHAPE
 
     def encode(self, value: tuple[EntryItem, ...], entry: Entry) -> Any:
         """Return a list of them."""
         return [_encoded(item) for item in value]
 
-    def decode(self, stored: Any, read: FactReader) -> tuple[EntryItem, ...]:
+    def decode(self, stored: Any, number: int) -> tuple[EntryItem, ...]:
         """Return the items that `encode` wrote."""
-        items = tuple(_decoded(item, read) for item in read.parts(stored))
+        items = tuple(map(_decoded, stored))
         if not items:
             raise ValueError("its list of items is empty")
         return items
@@ -186,17 +199,19 @@ def _encoded(item: EntryItem) -> dict[str, Any]:
     return stored | data
 
 
-def _decoded(stored: Mapping[str, Any], read: FactReader) -> EntryItem:
-    after = read.whole_number(stored["after"])
+def _decoded(stored: Mapping[str, Any]) -> EntryItem:
+    after = stored["after"]
     if "cut" in stored:
-        number, index = map(read.whole_number, read.parts(stored["cut"]))
+        number, index = stored["cut"]
         return EntryItem("", "", after, cut=(number, index))
-    item = EntryItem(read.text(stored["id"]), read.text(stored["kind"]), after)
-    item.digest = read.data(stored["digest"], DIGEST_BYTES)
+    digest = stored["digest"]
+    if len(digest) != DIGEST_BYTES:
+        raise ValueError(f"an item has a digest of {len(digest)} bytes")
+    item = EntryItem(stored["id"], stored["kind"], after, digest=digest)
     if "payload" in stored:
-        item.payload = read.payload(stored["payload"])
+        item.payload = stored["payload"]
     else:
-        item.body = read.text(stored["body"])
+        item.body = stored["body"]
     return item
 
 

@@ -5,7 +5,7 @@ through the table of kinds and calls these methods: storage, append, fork, `veri
 have a default that suits a fact which refers neither to ordinals nor to entries.
 
 A kind is pure. It says what to store as numbers, texts, bytes, dates, lists and dicts, with `Sealed` for a text that
-needs a checksum; `mongo.facts` stores them.
+needs a checksum; `mongo.facts` stores them, and restores them by the kind's `shape`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from convstore.log.entry import NO_FACTS, Entry, Facts, Over, PayloadRef, Totals
+from convstore.log.entry import NO_FACTS, Entry, Facts, Over, PayloadRef
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.values.plain import with_leaves
@@ -35,44 +35,6 @@ class Sealed(NamedTuple):
     """A text that follows from nothing else in the log, so it is stored with a checksum."""
 
     text: str
-
-
-class FactReader(Protocol):
-    """Reads stored values, and raises ValueError or TypeError for a value of another type.
-
-    Attributes:
-        number: Number of the entry.
-    """
-
-    number: int
-
-    def sealed(self, value: Any) -> str:
-        """Return the text that was stored as `Sealed`."""
-        ...
-
-    def text(self, value: Any) -> str:
-        """Return a text."""
-        ...
-
-    def whole_number(self, value: Any) -> int:
-        """Return a whole number from 0."""
-        ...
-
-    def data(self, value: Any, length: int | None = None) -> bytes:
-        """Return bytes, of a length if it is given."""
-        ...
-
-    def parts(self, value: Any) -> Sequence[Any]:
-        """Return a list."""
-        ...
-
-    def totals(self, value: Any) -> Totals:
-        """Return totals."""
-        ...
-
-    def payload(self, value: Any) -> PayloadRef:
-        """Return the location of a payload."""
-        ...
 
 
 class LogCopy(Protocol):
@@ -118,6 +80,9 @@ class FactKind(Generic[Value]):
 
     Attributes:
         name: Its field in the stored ``facts``.
+        shape: The type of its stored form, to which storage restores what it reads: `Sealed`, `str`, `int` (from 0),
+            `bytes`, `Totals` or `PayloadRef`; a list with the type of its items; a dict of types by names, any of which
+            may be missing. Storage raises ValueError or TypeError for a value of another type.
         version: The lowest version of entries that may have it. A kind that changes which messages are active, whose
             turn they are or how they are numbered takes a new one, so that an earlier convstore refuses the entry. It
             carries along kinds that it does not know.
@@ -128,6 +93,7 @@ class FactKind(Generic[Value]):
     """
 
     name: str
+    shape: Any = Sealed
     version: int = 1
     is_loaded: bool = False
     is_archived: bool = False
@@ -153,8 +119,12 @@ class FactKind(Generic[Value]):
         """Return the stored form of a fact."""
         raise NotImplementedError
 
-    def decode(self, stored: Any, read: FactReader) -> Value:
-        """Return the fact that `encode` wrote; a ValueError, TypeError, KeyError or IndexError if it is damaged."""
+    def decode(self, stored: Any, number: int) -> Value:
+        """Return the fact that `encode` wrote, given the number of its entry; the stored form has the kind's `shape`.
+
+        Raises:
+            ValueError, TypeError, KeyError, IndexError: It is damaged.
+        """
         raise NotImplementedError
 
     def keys(self, value: Value, entry: Entry) -> Iterable[Key]:

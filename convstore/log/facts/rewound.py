@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, FactReader
+from convstore.log.facts.kind import FactKind
 from convstore.messages.compression import compress_bytes, decompress_bytes
 
 _MAXIMUM = 32_000_000
@@ -60,6 +60,7 @@ class RewoundKind(FactKind[Rewound]):
     """Ranges of messages that are rewound; the totals of an entry say if it must have them."""
 
     name = "rewound"
+    shape = bytes
     is_loaded = True
     is_forked = False  # `append.forker` says what is rewound in the fork
     is_copied = False
@@ -70,11 +71,11 @@ class RewoundKind(FactKind[Rewound]):
         written = [entry.number, value.undo, value.previous, *ranges]
         return compress_bytes(json.dumps(written, separators=(",", ":")).encode())
 
-    def decode(self, stored: Any, read: FactReader) -> Rewound:
+    def decode(self, stored: Any, number: int) -> Rewound:
         """Return the ranges that `encode` wrote; a ValueError if they are of another entry."""
-        text = decompress_bytes(read.data(stored), maximum=_MAXIMUM)
-        number, undo, previous, ranges, restored = json.loads(text)
-        if number != read.number:
+        text = decompress_bytes(stored, maximum=_MAXIMUM)
+        written, undo, previous, ranges, restored = json.loads(text)
+        if written != number:
             raise ValueError("its rewound ranges are those of another entry")
         return Rewound(_ranges(ranges), _ranges(restored), undo, previous)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from convstore.log.entry import Entry
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
-from convstore.log.facts.kind import FactKind, FactReader, Key, LogCopy, Sealed, digest_key
+from convstore.log.facts.kind import FactKind, Key, LogCopy, Sealed, digest_key
 
 _MAX_UNFINISHED = 20
 
@@ -116,9 +116,9 @@ class StandingKind(FactKind[Standing]):
         """Return it as JSON."""
         return Sealed(json.dumps(value._asdict(), ensure_ascii=False))
 
-    def decode(self, stored: Any, read: FactReader) -> Standing:
+    def decode(self, stored: Any, number: int) -> Standing:
         """Return what `encode` wrote."""
-        found: Mapping[str, Any] = json.loads(read.sealed(stored))
+        found: Mapping[str, Any] = json.loads(stored.text)
         shown = ShownVariant(*found["shown"])
         left = ShownVariant(*found["left"])
         unfinished = tuple(found["unfinished"])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, FactReader, LogCopy, Sealed
+from convstore.log.facts.kind import FactKind, LogCopy, Sealed
 from convstore.messages.values import Codec
 
 
@@ -42,9 +42,9 @@ class ThinkingKind(FactKind[Thinking]):
         """Return it as JSON."""
         return Sealed(json.dumps(value))
 
-    def decode(self, stored: Any, read: FactReader) -> Thinking:
+    def decode(self, stored: Any, number: int) -> Thinking:
         """Return what `encode` wrote."""
-        return self.restored(json.loads(read.sealed(stored)))
+        return self.restored(json.loads(stored.text))
 
     def moved(self, value: Thinking, entry: Entry, copy: LogCopy) -> Thinking | None:
         """Return it with the ordinal of the copy."""
