@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,12 +17,27 @@ from convstore.cli.output import Answer, compact, new_table, short
 from convstore.cli.progress import progress, totals_for
 from convstore.values.plain import counted
 
-if TYPE_CHECKING:
-    from convstore.ext.sums import GroupSum, LogSums, Sums, ToolSum
-
 _ROWS = 20
 """Rows of a table; --json has all."""
-_NAME = 40
+_NAME = 12
+"""Characters of a name, and more where numbers leave room."""
+_COLUMNS = {
+    "number": "number",
+    "conversations": "conv.",
+    "calls": "calls",
+    "turns": "turns",
+    "failed": "failed",
+    "tokens": "tokens",
+    "tokens_p50": "p50",
+    "tokens_p95": "p95",
+    "read_back": "read back",
+    "input_tokens": "in",
+    "cache_read_tokens": "cached",
+    "cache_write_tokens": "written",
+    "output_tokens": "out",
+    "cost": "cost",
+}
+"""Fields of the document that tables show, with their headings."""
 
 
 @on_database
@@ -59,14 +74,13 @@ async def sums_command(
       convstore sums --json | jq '.by.user_id[] | [.name, .cost]'
     """
     from convstore.edges import each_conversation  # noqa: PLC0415 - loads the database driver
-    from convstore.ext.sums import LogSums, Sums  # noqa: PLC0415 - as above
+    from convstore.ext.sums import Sums  # noqa: PLC0415 - as above
 
     prices = read_prices(price)
     start = datetime.now(UTC) - read_age(since) if since else None
     quiet = target.as_document
     async with target.open() as store:
         sums = Sums([key for key in store.scope_keys if key not in target.chosen], prices)
-        logs = LogSums(prices)
         total, _ = await totals_for(store, quiet=quiet, **target.chosen)
         with progress("adding", total, quiet=quiet) as advance:
             found = each_conversation(store, target.chosen, since=start)
@@ -74,120 +88,65 @@ async def sums_command(
                 async for info in conversations:
                     sums.add(info)
                     if tools:
-                        await logs.read(store, info)
-                    number = sums.together.conversations
+                        await sums.read(store, info)
+                    number = sums.together.number
                     advance(number, number, counted(number, "conversation"))
-    read = logs if tools else None
-    head: dict[str, Any] = {"database": target.address, "since": start}
-    return Answer(
-        lambda: {**head, **sums.document(), **(read.document() if read else {})},
-        lambda console: _show(console, sums, read),
-        is_long=True,
-    )
+    document = {"database": target.address, "since": start, **sums.document()}
+    return Answer(lambda: document, lambda console: _show(console, document), is_long=True)
 
 
-def _show(console: Console, sums: Sums, logs: LogSums | None) -> None:
-    """Print the tables."""
-    if not sums.together.conversations:
+def _show(console: Console, document: dict[str, Any]) -> None:
+    """Print the tables, without the columns of a cache and of the cost if nothing is known of them."""
+    together = document["together"]
+    if not together["conversations"]:
         console.print("There are no such conversations.", style="yellow")
         return
-    columns = _Columns(sums)
-    tables = [columns.table("", [sums.together])]
-    tables += [columns.table(title, groups) for title, groups in sums.tables().items()]
-    if sums.models:
-        tables.append(columns.table("model", sums.by_model(), is_billed=True))
-    if logs:
-        tables += _tables_of_logs(columns, logs)
-    for number, table in enumerate(tables):
-        if number:
+    fields = [
+        name
+        for name in _COLUMNS
+        if together.get(name, 1) or name not in ("cache_read_tokens", "cache_write_tokens", "cost")
+    ]
+    tables = {"": [together], **document["by"], "model": document["models"]}
+    tables |= {"tool": document.get("tools"), "apart": document.get("apart")}
+    for title, rows in tables.items():
+        if rows:
+            shown = [name for name in fields if name in rows[0]]
+            console.print(_table(title, rows, shown, console.width))
             console.print()
-        console.print(table)
-    for line in _notes(sums, logs):
+    for line in _notes(document):
         console.print(Text(line, style="dim"))
 
 
-class _Columns:
-    """The columns that the tables have: those of a cache, and of the cost, only if they are known."""
-
-    def __init__(self, sums: Sums) -> None:
-        self._has_cache = any(sums.together.usage[3:])
-        self._has_prices = bool(sums.prices)
-
-    def table(self, title: str, groups: Sequence[GroupSum], *, is_billed: bool = False) -> Table:
-        """Return the table of some groups; `is_billed` without what is stored."""
-        rows = [self.cells(group, is_billed=is_billed) for group in groups[:_ROWS]]
-        return _new_table(title, [group.name for group in groups], rows)
-
-    def cells(self, group: GroupSum, *, is_billed: bool = False) -> dict[str, str]:
-        """Return the cells of a group by their columns."""
-        cells = {"conversations": f"{group.conversations:,}"}
-        if not is_billed:
-            cells |= {
-                "turns": f"{group.turns:,}",
-                "tokens": compact(group.tokens),
-                "failed": f"{group.failed:,}",
-            }
-        return cells | self.billed(group)
-
-    def billed(self, group: GroupSum) -> dict[str, str]:
-        """Return the cells of what was billed; a dash for what is not known."""
-        usage = group.usage
-        counts = {"in": usage.input_tokens}
-        if self._has_cache:
-            counts |= {"from cache": usage.cache_read_tokens, "to cache": usage.cache_write_tokens}
-        counts["out"] = usage.output_tokens
-        cells = {name: compact(number) if group.billed else "-" for name, number in counts.items()}
-        if self._has_prices:
-            cells["cost"] = "-" if group.unpriced == group.billed else f"{group.cost:,.2f}"
-        return cells
-
-
-def _new_table(title: str, names: Sequence[str], rows: Sequence[dict[str, str]]) -> Table:
-    """Return a table with a row for each of the first names, and a last one that counts the others."""
-    columns = list(rows[0])
-    table = new_table(title, *columns, numbers=columns)
-    table.columns[0].min_width = 12
-    for name, cells in zip(names, rows, strict=False):
-        table.add_row(Text(short(name, maximum=_NAME) or "(none)"), *cells.values())
-    if len(names) > len(rows):
-        table.add_row(Text(f"… {len(names) - len(rows):,} more in --json", style="dim"))
+def _table(title: str, rows: Sequence[dict[str, Any]], fields: Sequence[str], width: int) -> Table:
+    """Return a table of the first rows, whose names take the room that numbers leave; a last row counts the others."""
+    columns = [_COLUMNS[field] for field in fields]
+    cells = [[_cell(field, row[field]) for field in fields] for row in rows[:_ROWS]]
+    taken = [2 + max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    room = max(_NAME, width - sum(taken) - 2)
+    table = new_table(short(title, maximum=room), *columns, numbers=columns)
+    for row, numbers in zip(rows, cells, strict=False):
+        name = short(row["name"], maximum=room) or "(none)"
+        table.add_row(Text(name), *numbers)
+    if len(rows) > _ROWS:
+        table.add_row(Text(f"… {len(rows) - _ROWS:,} more in --json", style="dim"))
     return table
 
 
-def _tables_of_logs(columns: _Columns, logs: LogSums) -> Iterator[Table]:
-    from convstore.ext.sums import by_tool  # noqa: PLC0415 - loads the database driver
-
-    tools = by_tool((), logs.tools)
-    if tools:
-        rows = [_cells_of_tool(tool) for tool in tools[:_ROWS]]
-        yield _new_table("tool", [tool.name for tool in tools], rows)
-    if logs.answers:
-        cells = {"answers": f"{logs.answers:,}", **columns.billed(logs.replaced)}
-        yield _new_table("of the billed", ["replaced"], [cells])
-    number, before, after = logs.summaries
-    if number:
-        sizes = {"number": f"{number:,}", "in": compact(before), "out": compact(after)}
-        yield _new_table("not billed", ["summaries"], [sizes])
-    if logs.children.conversations:
-        yield columns.table("beside these", [logs.children])
+def _cell(field: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if field == "cost":
+        return f"{value:,.2f}"
+    is_size = field == "tokens" or field.endswith("put_tokens") or field.startswith("cache")
+    return compact(value) if is_size else f"{value:,}"
 
 
-def _cells_of_tool(tool: ToolSum) -> dict[str, str]:
-    return {
-        "calls": f"{tool.calls:,}",
-        "failed": f"{tool.failed:,}",
-        "tokens": compact(tool.tokens),
-        "p50": f"{tool.percentile(50):,}",
-        "p95": f"{tool.percentile(95):,}",
-        "read back": f"{tool.read_back:,}",
-    }
-
-
-def _notes(sums: Sums, logs: LogSums | None) -> Iterator[str]:
+def _notes(document: dict[str, Any]) -> Iterator[str]:
     """Yield what the sums do not know."""
-    if sums.damaged:
-        yield f"{counted(sums.damaged, 'conversation')} damaged; run convstore doctor."
-    if logs and logs.unread:
-        yield f"{counted(logs.unread, 'log')} could not be read."
-    if without := sums.unpriced():
+    if document["damaged"]:
+        yield f"{counted(document['damaged'], 'conversation')} damaged; run convstore doctor."
+    if document.get("logs_not_read"):
+        yield f"{counted(document['logs_not_read'], 'log')} could not be read."
+    without = [model["name"] for model in document["models"] if model["cost"] is None]
+    if without and document["together"]["cost"] is not None:
         yield f"Without a price: {short(', '.join(without), maximum=300)}."

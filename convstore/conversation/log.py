@@ -18,7 +18,7 @@ from convstore.append.condition import ANYWHERE, Condition, TailMoved
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError, InvalidInputError
-from convstore.log.entry import Entry, EntryMessage, Facts, Totals
+from convstore.log.entry import Entry, Facts, Totals
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.standing import STANDING
@@ -28,21 +28,19 @@ from convstore.log.stored_message import stamp_of
 from convstore.readback.items import items_of_all_messages
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.retrying import until_written
-from convstore.sources.source import read_ids
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.log_records import (
     ArchivedFact,
     LogMessage,
-    LogUse,
     PlacedItem,
     Range,
     StoredId,
     StoredItem,
     VariantChange,
 )
-from convstore.values.models import Receipt
+from convstore.values.models import Receipt, StoredMessage
 from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp
 
@@ -99,10 +97,10 @@ class ConversationLog:
         for message in await self._with_annotations(services, cached, page):
             yield message
 
-    async def uses(self) -> AsyncGenerator[LogUse, None]:
-        """Iterate over the calls of tools, their results, and the answers that were replaced, in order.
+    async def skim(self) -> AsyncGenerator[StoredMessage, None]:
+        """Iterate over calls, results and rewound answers as `list_messages` shows them, without their other columns.
 
-        Of large results it reads the sizes alone. About four commands, and one more for each hundred entries.
+        Large results are not read. About four commands, and one more for each hundred entries.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
@@ -113,19 +111,27 @@ class ConversationLog:
             log = await reader.snapshot(cached)
         async with aclosing(reader.walk(self._scope, log.tail)) as entries:
             async for _, entry in entries:
-                said = [
+                rewound = {
+                    stored.ordinal
+                    for stored in entry.messages
+                    if not log.active.has(stored.ordinal)
+                }
+                chosen = [
                     stored
                     for stored in entry.messages
-                    if stored.type == "ai" and (stored.calls or not log.active.has(stored.ordinal))
+                    if stored.calls or stored.type == "tool" or stored.ordinal in rewound
                 ]
                 async with reader.reading(cached):
-                    answers = iter(await reader.decode_all(cached, said, whole=False))
-                for stored in entry.messages:
-                    is_active = log.active.has(stored.ordinal)
-                    if stored in said:
-                        yield _use_of_answer(stored.ordinal, next(answers), is_active=is_active)
-                    elif stored.type == "tool" and is_active:
-                        yield _use_of_result(stored)
+                    messages = await reader.decode_all(cached, chosen, whole=False)
+                for stored, message in zip(chosen, messages, strict=True):
+                    yield StoredMessage(
+                        ordinal=stored.ordinal,
+                        created_at=entry.at,
+                        message=message,
+                        tokens=stored.tokens,
+                        is_failed=stored.is_failed,
+                        is_rewound=stored.ordinal in rewound,
+                    )
 
     async def rewound(self, snapshot: Totals) -> Sequence[Range]:
         """Return the messages that are rewound as of an entry, whose totals are given.
@@ -332,24 +338,6 @@ class ConversationLog:
     ) -> list[LogMessage]:
         found = await services.annotator.of(cached, [message.ordinal for message in page])
         return [replace(message, annotations=found.get(message.ordinal, {})) for message in page]
-
-
-def _use_of_answer(ordinal: int, answer: Any, *, is_active: bool) -> LogUse:
-    if is_active:
-        return LogUse(ordinal, answer.tool_calls)
-    return LogUse(ordinal, replaced=answer)
-
-
-def _use_of_result(stored: EntryMessage) -> LogUse:
-    # a page of the retrieval tool repeats the numbers of others
-    numbers = read_ids(stored.sources) if stored.tool != RETRIEVAL_TOOL else ()
-    return LogUse(
-        stored.ordinal,
-        tool=stored.tool,
-        tokens=stored.tokens,
-        is_failed=stored.is_failed,
-        names=(stored.id, f"m{stored.ordinal}", *map(str, numbers)),
-    )
 
 
 def restored_facts(facts: Sequence[ArchivedFact]) -> Facts:

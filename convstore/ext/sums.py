@@ -1,7 +1,7 @@
 """Sum what conversations stored, called and cost, for the inspector and the command line.
 
-Totals of a conversation come with its row of a listing. Those of tools, of replaced answers and of summaries need its
-log, which `LogSums.read` reads without large results.
+The totals of a conversation come with its row of a listing. Tools, replaced answers, summaries and sub-agents need its
+log, which `Sums.read` reads without large results.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore import ConversationStore
 from convstore.edges import with_children
@@ -25,7 +24,6 @@ from convstore.messages.provenance import model_of
 from convstore.messages.usage import usage_in
 from convstore.sources.stub import RETRIEVAL_TOOL, stub_sources
 from convstore.types import ConversationInfo, StoredMessage
-from convstore.values.log_records import LogUse
 from convstore.values.usage import Prices, Usage, cost_of
 
 _Sum = TypeVar("_Sum")
@@ -39,10 +37,21 @@ _WORD = re.compile(r"[^\s,;\[\]\"']+")
 
 @dataclass(slots=True)
 class GroupSum:
-    """Sums of the conversations of a group; `cost` is that of all billed tokens but the `unpriced` ones."""
+    """Sums of the conversations of a group, or of a number of answers or summaries.
+
+    Attributes:
+        name: The name of the group.
+        number: The number of what is summed.
+        turns: Turns of the conversations.
+        tokens: Tokens that they store.
+        failed: Failed tool results in them.
+        usage: Tokens as providers counted them.
+        unpriced: Those of models without a price.
+        cost: What all others cost.
+    """
 
     name: str
-    conversations: int = 0
+    number: int = 0
     turns: int = 0
     tokens: int = 0
     failed: int = 0
@@ -50,17 +59,12 @@ class GroupSum:
     unpriced: int = 0
     cost: float = 0.0
 
-    @property
-    def billed(self) -> int:
-        """Billed tokens, in and out; 0 if no provider counted any."""
-        return self.usage.input_tokens + self.usage.output_tokens
-
     def add(self, info: ConversationInfo, prices: Prices) -> None:
         """Add a conversation, with the tokens of all its models."""
-        self.conversations += 1
         self.turns += info.turns
         self.tokens += info.tokens
         self.failed += info.failed
+        self.number += 1
         for model, counts in info.usage.items():
             self.add_billed(Usage(**counts), prices.get(model))
 
@@ -72,12 +76,18 @@ class GroupSum:
         else:
             self.unpriced += usage.input_tokens + usage.output_tokens
 
-    def document(self) -> dict[str, Any]:
-        """Return the sums for JSON; the cost is None if no billed token has a price."""
-        cost = None if self.unpriced == self.billed else self.cost
-        counts = {name: getattr(self, name) for name in ("conversations", "turns", "tokens")}
-        named = {"name": self.name, **counts, "failed": self.failed, **self.usage._asdict()}
-        return named | {"cost": cost, "tokens_without_price": self.unpriced}
+    def document(self, unit: str = "conversations", *stored: str) -> dict[str, Any]:
+        """Return the number of units, what is stored, and what was billed; None for what is not known."""
+        billed = self.usage.input_tokens + self.usage.output_tokens
+        counts = {name: count if billed else None for name, count in self.usage._asdict().items()}
+        return {
+            "name": self.name,
+            unit: self.number,
+            **{name: getattr(self, name) for name in stored},
+            **counts,
+            "cost": None if self.unpriced == billed else self.cost,
+            "tokens_without_price": self.unpriced,
+        }
 
 
 @dataclass(slots=True)
@@ -104,204 +114,176 @@ class ToolSum:
         wanted = -(-percent * self.sizes.total() // 100)
         sizes = sorted(self.sizes)
         reached = accumulate(self.sizes[size] for size in sizes)
-        return next(
-            (size for size, number in zip(sizes, reached, strict=True) if number >= wanted), 0
-        )
+        found = zip(sizes, reached, strict=True)
+        return next((size for size, number in found if number >= wanted), 0)
 
     def document(self) -> dict[str, Any]:
         """Return the sums for JSON."""
         counts = {name: getattr(self, name) for name in ("name", "calls", "failed", "tokens")}
-        shares = {"tokens_p50": self.percentile(50), "tokens_p95": self.percentile(95)}
+        shares = {f"tokens_p{percent}": self.percentile(percent) for percent in (50, 95)}
         return counts | shares | {"read_back": self.read_back}
 
 
-def by_tool(uses: Sequence[LogUse], sums: dict[str, ToolSum] | None = None) -> list[ToolSum]:
-    """Return the sums of each tool in a log, those with the largest results first; they are added to `sums`."""
+def by_tool(
+    messages: Sequence[StoredMessage], sums: dict[str, ToolSum] | None = None
+) -> list[ToolSum]:
+    """Return the sums of each tool in messages of one log, the largest results first; they are added to `sums`."""
     sums = {} if sums is None else sums
-    again = read_back_in(uses)
-    for use in uses:
-        for call in use.calls:
+    again = read_back_in(messages)
+    names = names_of_results(messages)
+    for stored in messages:
+        for call in _calls_in(stored):
             _group(sums, call["name"], ToolSum).calls += 1
-        if use.tool is not None:
-            tool = _group(sums, use.tool, ToolSum)
-            tool.failed += use.is_failed
-            tool.sizes[use.tokens] += 1
-            tool.read_back += use.ordinal in again
+        if stored.ordinal in names:
+            tool = _group(sums, names[stored.ordinal], ToolSum)
+            tool.failed += stored.is_failed
+            tool.sizes[stored.tokens] += 1
+            tool.read_back += stored.ordinal in again
     return sorted(sums.values(), key=lambda tool: -tool.tokens)
 
 
-def read_back_in(uses: Sequence[LogUse]) -> set[int]:
-    """Return the ordinals of the results that a model read again, as far as the messages of a log tell."""
-    asked = frozenset(_names_asked(uses))
-    return {use.ordinal for use in uses if not asked.isdisjoint(use.names)}
+def names_of_results(messages: Sequence[StoredMessage]) -> dict[int, str]:
+    """Return the tool of each result by its ordinal: the name in it, or else that of its call; "" without either."""
+    called = dict[str | None, str]()
+    names = dict[int, str]()
+    for stored in messages:
+        called |= {call["id"]: call["name"] for call in _calls_in(stored)}
+        if isinstance(stored.message, ToolMessage):
+            call_id = stored.message.tool_call_id
+            names[stored.ordinal] = stored.message.name or called.get(call_id, "")
+    return names
 
 
-def _names_asked(uses: Iterable[LogUse]) -> Iterator[str]:
+def read_back_in(messages: Sequence[StoredMessage]) -> set[int]:
+    """Return the ordinals of the results that a model read again, as far as messages of one log tell."""
+    asked = frozenset(_names_asked(messages))
+    return {stored.ordinal for stored in messages if not asked.isdisjoint(_names(stored))}
+
+
+def _calls_in(stored: StoredMessage) -> Sequence[Any]:
+    return stored.message.tool_calls if isinstance(stored.message, AIMessage) else ()
+
+
+def _names_asked(messages: Iterable[StoredMessage]) -> Iterator[str]:
     """Yield the words in the arguments of calls that read results again."""
-    for use in uses:
-        for call in use.calls:
+    for stored in messages:
+        for call in _calls_in(stored):
             if call["name"] == RETRIEVAL_TOOL:
                 yield from _WORD.findall(json.dumps(call["args"], default=repr))
 
 
-def uses_in(messages: Sequence[StoredMessage]) -> list[LogUse]:
-    """Return what messages of a page say about tools, as `ConversationLog.uses` does of a whole log."""
-    called = dict[str | None, str]()
-    uses = list[LogUse]()
-    for stored in messages:
-        message = stored.message
-        if isinstance(message, AIMessage):
-            called |= {call["id"]: call["name"] for call in message.tool_calls}
-            uses.append(LogUse(stored.ordinal, message.tool_calls))
-        elif isinstance(message, ToolMessage):
-            tool = message.name or called.get(message.tool_call_id, "")
-            numbers = stub_sources(message.text) if tool != RETRIEVAL_TOOL else ()
-            uses.append(
-                LogUse(
-                    stored.ordinal,
-                    tool=tool,
-                    tokens=stored.tokens,
-                    is_failed=stored.is_failed,
-                    names=(str(message.id), f"m{stored.ordinal}", *map(str, numbers)),
-                )
-            )
-    return uses
+def _names(stored: StoredMessage) -> set[str]:
+    """Return the names by which a result can be read again: its id, its ordinal, the numbers of its sources.
 
-
-@dataclass(slots=True)
-class LogSums:
-    """Sums of whole logs: of tools, of replaced answers and of summaries.
-
-    Attributes:
-        prices: The prices by model.
-        conversations: The conversations that were read.
-        unread: Those that could not be read: they are damaged, or were deleted meanwhile.
-        tools: By the names of tools.
-        replaced: The billed tokens of answers that were rewound or replaced; `answers` is their number.
-        summaries: The number of summaries, the size of what they were made of, and their own.
-        children: The conversations of sub-agents; their logs are not read.
+    A page of the retrieval tool has the numbers of others.
     """
-
-    prices: Prices
-    conversations: int = 0
-    unread: int = 0
-    tools: dict[str, ToolSum] = field(default_factory=dict)
-    replaced: GroupSum = field(default_factory=partial(GroupSum, "replaced"))
-    answers: int = 0
-    summaries: tuple[int, int, int] = (0, 0, 0)
-    children: GroupSum = field(default_factory=partial(GroupSum, "sub-agents"))
-
-    async def read(self, store: ConversationStore, info: ConversationInfo) -> None:
-        """Add the log of a conversation."""
-        chat = store.conversation(**info.scope)
-        try:
-            uses = [use async for use in log_of(chat).uses()]
-            summaries = await chat.summaries()
-            family = [member async for member in with_children(store, info)]
-        except ConvstoreError:
-            self.unread += 1
-            return
-        self.conversations += 1
-        by_tool(uses, self.tools)
-        for use in uses:
-            if use.replaced:
-                self._add_replaced(use.replaced)
-        for child in family[1:]:
-            self.children.add(child, self.prices)
-        number, before, after = self.summaries
-        before += sum(summary.tokens_in for summary in summaries)
-        after += sum(summary.tokens_out for summary in summaries)
-        self.summaries = (number + len(summaries), before, after)
-
-    def _add_replaced(self, answer: AIMessage) -> None:
-        self.answers += 1
-        model = model_of(answer) or "unknown"
-        self.replaced.add_billed(usage_in(answer) or Usage(), self.prices.get(model))
-
-    def document(self) -> dict[str, Any]:
-        """Return the sums for JSON."""
-        number, before, after = self.summaries
-        return {
-            "logs_read": self.conversations,
-            "logs_not_read": self.unread,
-            "tools": [tool.document() for tool in by_tool((), self.tools)],
-            "replaced": {**self.replaced.document(), "answers": self.answers},
-            "sub_agents": self.children.document(),
-            "summaries": {"number": number, "tokens_in": before, "tokens_out": after},
-        }
+    message = stored.message
+    if not isinstance(message, ToolMessage):
+        return set()
+    numbers = stub_sources(message.text) if message.name != RETRIEVAL_TOOL else ()
+    return {str(message.id), f"m{stored.ordinal}", *map(str, numbers)}
 
 
 class Sums:
     """Sums of conversations: together, by each scope key, by the first fields of metadata, and by model.
 
-    Their size is bounded, however many conversations are added.
+    As far as their logs are read, also by tool, and of replaced answers, summaries and sub-agents. Their size is
+    bounded, however many conversations are added.
 
     Attributes:
         prices: The prices by model.
         together: All of them.
-        models: The tokens that each model billed.
-        damaged: The conversations of which the totals cannot be read.
+        logs: The number of logs that were read; `unread` of those that are damaged or were deleted meanwhile.
     """
 
     def __init__(self, scope_keys: Sequence[str], prices: Prices) -> None:
         self.prices = prices
         self.together = GroupSum("all")
-        self.models = dict[str, GroupSum]()
-        self.damaged = 0
-        self._scope = {key: dict[str, GroupSum]() for key in scope_keys}
-        self._metadata = dict[str, dict[str, GroupSum]]()
+        self.logs = 0
+        self.unread = 0
+        self._damaged = 0
+        self._tables = {key: dict[str, GroupSum]() for key in scope_keys}
+        self._fields = dict[str, dict[str, GroupSum]]()
+        self._models = dict[str, GroupSum]()
+        self._tools = dict[str, ToolSum]()
+        self._replaced = GroupSum("replaced answers, of the billed")
+        self._summaries = GroupSum("summaries, by the store's counter")
+        self._children = GroupSum("conversations of sub-agents")
 
     def add(self, info: ConversationInfo) -> None:
         """Add a conversation."""
-        self.damaged += bool(info.problem)
+        self._damaged += bool(info.problem)
         for name in info.metadata:
-            if name not in self._metadata and len(self._metadata) < _FIELDS:
+            if name not in self._fields and len(self._fields) < _FIELDS:
                 # those before have no value
-                self._metadata[name] = {"": replace(self.together, name="")}
+                self._fields[name] = {"": replace(self.together, name="")}
         self.together.add(info, self.prices)
-        for key, groups in self._scope.items():
+        for key, groups in self._tables.items():
             _group(groups, info.scope.get(key, ""), GroupSum).add(info, self.prices)
-        for name, groups in self._metadata.items():
+        for name, groups in self._fields.items():
             value = _text_of(info.metadata.get(name))
             _group(groups, value, GroupSum).add(info, self.prices)
         for name, counts in info.usage.items():
-            model = _group(self.models, name, GroupSum)
-            model.conversations += 1
+            model = _group(self._models, name, GroupSum)
+            model.number += 1
             model.add_billed(Usage(**counts), self.prices.get(name))
 
-    def tables(self) -> dict[str, list[GroupSum]]:
-        """Return the sums by what several conversations share, those with the most conversations first."""
-        metadata = {f"metadata {name}": groups for name, groups in self._metadata.items()}
-        tables = dict[str, list[GroupSum]]()
-        for title, groups in (self._scope | metadata).items():
-            found = [group for group in groups.values() if group.conversations]
-            if any(group.conversations > 1 and group.name not in ("", _OTHERS) for group in found):
-                tables[title] = sorted(found, key=lambda group: -group.conversations)
-        return tables
+    async def read(self, store: ConversationStore, info: ConversationInfo) -> None:
+        """Add what the log of a conversation tells; its totals are added by `add`."""
+        chat = store.conversation(**info.scope)
+        try:
+            messages = [stored async for stored in log_of(chat).skim()]
+            summaries = await chat.summaries()
+            family = [member async for member in with_children(store, info)]
+        except ConvstoreError:
+            self.unread += 1
+            return
+        self.logs += 1
+        by_tool([stored for stored in messages if not stored.is_rewound], self._tools)
+        self._add_replaced(stored.message for stored in messages if stored.is_rewound)
+        for summary in summaries:
+            self._summaries.number += 1
+            self._summaries.add_billed(Usage(summary.tokens_in, summary.tokens_out), None)
+        for child in family[1:]:
+            self._children.add(child, self.prices)
 
-    def unpriced(self) -> list[str]:
-        """Return the models without a price; none if no model has one."""
-        return [model for model in self.models if self.prices and model not in self.prices]
-
-    def by_model(self) -> list[GroupSum]:
-        """Return the tokens that each model billed, those with the most first."""
-        return sorted(self.models.values(), key=lambda model: -model.billed)
+    def _add_replaced(self, rewound: Iterable[BaseMessage]) -> None:
+        for message in rewound:
+            if isinstance(message, AIMessage):
+                self._replaced.number += 1
+                price = self.prices.get(model_of(message) or "unknown")
+                self._replaced.add_billed(usage_in(message) or Usage(), price)
 
     def document(self) -> dict[str, Any]:
-        """Return the sums for JSON."""
-        tables = {
-            title: [group.document() for group in groups] for title, groups in self.tables().items()
+        """Return all sums: what several conversations share, the largest first; None for what is not known."""
+        models = sorted(self._models.values(), key=lambda model: -sum(model.usage[:2]))
+        found = {
+            "damaged": self._damaged,
+            "together": _stored(self.together),
+            "by": {title: [*map(_stored, groups)] for title, groups in self._shared()},
+            "models": [model.document() for model in models],
         }
-        models = ("turns", "tokens", "failed")
-        return {
-            "damaged": self.damaged,
-            "together": self.together.document(),
-            "by": tables,
-            "models": [
-                {name: value for name, value in model.document().items() if name not in models}
-                for model in self.by_model()
-            ],
+        if not self.logs and not self.unread:
+            return found
+        apart = (self._replaced, self._summaries, self._children)
+        return found | {
+            "logs_read": self.logs,
+            "logs_not_read": self.unread,
+            "tools": [tool.document() for tool in by_tool((), self._tools)],
+            "apart": [group.document("number") for group in apart],
         }
+
+    def _shared(self) -> Iterator[tuple[str, list[GroupSum]]]:
+        """Yield the tables in which a named group has several conversations, those with the most of them first."""
+        fields = {f"metadata {name}": groups for name, groups in self._fields.items()}
+        for title, groups in (self._tables | fields).items():
+            found = sorted(groups.values(), key=lambda group: -group.number)
+            if any(group.number > 1 and group.name not in ("", _OTHERS) for group in found):
+                yield title, [group for group in found if group.number]
+
+
+def _stored(group: GroupSum) -> dict[str, Any]:
+    return group.document("conversations", "turns", "tokens", "failed")
 
 
 def _text_of(value: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.messages import BaseMessage
 
 from convstore.values.json_form import Value
 from convstore.values.stamps import ViewStamp
@@ -140,26 +140,3 @@ class StoredItem(Value):
     after: int
     created_at: datetime
     is_rewound: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LogUse:
-    """What a message says about tools and about what was billed: sums need no more of it.
-
-    Attributes:
-        ordinal: Its position in the log.
-        calls: The calls that it makes.
-        tool: For a tool result the name of the tool, "" if it is unknown; None for any other message.
-        tokens: For a tool result its size in full.
-        is_failed: It is a tool result that reports a failed call.
-        names: The names by which a model can read the result again: its id, its ordinal, the numbers of its sources.
-        replaced: The message itself if it is an answer that was rewound or replaced; else None.
-    """
-
-    ordinal: int
-    calls: Sequence[ToolCall] = ()
-    tool: str | None = None
-    tokens: int = 0
-    is_failed: bool = False
-    names: Sequence[str] = ()
-    replaced: AIMessage | None = None

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector import inspector
-from convstore.ext.sums import GroupSum, Sums, ToolSum, by_tool, read_back_in, uses_in
+from convstore.ext.sums import GroupSum, Sums, ToolSum, by_tool, read_back_in
 from convstore.integration import log_of
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import ConversationInfo, StoredMessage
@@ -104,8 +104,9 @@ def test_sums_of_the_command_line_are_those_of_the_api(server_uri: str) -> None:
     assert [tools[name]["read_back"] for name in ("search", "pay")] == [5, 0]
     assert tools["retrieve_previous_sources"]["read_back"] == 0
     assert (tools["pay"]["failed"], tools["search"]["failed"]) == (5, 0)
-    assert (found["replaced"]["answers"], found["replaced"]["input_tokens"]) == (1, 1_000)
-    assert (found["sub_agents"]["conversations"], found["sub_agents"]["output_tokens"]) == (1, 200)
+    replaced, _, children = found["apart"]
+    assert (replaced["number"], replaced["input_tokens"]) == (1, 1_000)
+    assert (children["number"], children["output_tokens"]) == (1, 200)
     assert (found["logs_read"], found["logs_not_read"], found["damaged"]) == (5, 0, 0)
     assert re.search(r"all +5 +10 ", printed)
     assert re.search(r"pay +5 +5 ", printed)
@@ -119,8 +120,8 @@ async def test_the_log_and_a_page_of_messages_say_the_same(store: ConversationSt
     for number in range(5):
         user = "ada" if number < 3 else "bob"
         chat = store.conversation(user_id=user, thread_id=f"t{number}")
-        log = [use async for use in log_of(chat).uses() if not use.replaced]
-        page = uses_in(await chat.list_messages(limit=100))
+        log = [stored async for stored in log_of(chat).skim() if not stored.is_rewound]
+        page = await chat.list_messages(limit=100)
         assert by_tool(log) == by_tool(page)
         assert read_back_in(log) == read_back_in(page) != set()
 
@@ -168,15 +169,17 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         metadata = {"n": number % 2, "a": [1], "b": 2, "c": 3, "d": 4} if number > 4 else {}
         sums.add(info_of(number % 5, metadata=metadata, tokens=10, problem="?" * (number == 8)))
-    tables = sums.tables()
-    users = {group.name: group.conversations for group in tables["user_id"]}
+    tables = {
+        title: {group["name"]: group["conversations"] for group in groups}
+        for title, groups in sums.document()["by"].items()
+    }
+    users = tables["user_id"]
     assert users == {"u0": 2, "u1": 2, "u2": 2, "(others)": 3}
-    assert [group.conversations for group in tables["thread_id"]] == [9]
-    releases = {group.name: group.conversations for group in tables["metadata n"]}
-    assert releases == {"": 5, "1": 2, "0": 2}
+    assert tables["thread_id"] == {"t": 9}
+    assert tables["metadata n"] == {"": 5, "1": 2, "0": 2}
     assert "metadata d" not in tables  # the first four fields
     assert "metadata a" not in tables  # no value that is a text or a number
-    assert (sums.damaged, sums.together.tokens) == (1, 90)
+    assert (sums.document()["damaged"], sums.together.tokens) == (1, 90)
 
 
 @pytest.mark.parametrize("percent", [1, 50, 95, 100])

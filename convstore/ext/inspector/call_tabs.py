@@ -18,7 +18,7 @@ from convstore.ext.inspector.changes import changes_between
 from convstore.ext.inspector.comparison import SHOWN, View
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import clip, sent_text
-from convstore.ext.sums import by_tool, read_back_in, uses_in
+from convstore.ext.sums import by_tool, names_of_results, read_back_in
 from convstore.types import StoredMessage
 from convstore.values.stamps import PROMPT_CHANGED, RequestParts
 
@@ -138,7 +138,7 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     view = await load_call(request, chat, calls)
     messages = await chat.list_messages(before=end, limit=_LOOKED_AT, rewound=True)
     active = [message for message in messages if not message.is_rewound]
-    tools = by_tool(uses_in(active))
+    tools = by_tool(active)
     results = _results(active, view)
     shown = Counter[str]()
     for result in results:
@@ -159,9 +159,8 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
 
 def _results(messages: Sequence[StoredMessage], view: View) -> list[_Result]:
     """Return the results in messages next to the view."""
-    uses = uses_in(messages)
-    again = read_back_in(uses)
-    tools = {use.ordinal: use.tool for use in uses if use.tool is not None}
+    again = read_back_in(messages)
+    tools = names_of_results(messages)
     found = list[_Result]()
     for stored in messages:
         ordinal = stored.ordinal

@@ -18,7 +18,7 @@ from convstore import ConversationStore
 from convstore.ext.inspector.list_pages import address_of
 from convstore.ext.inspector.list_selection import selections
 from convstore.ext.inspector.rendering import render
-from convstore.ext.sums import LogSums, Sums, by_tool
+from convstore.ext.sums import Sums
 from convstore.types import ConversationInfo
 from convstore.values.usage import Prices
 
@@ -49,34 +49,20 @@ async def sums_page(
             logs += [row.info for row in last.rows[: _MOST_LOGS - len(logs)]]
             if last.is_last or time.monotonic() >= end:
                 break
-    read = await _read(store, logs, prices)
+    end = time.monotonic() + _SECONDS
+    for info in logs:
+        await sums.read(store, info)
+        if time.monotonic() >= end:
+            break
     return render(
         "sums.html",
         request,
         choice=last.choice,
         address=partial(address_of, request),
-        headline=last.headline_of(sums.together.conversations, covered),
+        headline=last.headline_of(sums.together.number, covered),
         missed=last.missed,
         older="" if last.is_last else last.next_cursor,
-        together=sums.together,
-        groups={title: groups[:_GROUPS] for title, groups in sums.tables().items()},
-        models=sums.by_model(),
-        has_cache=any(sums.together.usage[3:]),
-        unpriced=sums.unpriced(),
+        sums=sums.document(),
+        most=_GROUPS,
         prices=prices,
-        read=read,
-        tools=by_tool((), read.tools),
     )
-
-
-async def _read(
-    store: ConversationStore, conversations: list[ConversationInfo], prices: Prices
-) -> LogSums:
-    """Return the sums of the logs of conversations, as far as the time allows."""
-    read = LogSums(prices)
-    end = time.monotonic() + _SECONDS
-    for info in conversations:
-        await read.read(store, info)
-        if time.monotonic() >= end:
-            break
-    return read

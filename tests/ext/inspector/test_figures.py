@@ -273,11 +273,11 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
     assert cells["unknown"] == ["1", *cells["all"][4:]]
     replaced = [message for message in answers if message.is_rewound]
     sums = [sum(usage_in(message)[at] for message in replaced) for at in range(4)]
-    [row] = [figures for name, figures in cells.items() if name.startswith("Answers that were")]
+    [row] = [figures for name, figures in cells.items() if name.startswith("Replaced answers")]
     assert [figure(text.replace("\u2013", "0")) for text in row[:5]] == [len(replaced), *sums]
     assert row[5] == (cost_of(sums) if any(sums) else "\u2013")
     summaries = await chat.summaries()
-    [row] = [figures for name, figures in cells.items() if name.startswith("Summaries")]
+    [row] = [figures for name, figures in cells.items() if name.startswith("Summaries,")]
     assert [figure(text) for text in (row[0], row[1], row[4])] == [
         len(summaries),
         sum(summary.tokens_in for summary in summaries),
@@ -492,7 +492,7 @@ async def test_the_figures_of_the_tools(made: tuple[Conversation, httpx.AsyncCli
     found = {
         name: [figure(size.replace("\u2013", "0")) for size in sizes[:3]] for name, *sizes in rows
     }
-    assert found == tools_in(active)
+    assert found == {name: figures[:3] for name, figures in tools_in(active).items()}
 
 
 @pytest.mark.slow
