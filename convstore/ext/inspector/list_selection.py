@@ -6,8 +6,7 @@ Addresses hold no scope values: the conversations of one user are found by one o
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -106,7 +105,6 @@ class Selection:
         rows: Those in its state, in its order.
         missed: Why more conversations may have its words; "" if none does.
         next_cursor: Cursor of the conversations before these; None if there are none.
-        is_last: True if none before these can be in its time.
         milliseconds: The time that all this took.
     """
 
@@ -117,13 +115,20 @@ class Selection:
     rows: Sequence[ListRow]
     missed: str
     next_cursor: str | None
-    is_last: bool
     milliseconds: int
 
     @property
     def headline(self) -> str:
         """How many it selects of how many, as the beginning of a sentence."""
         return self.headline_of(len(self.rows), len(self.covered))
+
+    @property
+    def is_last(self) -> bool:
+        """True if it selects none of the conversations before these; words are looked for in the newest alone."""
+        if self.next_cursor is None or self.query.words.strip():
+            return True
+        span = TIMES[self.query.time][1]
+        return not may_be_since(self.covered[-1].info, datetime.now(UTC) - span if span else None)
 
     def headline_of(self, selected: int, covered: int) -> str:
         """Return the headline of so many conversations of so many, of which these are the last."""
@@ -138,63 +143,46 @@ class Selection:
 
 
 async def select(
-    request: Request, store: ConversationStore, permitted: Mapping[str, str]
+    request: Request,
+    store: ConversationStore,
+    permitted: Mapping[str, str],
+    *,
+    cursor: str | None = None,
 ) -> Selection:
-    """Return the conversations that the address selects; HTTPException if it asks for something unknown."""
-    async with aclosing(selections(request, store, permitted)) as pages:
-        return await anext(pages)
+    """Return what the address selects of a page of conversations, by default that of its cursor.
 
-
-async def selections(
-    request: Request, store: ConversationStore, permitted: Mapping[str, str]
-) -> AsyncGenerator[Selection, None]:
-    """Yield what the address selects of each page of conversations, from the one of its cursor to the oldest."""
+    HTTPException if it asks for something unknown.
+    """
     began = time.perf_counter()
     query = ListQuery.of(request)
     choice = await choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
-    found = await _found(store, query, scope)
-    span = TIMES[query.time][1]
-    cursor = query.cursor
-    is_last = False
-    while not is_last:
-        is_older = bool(cursor)
-        covered, cursor = await host_of(store).newest(scope, cursor=cursor, wanted=query.wanted)
-        matching, missed = _with_words(covered, found, is_older=is_older)
-        now = datetime.now(UTC)
-        in_time = since(matching, span, now)
-        rows = in_order(with_chip(in_time, query.chip), query.order)
-        start = now - span if span else None
-        is_last = cursor is None or not may_be_since(covered[-1].info, start)
-        milliseconds = round(1_000 * (time.perf_counter() - began))
-        yield Selection(
-            query, choice, covered, in_time, rows, missed, cursor, is_last, milliseconds
-        )
-
-
-async def _found(
-    store: ConversationStore, query: ListQuery, scope: dict[str, Any]
-) -> SearchResult | None:
-    """Return the messages that match the words; None without words."""
-    if not query.words.strip():
-        return None
-    return await store.search(
-        query.words, limit=_MOST_HITS, conversations=SEARCHED, everything=not scope, **scope
+    covered, following = await host_of(store).newest(
+        scope, cursor=cursor or query.cursor, wanted=query.wanted
     )
+    matching, missed = await _with_words(store, covered, query, scope)
+    in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
+    rows = in_order(with_chip(in_time, query.chip), query.order)
+    milliseconds = round(1_000 * (time.perf_counter() - began))
+    return Selection(query, choice, covered, in_time, rows, missed, following, milliseconds)
 
 
-def _with_words(
-    rows: Sequence[ListRow], found: SearchResult | None, *, is_older: bool
+async def _with_words(
+    store: ConversationStore, rows: Sequence[ListRow], query: ListQuery, scope: dict[str, Any]
 ) -> tuple[list[ListRow], str]:
-    """Return the rows of conversations in which words were found, and why others may match, too.
+    """Return the rows of conversations with messages that match the words, and why others may match, too.
 
     All rows without words.
     """
-    if found is None:
+    if not query.words.strip():
         return list(rows), ""
+    found = await store.search(
+        query.words, limit=_MOST_HITS, conversations=SEARCHED, everything=not scope, **scope
+    )
     matching = {conversation.conversation_id for conversation in found.conversations}
     kept = [row for row in rows if row.info.conversation_id in matching]
-    return kept, missed_by(found, is_older=is_older or len(rows) > SEARCHED)
+    is_older = bool(query.cursor) or len(rows) > SEARCHED
+    return kept, missed_by(found, is_older=is_older)
 
 
 def missed_by(found: SearchResult, *, is_older: bool) -> str:

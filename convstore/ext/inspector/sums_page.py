@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import aclosing
 from functools import partial
 
 from starlette.requests import Request
@@ -16,7 +15,7 @@ from starlette.responses import Response
 
 from convstore import ConversationStore
 from convstore.ext.inspector.list_pages import address_of
-from convstore.ext.inspector.list_selection import selections
+from convstore.ext.inspector.list_selection import select
 from convstore.ext.inspector.rendering import render
 from convstore.ext.sums import Sums
 from convstore.types import ConversationInfo
@@ -40,15 +39,16 @@ async def sums_page(
     logs = list[ConversationInfo]()
     covered = 0
     end = time.monotonic() + _SECONDS
-    async with aclosing(selections(request, store, permitted)) as pages:
-        while True:
-            last = await anext(pages)
-            covered += len(last.covered)
-            for row in last.rows:
-                sums.add(row.info)
-            logs += [row.info for row in last.rows[: _MOST_LOGS - len(logs)]]
-            if last.is_last or time.monotonic() >= end:
-                break
+    cursor: str | None = None
+    while True:
+        page = await select(request, store, permitted, cursor=cursor)
+        covered += len(page.covered)
+        for row in page.rows:
+            sums.add(row.info)
+        logs += [row.info for row in page.rows[: _MOST_LOGS - len(logs)]]
+        cursor = page.next_cursor
+        if page.is_last or time.monotonic() >= end:
+            break
     end = time.monotonic() + _SECONDS
     for info in logs:
         await sums.read(store, info)
@@ -57,11 +57,11 @@ async def sums_page(
     return render(
         "sums.html",
         request,
-        choice=last.choice,
+        choice=page.choice,
         address=partial(address_of, request),
-        headline=last.headline_of(sums.together.number, covered),
-        missed=last.missed,
-        older="" if last.is_last else last.next_cursor,
+        headline=page.headline_of(sums.together.number, covered),
+        missed=page.missed,
+        older="" if page.is_last else cursor,
         sums=sums.document(),
         most=_GROUPS,
         prices=prices,
