@@ -135,7 +135,7 @@ class Forker:
         await self._copies.entries(source, target, through=cut.through)
         if cut.entry:
             await self._copies.chunks(source, target, [cut.entry])
-            await self._log.insert(target, cut.entry, (), token="")
+            await self._log.insert(target, [cut.entry])
         await self._copies.annotations(source, target, through=cut.tail.messages)
 
     async def _whole(self, cached: CachedConversation) -> _Cut:

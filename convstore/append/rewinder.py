@@ -290,7 +290,7 @@ class Rewinder:
             tail, log.active, change, at=self._clock.now(), link=self._clock.link()
         )
         acknowledged = cached.entries
-        insert = self._log.insert(cached.conversation, entry, (), token="")
+        insert = self._log.insert(cached.conversation, [entry])
         await settle(self._refresher.insert(cached, entry, insert))
         if entry.number <= acknowledged:  # the number was taken before: a backup was restored
             self._cache.forget(cached)

@@ -175,19 +175,22 @@ class Log:
         entry_bytes("0" * 24, entry)
 
     async def insert(
-        self, conversation: str, entry: Entry, chunks: Sequence[Chunk], *, token: str
+        self,
+        conversation: str,
+        entries: Sequence[Entry],
+        chunks: Sequence[Chunk] = (),
+        *,
+        token: str = "",
     ) -> None:
-        """Write chunks and then the entry, which makes them visible; with the first entry, also the state.
+        """Write chunks of one append and then entries, which make them visible; with the first entry, also the state.
 
-        One command up to 32 MB; beyond, the chunks go ahead in commands of their own.
+        One command up to 32 MB.
 
         Raises:
-            SlotTaken: Another writer took the number or an id; the chunks are written nevertheless.
-            BatchTooLargeError: The entry is above 1 MB; nothing was sent.
+            SlotTaken: Another writer took a number or an id; all that stands before it is written.
+            BatchTooLargeError: An entry is above 1 MB; nothing was sent.
         """
-        document = self._document(entry_bytes(conversation, entry))
-        after = [new_state(conversation, entry)] if entry.number == 1 else []
-        payloads = [
+        documents = [
             {
                 "_id": chunk_id(conversation, token, chunk.number),
                 "conversation": conversation,
@@ -195,46 +198,30 @@ class Log:
             }
             for chunk in chunks
         ]
+        sizes = [len(chunk.data) + 200 for chunk in chunks]
+        for entry in entries:
+            data = entry_bytes(conversation, entry)
+            documents.append(self._document(data))
+            sizes.append(len(data))
+        end = len(documents)
+        documents += [new_state(conversation, entry) for entry in entries if entry.number == 1]
+        sizes += [0] * (len(documents) - end)
+        sent = 0
         async with driver_errors():
-            *ahead, last = _commands(payloads)
-            for command in ahead:
-                await self._log.driver_collection.insert_many(command, ordered=True)
-            try:
-                with self._gate:
-                    await self._log.driver_collection.insert_many(
-                        [*last, document, *after], ordered=True
-                    )
-            except BulkWriteError as error:
-                [taken] = taken_keys(error)
-                if taken < len(last):
-                    raise
-                if taken == len(last):
-                    raise SlotTaken from error
-                # A reader that saw the entry first has restored the state.
-
-    async def insert_all(self, conversation: str, entries: Sequence[Entry]) -> None:
-        """Write entries whose chunks are there, in order; with the first entry, also the state.
-
-        A command for each 32 MB.
-
-        Raises:
-            SlotTaken: Another writer took a number or an id; the entries before it are written.
-        """
-        encoded = [entry_bytes(conversation, entry) for entry in entries]
-        state = [new_state(conversation, entry) for entry in entries if entry.number == 1]
-        async with driver_errors():
-            for part in packed(encoded, limit=_COMMAND_BYTES, size=len):
-                documents = [*map(self._document, part)]
+            for part in packed(range(len(documents)), limit=_COMMAND_BYTES, size=sizes.__getitem__):
                 try:
                     with self._gate:
                         await self._log.driver_collection.insert_many(
-                            [*documents, *state], ordered=True
+                            documents[sent : sent + len(part)], ordered=True
                         )
                 except BulkWriteError as error:
                     [taken] = taken_keys(error)
-                    if taken < len(documents):
+                    if sent + taken < len(chunks):
+                        raise
+                    if sent + taken < end:
                         raise SlotTaken from error
-                state = []
+                    # A reader that saw the entry first has restored the state.
+                sent += len(part)
 
     async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
         """Remove chunks of one append that no entry refers to. One command."""
@@ -611,16 +598,3 @@ def rows_of(documents: Iterable[Document]) -> dict[str, StoredMessageRow]:
                 message, tuple(by_message.get(message.id, ())), entry
             )
     return rows
-
-
-def _commands(payloads: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Split payload chunks into commands of at most 32 MB; the last one has room for an entry."""
-    commands: list[list[dict[str, Any]]] = [[]]
-    size = ENTRY_BYTES
-    for payload in payloads:
-        size += len(payload["data"]) + 200
-        if size > _COMMAND_BYTES:
-            commands.append([])
-            size = ENTRY_BYTES + len(payload["data"])
-        commands[-1].append(payload)
-    return commands

@@ -185,7 +185,7 @@ class TurnResultContract:
 
         async def stored(*args: Any, **options: Any) -> None:
             await insert(*args, **options)
-            if args[2].messages:
+            if args[2][0].messages:
                 raise StoreUnavailableError("no acknowledgement")
 
         async with await chat.turn("r1", human="Do seals sleep?") as turn:

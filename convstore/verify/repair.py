@@ -108,13 +108,13 @@ class Repairer:
                 made = await run_in_thread_if_long(
                     work, characters=characters_of(messages, payloads)
                 )
-                await self.ends.reader.log.insert_all(target, made)
+                await self.ends.reader.log.insert(target, made)
                 copied = joined([*copied, *((entry.number, entry.number) for entry in batch)])
                 through = max(through, *(entry.totals.sources_through for entry in batch))
                 last = batch[-1]
         if last and through:
             made = self._reserved(copy, last, through + _ROOM)
-            await self.ends.reader.log.insert_all(target, made)
+            await self.ends.reader.log.insert(target, made)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
         return Repaired(target, copy, copied)
 
@@ -151,7 +151,7 @@ class Repairer:
             self.ends.reader.clock.now(), through, link=self.ends.reader.clock.link()
         )
         try:
-            await self.ends.reader.log.insert_all(conversation, [made])
+            await self.ends.reader.log.insert(conversation, [made])
         except SlotTaken:
             return None
         return made
@@ -231,7 +231,7 @@ class Repairer:
             if made is None:
                 return
             try:
-                await self.ends.reader.log.insert_all(target, [made])
+                await self.ends.reader.log.insert(target, [made])
             except SlotTaken:
                 await self._catch_up(target, copy)
                 raise

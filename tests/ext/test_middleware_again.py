@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pytest
@@ -184,12 +185,12 @@ async def test_an_answer_in_flight_at_a_cancellation_is_the_answer(
     insert, is_sent = Log.insert, asyncio.Event()
 
     async def insert_answers_slowly(
-        log: Log, conversation: str, entry: Entry, *values: Any, **options: Any
+        log: Log, conversation: str, entries: Sequence[Entry], *values: Any, **options: Any
     ) -> None:
-        if any(message.type == "ai" for message in entry.messages):
+        if any(message.type == "ai" for entry in entries for message in entry.messages):
             is_sent.set()
             await asyncio.sleep(0.1)
-        await insert(log, conversation, entry, *values, **options)
+        await insert(log, conversation, entries, *values, **options)
 
     monkeypatch.setattr(Log, "insert", insert_answers_slowly)
     agent, _, _ = make_agent(store, [AIMessage("By dancing.")])

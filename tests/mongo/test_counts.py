@@ -624,7 +624,7 @@ async def test_payloads_that_are_too_large_for_one_command_go_ahead(
     store: ConversationStore, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No command is larger than is set, so that none comes near what a server takes; the entry goes in the last."""
-    monkeypatch.setattr("convstore.mongo.log._COMMAND_BYTES", 1_030_000)
+    monkeypatch.setattr("convstore.mongo.log._COMMAND_BYTES", 30_000)
     chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
     results = [
         ToolMessage(secrets.token_hex(10_000), id=f"r{n}", tool_call_id=f"c{n}") for n in range(6)
